@@ -1,0 +1,384 @@
+"""The nouns of a run: frozen values that travel from room to room."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from fmapviz.errors import RequestError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from PIL import Image as PillowImage
+    from torch import Tensor, nn
+
+Fit = Literal["crop", "squash", "pad", "none"]
+Norm = Literal["channel", "layer", "fixed"]
+Status = Literal["done", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a grid looks.
+
+    Attributes:
+        norm: What is stretched to black..white: `channel` (each on its own, as `make_grid(scale_each=True)` does), `layer`
+            (all channels of a layer together) or `fixed:LO,HI` (the same two values everywhere).
+        columns: Tiles per row; None is the integer square root of the channel count.
+        padding: Pixels between tiles.
+        channels: `all`, a list such as `0,3,8-15`, or `top:K`, the K channels with the largest maximum.
+        scale: Each value becomes a square of so many pixels.
+
+    Raises:
+        RequestError: A field does not have one of these forms.
+
+    Example:
+        >>> Style(norm="fixed:-1,1").limits
+        (-1.0, 1.0)
+        >>> Style(channels="0,3,8-10").listed
+        (0, 3, 8, 9, 10)
+    """
+
+    norm: str = "channel"
+    columns: int | None = None
+    padding: int = 2
+    channels: str = "all"
+    scale: int = 1
+
+    def __post_init__(self) -> None:
+        if self.norm not in {"channel", "layer"} and self.limits is None:
+            raise RequestError(
+                f"no such norm: {quote(self.norm)}", hint="one of channel, layer, fixed:LO,HI (LO below HI)"
+            )
+        if self.columns is not None and self.columns < 1:
+            raise RequestError(f"columns must be at least 1: '{self.columns}'")
+        if not 0 <= self.padding <= 1000:
+            raise RequestError(f"padding must be 0 to 1000 pixels: '{self.padding}'")
+        if not 1 <= self.scale <= 64:
+            raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
+        if self.channels != "all" and self.top is None and self.listed is None:
+            raise RequestError(f"no such channels: {quote(self.channels)}", hint="one of all, 0,3,8-15, top:16")
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The two values of `fixed:LO,HI`, else None."""
+        number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+        match = re.fullmatch(rf"fixed:{number},{number}", self.norm)
+        if not match or float(match[1]) >= float(match[2]):
+            return None
+        return float(match[1]), float(match[2])
+
+    @property
+    def top(self) -> int | None:
+        """The K of `top:K`, else None."""
+        match = re.fullmatch(r"top:([1-9]\d{0,5})", self.channels)
+        return int(match[1]) if match else None
+
+    @property
+    def listed(self) -> tuple[int, ...] | None:
+        """The channel numbers of a list such as `0,3,8-15`, in the order given and each once, else None."""
+        chosen: dict[int, None] = {}
+        for part in self.channels.split(","):
+            match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+            if not match or int(match[2] or match[1]) < int(match[1]):
+                return None
+            chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+        return tuple(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An input as it was found, before anything is read.
+
+    Attributes:
+        path: Where it lies, absolute.
+        unit: The name of its output directory, relative to the run directory, parts separated by `/`.
+        size: Bytes.
+        mtime_ns: Time of last modification, nanoseconds.
+    """
+
+    path: str
+    unit: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A decoded input.
+
+    Attributes:
+        pixels: A Pillow image in mode RGB, upright.
+        notices: What had to be decided while reading it, for the person to know.
+    """
+
+    file: ImageFile
+    pixels: PillowImage.Image
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An input that gave nothing, and why.
+
+    Attributes:
+        path: As found; may hold characters that no terminal should see.
+        code: A stable word for scripts: `E_DECODE`, `E_MISSING`, ...
+        message: One sentence.
+    """
+
+    path: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A module of a network under its dotted name.
+
+    Attributes:
+        name: The first path that `named_modules()` gives it.
+        type: The name of its class.
+        aliases: Other paths to the same module.
+    """
+
+    name: str
+    type: str
+    module: nn.Module
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureMap:
+    """What one call of one layer returned.
+
+    Attributes:
+        layer: Which layer.
+        call: Which call of it within the forward pass, from 1.
+        index: Position in the order of execution among the hooked layers, from 0.
+        part: Which tensor of a tuple or dict output: empty, `[0]`, `['out']`, ...
+        values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
+    """
+
+    layer: Layer
+    call: int
+    index: int
+    part: str
+    values: Tensor
+
+    @property
+    def name(self) -> str:
+        """The layer's name, with `#2` for its second call and the part of its output."""
+        return f"{self.layer.name}{f'#{self.call}' if self.call > 1 else ''}{self.part}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of `values`."""
+        return tuple(self.values.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparation:
+    """How a picture becomes what the network is given.
+
+    Attributes:
+        apply: Turns a Pillow image in mode RGB into a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        mean: What was subtracted per channel, on a 0..1 scale.
+        std: What it was divided by.
+        description: One line for run.json and for people; equal lines mean equal preparation.
+    """
+
+    apply: Callable[[PillowImage.Image], Tensor]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    description: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A network, ready to run.
+
+    Attributes:
+        name: As the user asked for it.
+        module: In whatever mode it came; capturing never changes it.
+        weights: Where its weights come from: `IMAGENET1K_V1`, `random, seed 0`, a file's name.
+        sha256: Of the weights file, None for random weights.
+        preparation: What the weights were trained with.
+        forward: Feeds the module a batch `(N, ...)` of prepared images in the form it expects.
+        batches: Whether several images may go through in one forward pass.
+        notices: What had to be decided while loading it, for the person to know.
+    """
+
+    name: str
+    module: nn.Module
+    weights: str
+    sha256: str | None
+    preparation: Preparation
+    forward: Callable[[nn.Module, Tensor], object]
+    batches: bool = True
+    notices: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Name and weights in one phrase, for every place where the model is named."""
+        return f"{self.name} ({self.weights})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """An encoded picture and what it shows.
+
+    Attributes:
+        group: The view that drew it, or `input`.
+        name: Index and layer, `00 features.0`; sorts in the order of execution.
+        png: The file, complete.
+        width: Pixels.
+        height: Pixels.
+        facts: What it shows, in words: layer, type, shape, range, scaling, model, weights.
+    """
+
+    group: str
+    name: str
+    png: bytes
+    width: int
+    height: int
+    facts: Mapping[str, str]
+
+    @property
+    def tag(self) -> str:
+        """Its name in TensorBoard: `maps/00 features.0`."""
+        return f"{self.group}/{self.name}"
+
+    @property
+    def file_name(self) -> str:
+        """Its name as a file: `00_features.0.maps.png`, safe whatever the layer is called.
+
+        Example:
+            >>> Picture("maps", "03 ../a b", b"", 1, 1, {}).file_name
+            '03_..%2Fa%20b.maps.png'
+        """
+        number, _, layer = self.name.partition(" ")
+        stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
+        if len(stem) > 180:  # file systems allow 255 bytes
+            stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        return f"{number}_{stem}.{self.group}.png" if stem else f"{number}.png"
+
+    def _repr_png_(self) -> bytes:
+        """Show itself in a notebook."""
+        return self.png
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What was asked for: everything that decides how the pictures look.
+
+    Two runs with the same fingerprint may share a directory.
+    """
+
+    model: str
+    weights: str
+    sha256: str | None
+    preparation: str
+    types: tuple[str, ...]
+    layers: tuple[str, ...]
+    exclude: tuple[str, ...]
+    views: tuple[str, ...]
+    formats: tuple[str, ...]
+    style: Style
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values; versions are not among them."""
+        settings = asdict(self)
+        del settings["versions"]
+        return settings
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that are equal exactly when the settings are."""
+        canonical = json.dumps(self.settings, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Event: the run directory is there and images are about to be read."""
+
+    directory: Path
+    info: RunInfo
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Event: one input is accounted for.
+
+    Attributes:
+        unit: Its output directory, None if it failed.
+        failure: Why it failed, else None.
+        notices: What had to be decided about it.
+        pictures: How many were written.
+        seconds: From the beginning of the forward pass to the finished directory.
+    """
+
+    path: str
+    status: Status
+    unit: Path | None = None
+    failure: Failure | None = None
+    notices: tuple[str, ...] = ()
+    pictures: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Event: something about the whole run that the person should know."""
+
+    message: str
+
+
+Event = Started | Outcome | Notice
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended; `done + skipped + failed == found`.
+
+    Attributes:
+        directory: The run directory.
+        pictures: How many were written in this run.
+        layers: Feature maps drawn per image, as seen on the last image.
+        not_executed: Chosen layers that no image reached.
+        undrawn: Layers that ran but gave no picture, with the reason.
+        failures: The inputs that failed.
+        seconds: From the first image to the last.
+    """
+
+    directory: Path
+    found: int
+    done: int
+    skipped: int
+    failed: int
+    pictures: int
+    layers: int
+    not_executed: tuple[str, ...]
+    undrawn: Mapping[str, str]
+    failures: tuple[Failure, ...]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 when everything is there, 3 when some inputs failed, 4 when none gave anything."""
+        if not self.done + self.skipped:
+            return 4
+        return 3 if self.failed else 0
+
+
+def _percent(ch: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,1 @@
+"""What can be drawn of a layer: one module per view."""

@@ -1,0 +1,1 @@
+"""Where pictures go: one module per format."""
