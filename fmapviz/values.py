@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fmapviz.errors import RequestError, quote
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
@@ -27,7 +30,7 @@ class Style:
     """How a grid looks.
 
     Attributes:
-        norm: What is stretched to black..white: `channel` (each on its own, as `make_grid(scale_each=True)` does), `layer`
+        norm: What is stretched to black..white: `channel` (each alone, as `make_grid(scale_each=True)` does), `layer`
             (all channels of a layer together) or `fixed:LO,HI` (the same two values everywhere).
         columns: Tiles per row; None is the integer square root of the channel count.
         padding: Pixels between tiles.
@@ -52,9 +55,7 @@ class Style:
 
     def __post_init__(self) -> None:
         if self.norm not in {"channel", "layer"} and self.limits is None:
-            raise RequestError(
-                f"no such norm: {quote(self.norm)}", hint="one of channel, layer, fixed:LO,HI (LO below HI)"
-            )
+            raise RequestError(f"no such norm: {quote(self.norm)}", hint="one of channel, layer, fixed:LO,HI (LO below HI)")
         if self.columns is not None and self.columns < 1:
             raise RequestError(f"columns must be at least 1: '{self.columns}'")
         if not 0 <= self.padding <= 1000:
@@ -89,6 +90,71 @@ class Style:
                 return None
             chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
         return tuple(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """What the user wants otherwise than the weights' own preparation has it; None leaves it as it is.
+
+    Attributes:
+        size: Height and width in pixels.
+        fit: How a picture of another shape comes to that size: `crop` (cover it, cut the overhang), `squash` (ignore the
+            proportions), `pad` (fit inside it, black around), `none` (keep every picture as it is).
+        mean: Subtracted per channel, on a 0..1 scale.
+        std: Divided by per channel, on a 0..1 scale.
+
+    Raises:
+        RequestError: A value that makes no sense.
+    """
+
+    size: tuple[int, int] | None = None
+    fit: Fit | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.fit not in {None, "crop", "squash", "pad", "none"}:
+            raise RequestError(f"no such fit: {quote(self.fit)}", hint="one of crop, squash, pad, none")
+        if self.size and not all(1 <= side <= 16384 for side in self.size):
+            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
+        if self.size and self.fit == "none":
+            raise RequestError("--fit none keeps every picture as it is", hint="leave out --size, or choose another fit")
+        if self.std and not all(deviation > 0 for deviation in self.std):
+            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
+
+    @classmethod
+    def parse(cls, *, size: str | None, fit: str | None, mean: str | None, std: str | None) -> InputOptions:
+        """Read the options as they are typed.
+
+        Raises:
+            RequestError: One does not have the form it should.
+
+        Example:
+            >>> InputOptions.parse(size="240x320", fit="pad", mean="0.5", std=None)
+            InputOptions(size=(240, 320), fit='pad', mean=(0.5,), std=None)
+        """
+        return cls(_parse_size(size), cast(Fit | None, fit), _parse_numbers("mean", mean), _parse_numbers("std", std))
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", text)
+    if not match:
+        raise RequestError(f"no such size: {quote(text)}", hint="a number of pixels, or HEIGHTxWIDTH such as 240x320")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        numbers = tuple(float(number) for number in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(isfinite(number) for number in numbers):
+        raise RequestError(f"{option} is not a list of numbers: {quote(text)}", hint="such as 0.485,0.456,0.406")
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +216,27 @@ class Layer:
     name: str
     type: str
     module: nn.Module
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInfo:
+    """One row of `fmapviz layers`.
+
+    Attributes:
+        index: Position of its first call in the order of execution, None if it did not run.
+        shape: Of its first output, without the batch; None if it did not run.
+        parameters: How many numbers it has learnt, those of its children included.
+        calls: How often it ran in one forward pass.
+        aliases: Other paths to the same module.
+    """
+
+    index: int | None
+    name: str
+    type: str
+    shape: tuple[int, ...] | None
+    parameters: int
+    calls: int
     aliases: tuple[str, ...] = ()
 
 
@@ -229,6 +316,68 @@ class Model:
         return f"{self.name} ({self.weights})"
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the values of one feature map of one image are like, before anything is scaled.
+
+    Attributes:
+        minimum: Smallest finite value, None if there is none.
+        maximum: Largest finite value, None if there is none.
+        mean: Of the finite values, None if there is none.
+        constant: Channels whose values are all the same; empty for maps of a single pixel.
+        nonfinite: How many values are NaN or infinite.
+    """
+
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    constant: tuple[int, ...]
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """What one view made of one feature map of one image.
+
+    Attributes:
+        view: Its name.
+        layer: The feature map's name, `layer1.0.relu#2`; `.t03` at the end for a frame of a clip.
+        type: The layer's class.
+        call: Which call of the layer, from 1.
+        index: Position in the order of execution.
+        shape: What the layer returned for one image, without the batch.
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        channels: The channels shown, in the order of the tiles; None for all.
+        samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
+    """
+
+    view: str
+    layer: str
+    type: str
+    call: int
+    index: int
+    shape: tuple[int, ...]
+    pixels: NDArray[np.uint8]
+    statistics: Statistics
+    channels: tuple[int, ...] | None = None
+    samples: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Everything that was drawn of one image.
+
+    Attributes:
+        drawings: In the order of execution.
+        not_executed: Chosen layers that did not run.
+        undrawn: Layers that ran but gave no picture, with the reason.
+    """
+
+    drawings: tuple[Drawing, ...]
+    not_executed: tuple[str, ...]
+    undrawn: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
     """An encoded picture and what it shows.
@@ -293,6 +442,11 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
+    def label(self) -> str:
+        """Name and weights in one phrase, for every place where the model is named."""
+        return f"{self.model} ({self.weights})"
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The settings as plain JSON values; versions are not among them."""
         settings = asdict(self)
@@ -312,7 +466,6 @@ class Started:
 
     directory: Path
     info: RunInfo
-    total: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,90 @@
+"""One TensorBoard event file."""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+import google_crc32c
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.image.metadata import create_summary_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def create(path: Path) -> Iterator[Callable[[Event], None]]:
+    """Write an event file, under a name that TensorBoard overlooks until it is complete.
+
+    Args:
+        path: Its final name, with `tfevents` in it. If the block raises, no file of that name appears.
+
+    Yields:
+        A function that appends one event.
+
+    Raises:
+        OSError: Not everything could be written.
+    """
+    unfinished = path.with_name("events.partial")
+    with unfinished.open("xb") as file:
+
+        def append(event: Event) -> None:
+            write_record(file, event.SerializeToString())
+
+        header = Event(wall_time=time.time(), file_version="brain.Event:2")
+        header.source_metadata.writer = "fmapviz"
+        append(header)
+        yield append
+    unfinished.rename(path)
+
+
+def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, description: str) -> Event:
+    """Make the event that shows one picture, at step 0.
+
+    It is the tensor-style summary of `tensorboard.plugins.image`: unlike `SummaryWriter.add_image` it carries a name and a
+    description.
+
+    Args:
+        png: The file, complete.
+        width: Pixels.
+        height: Pixels.
+        display_name: Heads the picture's card; plain text.
+        description: Stands behind the card's (i) button; Markdown.
+
+    Example:
+        >>> event = image("maps/00 conv", b"...", width=8, height=4, display_name="00 conv", description="")
+        >>> list(event.summary.value[0].tensor.string_val)
+        [b'8', b'4', b'...']
+    """
+    event = Event(wall_time=time.time(), step=0)
+    value = event.summary.value.add(tag=tag)  # filled in place: a message given to a constructor is copied, PNG and all
+    value.metadata.CopyFrom(create_summary_metadata(display_name, description))
+    value.metadata.data_class = DATA_CLASS_BLOB_SEQUENCE
+    value.tensor.dtype = DT_STRING
+    value.tensor.tensor_shape.dim.add(size=3)
+    value.tensor.string_val.extend([str(width).encode(), str(height).encode(), png])
+    return event
+
+
+def write_record(file: BinaryIO, data: bytes) -> None:
+    """Append one TFRecord: length and data, each followed by its checksum.
+
+    Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+    """
+    length = struct.pack("<Q", len(data))
+    file.write(length + _checksum(length))
+    file.write(data)
+    file.write(_checksum(data))
+
+
+def _checksum(data: bytes) -> bytes:
+    """Mask a CRC-32C the way TFRecord does, so that data which holds checksums can be checked itself."""
+    crc = google_crc32c.value(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return struct.pack("<I", masked)

@@ -1,0 +1,212 @@
+"""Read one image file: upright RGB pixels, or the reason why not."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import re
+import stat
+import struct
+import threading
+import warnings
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import ExifTags, ImageOps, UnidentifiedImageError
+from PIL import Image as PillowImage
+
+from fmapviz.errors import InputError, printable, quote
+from fmapviz.values import Image
+
+if TYPE_CHECKING:
+    from fmapviz.values import ImageFile
+
+# What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
+# images of other formats (ICO). TGA has no signature and must come last.
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "TIFF", "BMP", "JPEG2000", "PPM", "QOI", "TGA")
+MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
+
+_SIGNATURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|II\*\0|MM\0\*|....jP  |qoif", re.DOTALL
+)
+_HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_PILLOW = re.compile(r"(PIL|pillow_heif)\b")
+_HUSHING = threading.Lock()
+
+
+def read_image(file: ImageFile) -> Image:
+    """Decode the first picture of a file completely, by its content and whatever its name.
+
+    Safe to call from several threads. Pillow's warnings are switched off for the whole process: what matters in them is
+    among the notices.
+
+    * Transparency lies over black; an EXIF orientation is applied; a colour profile is not.
+    * More than 8 bits per pixel are scaled from their own minimum..maximum to 0..255, NaN is black.
+
+    Raises:
+        InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other refusal of the system),
+            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header) or `E_DECODE` (damaged).
+    """
+    _hush_pillow()
+    try:
+        with open(file.path, "rb", opener=_open_without_waiting) as stream:
+            _require_content(stream, file.path)
+            pixels, notices = _decode(stream, file.path)
+            return Image(file, pixels, notices)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _explain(error, file.path) from error
+
+
+def system_error(error: OSError, path: str) -> InputError:
+    """Say what the operating system had against a path.
+
+    Example:
+        >>> system_error(FileNotFoundError(2, "No such file or directory"), "lena.png").code
+        'E_MISSING'
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return InputError("E_MISSING", f"no such file: {quote(path)}")
+    if isinstance(error, PermissionError):
+        return InputError("E_PERM", f"no permission to read: {quote(path)}")
+    if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
+        return InputError("E_TYPE", f"not a regular file: {quote(path)}")
+    return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}")
+
+
+def _hush_pillow() -> None:
+    """Put a filter for Pillow's warnings first in line; `warnings.catch_warnings` is not safe in threads."""
+    with _HUSHING:
+        _hush_libraries()
+        if not warnings.filters or warnings.filters[0][3] != _PILLOW:
+            warnings.filterwarnings("ignore", module=_PILLOW.pattern)
+
+
+@cache
+def _hush_libraries() -> None:
+    """Keep from standard error what Pillow logs without being asked and what libtiff prints by itself."""
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
+        libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
+        libtiff.TIFFSetErrorHandler(None)
+        libtiff.TIFFSetWarningHandler(None)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe put in the file's place would wait for its writer
+
+
+def _require_content(stream: BinaryIO, path: str) -> None:
+    status = os.fstat(stream.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("E_TYPE", f"not a regular file: {quote(path)}")
+    if not status.st_size:
+        raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
+
+
+def _decode(stream: BinaryIO, path: str) -> tuple[PillowImage.Image, tuple[str, ...]]:
+    image = _identify(stream, path)
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height}): {quote(path)}")
+    if image.format == "PNG":  # load() skips the checksums of the pixel data
+        image.verify()
+        image = PillowImage.open(stream, formats=("PNG",))
+    image.load()
+    orientation, exif_notice = _read_orientation(image)
+    pixels, depth_notice = _to_rgb(image)
+    pixels.info.clear()  # else a profile or text would be saved with whatever is made of the pixels
+    if orientation != 1:
+        pixels.getexif()[ExifTags.Base.Orientation] = orientation
+        ImageOps.exif_transpose(pixels, in_place=True)
+    several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
+    frames_notice = "holds several pictures: only the first is used" if several else None
+    return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
+
+
+def _identify(stream: BinaryIO, path: str) -> PillowImage.Image:
+    """Read the header."""
+    head = stream.read(64)
+    heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head
+    if heif:
+        _register_heif(path)
+    try:
+        return PillowImage.open(stream, formats=("HEIF",) if heif else FORMATS)
+    except UnidentifiedImageError as error:
+        if heif or _SIGNATURE.match(head):
+            raise InputError("E_DECODE", f"image is damaged at its beginning: {quote(path)}") from error
+        raise InputError("E_FORMAT", f"not an image, or of an unknown format: {quote(path)}") from error
+
+
+def _register_heif(path: str) -> None:
+    try:
+        import_module("pillow_heif").register_heif_opener()
+    except ImportError as error:
+        message = f"HEIC needs one more package: {quote(path)}"
+        raise InputError("E_FORMAT", message, hint="pip install 'fmapviz[heic]'") from error
+
+
+def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
+    """Give the EXIF orientation, 1 to 8; after `load()`, since PNG may hold it behind the pixels."""
+    try:
+        exif = image.getexif()
+        orientation = exif.get(ExifTags.Base.Orientation, 1) or 1  # 0: some cameras' way to say nothing
+        if orientation in range(1, 9) and _is_whole(image.info.get("exif"), exif.endian):
+            return orientation, None
+    except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
+        orientation = 1
+    return orientation if orientation in range(1, 9) else 1, "EXIF data is damaged: the picture may not be upright"
+
+
+def _is_whole(block: bytes | None, endian: str | None) -> bool:
+    """Tell whether the first table of an EXIF block lies inside it; Pillow takes what there is."""
+    table = re.sub(rb"^(Exif\0\0)+", b"", block or b"")
+    if not table:
+        return not block
+    (start,) = struct.unpack_from(f"{endian}L", table, 4)
+    (entries,) = struct.unpack_from(f"{endian}H", table, start)
+    return bool(start + 2 + 12 * entries <= len(table))
+
+
+def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
+    """Make a copy in mode RGB."""
+    if image.mode.startswith(("I", "F")):
+        return _scale(image)
+    if not image.has_transparency_data:
+        return image.convert("RGB"), None
+    opaque = PillowImage.new("RGB", image.size)
+    with_alpha = image.convert("RGBA")
+    opaque.paste(with_alpha, mask=with_alpha)
+    return opaque, None
+
+
+def _scale(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
+    """Stretch values of more than 8 bits from their finite range to 0..255."""
+    values = np.asarray(image).astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    values -= low
+    values *= 255 / (high - low) if high > low else 0
+    grey = np.nan_to_num(values, nan=0, posinf=255, neginf=0).round().astype(np.uint8)
+    notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
+    return PillowImage.fromarray(grey).convert("RGB"), notice
+
+
+def _explain(error: Exception, path: str) -> InputError:
+    """Put what went wrong between the file and its pixels into words."""
+    if isinstance(error, OSError) and error.errno:
+        return system_error(error, path)
+    if isinstance(error, PillowImage.DecompressionBombError):
+        return InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels: {quote(path)}")
+    if isinstance(error, ValueError) and "MAX_TEXT_" in str(error):  # Pillow's limits have no exception of their own
+        return InputError("E_TOO_LARGE", f"more than a megabyte of text around the pixels: {quote(path)}")
+    if isinstance(error, MemoryError):
+        return InputError("E_TOO_LARGE", f"not enough memory: {quote(path)}")
+    reason = printable(str(error).partition("\n")[0]) or type(error).__name__
+    return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")

@@ -1,0 +1,208 @@
+"""Find the image files that somebody named, each once, under a safe name."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import os
+import re
+import stat
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from PIL import Image as PillowImage
+
+from fmapviz.errors import RequestError, quote
+from fmapviz.images import FORMATS, system_error
+from fmapviz.values import Failure, ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from io import BufferedIOBase
+
+    _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
+
+_LONGEST_PATH = 65_536  # bytes; no system allows more
+_LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
+_RESERVED = {"run.json", "unit.json", "failures.jsonl"}
+
+
+def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator[ImageFile | Failure]:
+    """Find image files one by one, as they are asked for.
+
+    A file is taken whatever it is called. Of a folder and all folders in it, the files with an image's suffix are taken, in
+    natural order; what is hidden is not looked at. A file is found once, however often it is named, and not opened here.
+    What is remembered grows with the inputs and the folders, not with the files in the folders.
+
+    Args:
+        inputs: Files and folders, as typed.
+        avoid: A folder that is not entered from a folder above it: the output.
+    """
+    walked: set[_Folder] = set()
+    named: dict[_Folder, set[str]] = {}
+    for typed in inputs:
+        try:
+            path = _absolute(typed)
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+            folder = _identify(path.parent)
+        except (OSError, ValueError) as error:  # ValueError: a character that no path can hold
+            yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
+            continue
+        if is_folder:
+            yield from _walk(path, walked=walked, named=named, avoid=avoid)
+        elif path.name not in named.setdefault(folder, set()) and not (folder in walked and _is_candidate(path.name)):
+            named[folder].add(path.name)
+            yield _look(path, path.name)
+
+
+def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:
+    r"""Read paths as they arrive, one per line or, with `null`, separated by NUL bytes.
+
+    Raises:
+        RequestError: Something too long to be a path: the stream is no list.
+
+    Example:
+        >>> from io import BytesIO
+        >>> list(read_list(BytesIO(b"a.png\r\n\r\nb c.png"), null=False))
+        ['a.png', 'b c.png']
+    """
+    separator, line_end = (b"\0", b"") if null else (b"\n", b"\r")
+    byte_order_mark = codecs.BOM_UTF8
+    for item in _split(stream, separator):
+        path = item.removeprefix(byte_order_mark).removesuffix(line_end)
+        byte_order_mark = b""
+        if path:
+            yield os.fsdecode(path)
+
+
+def unit_name(relative: str, path: str) -> str:
+    r"""Name the output directory of an image: its own name, unless that cannot be shown, stored or told apart.
+
+    Args:
+        relative: The name below the folder that was given, or only the file's name; parts separated by `/`.
+        path: The absolute path, which makes an altered name unlike all others.
+
+    Example:
+        >>> unit_name("cats/lena.png", "/photos/cats/lena.png")
+        'cats/lena.png'
+        >>> unit_name("new\nline.png", "/photos/new\nline.png")
+        'new_line.png~cf83a0c0'
+    """
+    safe = "/".join(map(_make_safe, relative.split("/")))
+    looks_altered = re.search(r"~[0-9a-f]{8}$", relative)
+    return f"{safe}~{path_hash(path)}" if safe != relative or looks_altered else safe
+
+
+def path_hash(path: str) -> str:
+    """Give eight hexadecimal digits that tell this path from others.
+
+    Example:
+        >>> path_hash("/photos/lena.png")
+        '41587864'
+    """
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+
+
+def _absolute(typed: str) -> Path:
+    """Make a path absolute, without `..`, its last part as it was typed."""
+    if not typed:
+        raise FileNotFoundError
+    path = Path(typed).absolute()
+    if ".." not in path.parts:
+        return path
+    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name  # `link/..` is not where it seems
+
+
+def _walk(
+    root: Path, *, walked: set[_Folder], named: dict[_Folder, set[str]], avoid: Path | None
+) -> Iterator[ImageFile | Failure]:
+    """Find the image files of a folder and of all folders in it, depth first, except those named before."""
+    pending = [""]
+    while pending:
+        relative = pending.pop()
+        path = root / relative
+        try:
+            if path.is_dir():
+                folder = _identify(path)
+                if folder not in walked and not (relative and avoid and avoid.exists() and path.samefile(avoid)):
+                    names = _list(path)
+                    walked.add(folder)
+                    pending += (f"{relative}/{name}".lstrip("/") for name in reversed(names))
+            elif not named or path.name not in named.get(_identify(path.parent), ()):
+                yield _look(path, relative)
+        except OSError as error:
+            yield _failure(error, str(path))
+
+
+def _list(folder: Path) -> list[str]:
+    """Name what may be an image or a folder, in natural order."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if _is_candidate(entry.name) or _is_visible_folder(entry)]
+    return sorted(names, key=lambda name: (_natural(name), name))
+
+
+def _is_candidate(name: str) -> bool:
+    return name.lower().endswith(_suffixes()) and not name.startswith(".")
+
+
+def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return not entry.name.startswith(".") and entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+@cache
+def _suffixes() -> tuple[str, ...]:
+    known = PillowImage.registered_extensions().items()
+    return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif")
+
+
+def _natural(name: str) -> str:
+    """Give a sort key in which `img2` comes before `img10`: every number is led by its length."""
+    return re.sub(r"0*([0-9]+)", lambda number: f"{len(number[1]):03}{number[1]}", name.casefold())
+
+
+def _identify(folder: Path) -> _Folder:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _look(path: Path, relative: str) -> ImageFile | Failure:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return _failure(error, str(path))
+    if not stat.S_ISREG(status.st_mode):
+        return Failure(str(path), "E_TYPE", f"not a regular file: {quote(path)}")
+    return ImageFile(str(path), unit_name(relative, str(path)), status.st_size, status.st_mtime_ns)
+
+
+def _failure(error: OSError, path: str) -> Failure:
+    refusal = system_error(error, path)
+    return Failure(path, refusal.code, str(refusal))
+
+
+def _make_safe(part: str) -> str:
+    """Change what a file system, a terminal, TensorBoard or the output's own files would stumble over."""
+    safe = "".join(ch if ch.isprintable() or unicodedata.category(ch) == "Zs" else "_" for ch in part.replace("\\", "_"))
+    safe = re.sub(r"^\.", "_", safe)
+    safe = re.sub("(?i)tf(?=events)", "tf_", safe)
+    if safe.lower() in _RESERVED:
+        safe = f"_{safe}"
+    encoded = safe.encode()
+    return encoded[: _LONGEST_PART - 20].decode(errors="ignore") if len(encoded) > _LONGEST_PART else safe
+
+
+def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:
+    """Cut a stream into pieces, each as soon as it is complete."""
+    rest = b""
+    while chunk := cast("BufferedIOBase", stream).read1(_LONGEST_PATH):  # read() would wait for so many bytes
+        *complete, rest = (rest + chunk).split(separator)
+        yield from complete
+        if len(rest) > _LONGEST_PATH:
+            found = quote(os.fsdecode(rest[:40]))
+            raise RequestError(f"not a list of paths: {found}", hint="one path per line, or with -0 a NUL byte between them")
+    yield rest

@@ -1,0 +1,136 @@
+"""Name layers and choose them by glob and type."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from torch import export, jit, nn
+
+from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.values import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Take a network out of `torch.compile`, `DataParallel` and `DistributedDataParallel`.
+
+    The wrapped network shares its modules and parameters with the wrapper; the names of its layers are
+    without `_orig_mod.` and `module.`.
+
+    Raises:
+        RequestError: A scripted or exported program, whose convolutions are no Python modules that a hook could see.
+    """
+    if isinstance(model, export.ExportedProgram | jit.ScriptModule | jit.ScriptFunction):
+        raise RequestError(
+            f"cannot look into a {type(model).__name__}: hooks see Python modules only",
+            hint="give the nn.Module it was made from",
+        )
+    if not isinstance(model, nn.Module):
+        raise RequestError(f"not an nn.Module: {quote(type(model).__name__)}")
+    inner = getattr(model, "_orig_mod", None)  # torch.compile
+    if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return unwrap(inner) if isinstance(inner, nn.Module) else model
+
+
+def find_layers(model: nn.Module) -> list[Layer]:
+    """List every module of a network once, in the order of definition, without the network itself.
+
+    Example:
+        >>> block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        >>> [(layer.name, layer.type) for layer in find_layers(block)]
+        [('0', 'Conv2d'), ('1', 'ReLU')]
+    """
+    paths = defaultdict(list)
+    for prefix, module in model.named_modules():
+        for name, child in module._modules.items():  # named_children() would hide a child's second name
+            paths[child].append(f"{prefix}.{name}" if prefix else name)
+    return [
+        Layer(name, type(module).__name__, module, tuple(path for path in paths[module] if path != name))
+        for name, module in model.named_modules()
+        if name
+    ]
+
+
+def select_layers(
+    layers: Sequence[Layer],
+    *,
+    types: Iterable[str] = (),
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+) -> list[Layer]:
+    """Choose layers by type and name.
+
+    Args:
+        layers: What there is, see `find_layers`.
+        types: Class names, matched through base classes: `Conv2d` also finds a subclass of it. None means `default_types`.
+        include: Globs over dotted names; `*` also spans dots. None means all.
+        exclude: Globs of names to leave out again.
+
+    Returns:
+        The chosen ones in the order given.
+
+    Raises:
+        RequestError: A type or glob that fits nothing, or a choice that leaves nothing.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+        >>> [layer.name for layer in select_layers(find_layers(net), exclude=["0"])]
+        ['2']
+    """
+    types, include, exclude = tuple(types) or default_types(layers), tuple(include), tuple(exclude)
+    for name in types:
+        _check_type(layers, name)
+    typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
+    for pattern in include:
+        _check_glob(layers, typed, pattern, types)
+    chosen = [layer for layer in typed if (not include or _matches(layer, include)) and not _matches(layer, exclude)]
+    if not chosen:
+        raise RequestError("no layer is left after --exclude", hint="`fmapviz layers MODEL` lists what there is")
+    return chosen
+
+
+def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Give what is drawn where the user names no type: Conv2d, or Conv3d in a model of videos that has no Conv2d."""
+    for name in ("Conv2d", "Conv3d"):
+        if any(is_type(layer, name) for layer in layers):
+            return (name,)
+    return ("Conv2d",)
+
+
+def is_type(layer: Layer, name: str) -> bool:
+    """Tell whether a layer's class or one of its bases has this name."""
+    return any(base.__name__ == name for base in type(layer.module).__mro__)
+
+
+def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
+
+
+def _check_type(layers: Sequence[Layer], name: str) -> None:
+    if not any(is_type(layer, name) for layer in layers):
+        known = sorted({layer.type for layer in layers})
+        raise RequestError(
+            f"no layer of this type in the model: {quote(name)}",
+            hint=suggest(name, known) or f"there are: {', '.join(known[:20])}",
+        )
+
+
+def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, types: Sequence[str]) -> None:
+    if any(_matches(layer, [pattern]) for layer in typed):
+        return
+    others = [layer for layer in layers if _matches(layer, [pattern])]
+    if others:
+        found = sorted({layer.type for layer in others})
+        raise RequestError(
+            f"no {' or '.join(types)} among the layers that match {quote(pattern)}",
+            hint=f"they are of other types: --types {','.join(found[:8])}",
+        )
+    raise RequestError(
+        f"no layer matches {quote(pattern)}",
+        hint=suggest(pattern, [layer.name for layer in typed]) or "`fmapviz layers MODEL` lists their names",
+    )

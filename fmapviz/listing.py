@@ -1,0 +1,90 @@
+"""List a model's layers in the order of execution, with their shapes, before any picture is made."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image as PillowImage
+from torch import nn
+
+from fmapviz.hooks import observe
+from fmapviz.layers import find_layers, select_layers, unwrap
+from fmapviz.models import load_model, outline_model
+from fmapviz.preparation import standard
+from fmapviz.values import InputOptions, LayerInfo, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmapviz.values import FeatureMap, Layer
+
+
+def list_layers(
+    model: str | nn.Module | Model,
+    *,
+    layers: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    types: Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> list[LayerInfo]:
+    """List layers in the order of execution, those that do not run at the end.
+
+    A model given by name is built without weights, on the meta device if it can run there, so that the largest takes no
+    longer than a small one.
+
+    Args:
+        model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
+        layers: Globs over dotted names; none means all of the types.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        options: What is wanted otherwise in the preparation of the input, such as its size.
+
+    Raises:
+        RequestError: An unknown model, a type or glob that fits nothing, a forward pass that fails.
+
+    Example:
+        >>> for layer in list_layers("alexnet")[:2]:
+        ...     print(layer.index, layer.name, layer.type, layer.shape, layer.parameters)
+        0 features.0 Conv2d (64, 55, 55) 23296
+        1 features.3 Conv2d (192, 27, 27) 307392
+    """
+    options = options or InputOptions()
+    if isinstance(model, str):
+        try:
+            return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):  # what depends on values, as detectors do
+            return _list(load_model(model, weights="random", options=options), types, layers=layers, exclude=exclude)
+    if isinstance(model, nn.Module):
+        module = unwrap(model)
+        model = Model(type(module).__name__, module, "", None, standard(options), nn.Module.__call__)
+    return _list(model, types, layers=layers, exclude=exclude)
+
+
+def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude: Sequence[str]) -> list[LayerInfo]:
+    found = find_layers(unwrap(model.module))
+    chosen = select_layers(found, types=types, include=layers, exclude=exclude)
+    seen: dict[str, list[FeatureMap]] = {layer.name: [] for layer in chosen}
+    own = next(model.module.parameters(), torch.empty(0))
+    picture = PillowImage.new("RGB", (640, 480), "gray")
+    batch = model.preparation.apply(picture)[None].to(own.device, own.dtype)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of meta kernels
+        with observe(model.module, chosen, lambda feature_map: seen[feature_map.layer.name].append(feature_map)):
+            model.forward(model.module, batch)
+    rows = [_row(layer, seen[layer.name]) for layer in chosen]
+    return sorted(rows, key=lambda row: (row.index is None, row.index))
+
+
+def _row(layer: Layer, outputs: list[FeatureMap]) -> LayerInfo:
+    first = outputs[0] if outputs else None
+    return LayerInfo(
+        index=first.index if first else None,
+        name=layer.name,
+        type=layer.type,
+        shape=first.shape[1:] if first else None,
+        parameters=sum(values.numel() for values in layer.module.parameters()),
+        calls=max((output.call for output in outputs), default=0),
+        aliases=layer.aliases,
+    )

@@ -1,0 +1,261 @@
+"""The story of a run: load a model, read images, capture feature maps, draw views, write pictures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz import __version__, registry
+from fmapviz.checkpoints import digest_of_state
+from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
+from fmapviz.inputs import find_images
+from fmapviz.layers import default_types, find_layers, select_layers, unwrap
+from fmapviz.models import load_model
+from fmapviz.preparation import standard
+from fmapviz.runs import check_output, note_failure, open_run
+from fmapviz.values import InputOptions, Model, Notice, Outcome, RunInfo, RunSummary, Started, Style
+from fmapviz.vision import torchvision
+from fmapviz.work import Job, work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from fmapviz.values import Event, Failure, ImageFile
+
+VIEWS, WRITERS = "fmapviz.views", "fmapviz.writers"
+_AS_TRAINED, _PLAIN = InputOptions(), Style()
+
+
+def visualize(
+    model: str | nn.Module | Model,
+    inputs: str | Path | Iterable[str | Path],
+    *,
+    out: str | Path = "runs",
+    name: str | None = None,
+    weights: str = "default",
+    layers: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    types: Sequence[str] = (),
+    views: Sequence[str] = ("maps",),
+    to: Sequence[str] = ("tensorboard",),
+    style: Style = _PLAIN,
+    options: InputOptions = _AS_TRAINED,
+    device: str = "auto",
+    batch_size: int | None = None,
+    workers: int | None = None,
+    strict: bool = False,
+    force: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+) -> RunSummary:
+    """Draw the feature maps of a model for some images: the whole run.
+
+    Args:
+        model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
+        inputs: Files and folders. An iterator is consumed as it yields.
+        out: The directory of all runs.
+        name: The run's directory in `out`; None: the model's name, with a number if that belongs to other settings.
+        weights: See `load_model`; only for a model given by name.
+        layers: Globs over dotted names; none means all of the types.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        views: What to draw of a layer.
+        to: Where to: `tensorboard`, `png`.
+        style: How the grids look.
+        options: What is wanted otherwise than the weights' own preparation has it.
+        device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`; `auto` leaves a given module where it is.
+        batch_size: Images per forward pass; None: 1 on the CPU, 16 on a GPU.
+        workers: Threads that read images and write pictures; None: one per core, at most 8.
+        strict: End at the first input that fails.
+        force: Draw finished images again.
+        on_event: Called in this thread with each `Started`, `Outcome` and `Notice`.
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: An unknown model, layer, view, format or device, or weights that cannot be had. Nothing was written.
+        NothingToDoError: There was no image among the inputs.
+        OutputError: The output could not be written; what is finished stays, and the same call continues.
+        RefusedError: `name` belongs to a run with other settings, or to something that fmapviz did not make.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> summary = visualize("alexnet", "sample_images/shapes.png", weights="random", out=folder.name)
+        >>> summary.done, summary.pictures  # five convolutions and the input
+        (1, 6)
+    """
+    out = Path(out)
+    for package, members in ((VIEWS, views), (WRITERS, to)):
+        _check_members(package, members)
+    for option, number in (("batch size", batch_size), ("workers", workers)):
+        if number is not None and number < 1:
+            raise RequestError(f"{option} must be at least 1: '{number}'")
+    check_output(out)
+    typed = [inputs] if isinstance(inputs, str | Path) else inputs
+    found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out))
+    loaded = _load(model, weights, options)
+    target = _device(device, loaded.module if isinstance(model, nn.Module) else None)
+    existing = find_layers(loaded.module)
+    kinds = tuple(sorted(types)) or default_types(existing)
+    chosen = select_layers(existing, types=kinds, include=layers, exclude=exclude)
+    info = RunInfo(
+        model=loaded.name,
+        weights=loaded.weights,
+        sha256=loaded.sha256,
+        preparation=loaded.preparation.description,
+        types=kinds,
+        layers=tuple(layers),
+        exclude=tuple(exclude),
+        views=tuple(dict.fromkeys(views)),
+        formats=tuple(sorted(set(to))),
+        style=style,
+        versions=_versions(),
+    )
+    directory = open_run(out, info, name=name)
+    tell = on_event or _ignore
+    tell(Started(directory, info))
+    if not types and kinds == ("Conv3d",):
+        tell(Notice("the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"))
+    for message in loaded.notices:
+        tell(Notice(message))
+    job = Job(
+        model=loaded,
+        layers=chosen,
+        views={view: registry.fetch(VIEWS, view).draw for view in info.views},
+        writers={form: registry.fetch(WRITERS, form).open_writer for form in info.formats},
+        info=info,
+        directory=directory,
+        device=target,
+        batch_size=(batch_size or (1 if target.type == "cpu" else 16)) if loaded.batches else 1,
+        workers=workers or min(8, os.cpu_count() or 1),
+        force=force,
+    )
+    with _moved(loaded.module, target):
+        return _account(job, found, tell, strict=strict)
+
+
+def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], *, strict: bool) -> RunSummary:
+    """Do the work, pass on what happens, and count: every input is done, skipped or failed."""
+    begun = time.monotonic()
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    with closing(work(job, found)) as events:
+        try:
+            for event in events:
+                tell(event)
+                if not isinstance(event, Outcome):
+                    continue
+                counts[event.status] += 1
+                counts["pictures"] += event.pictures
+                if event.failure:
+                    failures.append(event.failure)
+                    note_failure(job.directory, event.failure)
+                    if strict:
+                        break
+        except OSError as error:
+            done = counts["done"] + counts["skipped"]
+            raise OutputError(
+                f"cannot write to {quote(error.filename or job.directory)}: {error.strerror or error}",
+                hint=f"{done} of {job.found} images are done; make room and run the same command again",
+            ) from error
+    accounted = counts["done"] + counts["skipped"] + counts["failed"]
+    assert strict or accounted == job.found
+    return RunSummary(
+        directory=job.directory,
+        found=accounted,
+        done=counts["done"],
+        skipped=counts["skipped"],
+        failed=counts["failed"],
+        pictures=counts["pictures"],
+        layers=job.last_drawn,
+        not_executed=tuple(sorted(job.not_executed)),
+        undrawn=dict(job.undrawn),
+        failures=tuple(failures),
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _check_members(package: str, members: Sequence[str]) -> None:
+    for member in members:
+        registry.check(package, member)
+    if not members:
+        raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
+
+
+def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
+    """Make sure that there is an input at all, before a model is loaded."""
+    first = next(found, None)
+    if first is None:
+        raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
+    return chain([first], found)
+
+
+def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
+    if isinstance(model, str):
+        model = load_model(model, weights=weights, options=options)
+    if isinstance(model, Model):
+        return replace(model, module=unwrap(model.module))
+    module = unwrap(model)
+    return Model(
+        name=type(module).__name__.lower(),
+        module=module,
+        weights="weights as given",
+        sha256=digest_of_state(module.state_dict()),
+        preparation=standard(options),
+        forward=nn.Module.__call__,
+    )
+
+
+def _device(name: str, given: nn.Module | None) -> torch.device:
+    if name == "auto":
+        own = next(given.parameters(), None) if given else None
+        if own is not None:
+            return own.device
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except Exception as error:  # RuntimeError, AssertionError, ...: each backend has its own way to be absent
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RequestError(
+            f"no such device here: {quote(name)}", hint=f"--device auto takes what there is ({reason})"
+        ) from error
+    return device
+
+
+@contextmanager
+def _moved(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Have a module on another device for a while."""
+    own = next(module.parameters(), None)
+    module.to(device)
+    try:
+        yield
+    finally:
+        if own is not None and own.device.type == "cpu":
+            module.to("cpu")
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "fmapviz": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+    }
+
+
+def _ignore(_event: Event) -> None:
+    """Tell nobody."""

@@ -1,0 +1,129 @@
+"""The directory of a run: find or make the one whose settings are these, and note what failed in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from dataclasses import asdict
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.errors import OutputError, RefusedError, RequestError, quote
+from fmapviz.units import FORMAT, stage, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmapviz.values import Failure, RunInfo
+
+RUN_FILE = "run.json"
+FAILURES_FILE = "failures.jsonl"
+
+
+def check_output(out: Path) -> None:
+    """Make sure, without writing anything, that a directory can be made and written to.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    place = out.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        raise OutputError(f"not a directory: {quote(place)}", hint="choose another place with --out")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write to {quote(place)}", hint="choose another place with --out")
+
+
+def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
+    """Find the run with the same settings, or begin a new one.
+
+    Args:
+        out: The directory of all runs.
+        info: The settings.
+        name: The run's directory in `out`. None: the model's name, or the first of `alexnet-2`, `alexnet-3`, ... whose
+            settings are the same or that is free.
+
+    Raises:
+        RefusedError: The named directory belongs to a run with other settings, was not made by fmapviz, or was made by a
+            newer version.
+        OutputError: The disk is full, say.
+    """
+    if name is not None and (not name or name.startswith(".") or "/" in name or "\\" in name or not name.isprintable()):
+        raise RequestError(f"no good name for a directory: {quote(name)}", hint="without slashes, not beginning with a dot")
+    names = [name] if name else _numbered(info.model)
+    for candidate in names:
+        directory = out / candidate
+        if _make(directory, info) or _fingerprint(directory) == info.fingerprint:
+            sweep(out)
+            sweep(directory)
+            return directory
+    raise RefusedError(
+        f"{quote(directory)} {_description(directory)}",
+        hint="choose another --name, or leave it out: a free one is found",
+    )
+
+
+def note_failure(run: Path, failure: Failure) -> None:
+    """Append one line to `failures.jsonl`, in one piece, so that many processes can."""
+    line = json.dumps({"time": round(time.time(), 3), **asdict(failure)}) + "\n"
+    file = os.open(run / FAILURES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        os.write(file, line.encode("ascii"))
+    finally:
+        os.close(file)
+
+
+def _numbered(model: str) -> Any:
+    # Any: an endless iterator, or the list of one name.
+    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".") or "model"
+    yield stem
+    yield from (f"{stem}-{number}" for number in count(2))
+
+
+def _make(directory: Path, info: RunInfo) -> bool:
+    """Begin a run, and tell whether it was free to do so: the rename decides between many processes."""
+    if (directory / RUN_FILE).exists():
+        return False
+    document = {
+        "fmapviz": FORMAT,
+        "fingerprint": info.fingerprint,
+        "settings": info.settings,
+        "versions": dict(info.versions),
+    }
+    try:
+        with stage(directory.parent) as staging:
+            (staging / RUN_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+            staging.rename(directory)
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            return False
+        raise OutputError(f"cannot write to {quote(directory)}: {error.strerror}") from error
+    return True
+
+
+def _fingerprint(directory: Path) -> str | None:
+    document = read_run(directory)
+    if document is None:
+        return None
+    if document["fmapviz"] > FORMAT:
+        raise RefusedError(
+            f"{quote(directory)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz"
+        )
+    fingerprint = document.get("fingerprint")
+    return fingerprint if isinstance(fingerprint, str) else None
+
+
+def read_run(directory: Path) -> dict[str, Any] | None:
+    """Read a run's `run.json`; None if there is none, or none that is whole."""
+    try:
+        document = json.loads((directory / RUN_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("fmapviz"), int) else None
+
+
+def _description(directory: Path) -> str:
+    return "holds a run with other settings" if read_run(directory) else "holds files that fmapviz did not make"

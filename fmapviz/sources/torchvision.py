@@ -1,0 +1,261 @@
+"""The models of torchvision: `alexnet`, `resnet50`, `fasterrcnn_resnet50_fpn`, ..."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fmapviz import preparation
+from fmapviz.checkpoints import digest_of, load_state_dict, read_state_dict, strip_prefixes
+from fmapviz.downloads import fetch
+from fmapviz.errors import WeightsError, quote, suggest
+from fmapviz.initialization import NoInitialization
+from fmapviz.values import InputOptions, Model, Preparation
+from fmapviz.vision import models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT takes no other number
+
+
+def load(name: str, *, weights: str, options: InputOptions) -> Model:
+    """Build a model and fill in its weights.
+
+    Args:
+        name: One of `torchvision.models.list_models()`.
+        weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL.
+        options: What the user wants otherwise in the preparation of pictures.
+
+    Raises:
+        WeightsError: The weights cannot be had, read or fitted in.
+    """
+    if match := re.fullmatch(r"random(?::(\d{1,18}))?", weights):
+        return _random(name, int(match[1] or 0), options)
+    if weights == "default" or re.fullmatch(r"[A-Z0-9_]+", weights):
+        return _published(name, weights, options)
+    return _own(name, weights, options)
+
+
+def outline(name: str, *, options: InputOptions) -> Model:
+    """Build a model on the meta device: its modules and shapes without one number."""
+    with NoInitialization():
+        module = _build(name, **_image_size(name, options)).to("meta")
+    return _model(name, module, _best_entry(name), options, weights="no weights")
+
+
+def _random(name: str, seed: int, options: InputOptions) -> Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _build(name, **_image_size(name, options))
+    return _model(name, module, _best_entry(name), options, weights=f"random weights, seed {seed}")
+
+
+def _published(name: str, weights: str, options: InputOptions) -> Model:
+    entry = _entry(name, weights)
+    path = fetch(entry.url)
+    with _weights_only(), NoInitialization():
+        try:
+            module = _build(name, weights=entry)  # torchvision's own code: key changes, auxiliary heads, input transforms
+        except Exception as error:  # whatever a damaged file leads to
+            raise WeightsError(
+                f"cannot read the cached weights {quote(path)}: {_first_line(error)}",
+                hint="the file is damaged or incomplete: delete it and run the command again",
+            ) from error
+    return _model(name, module, entry, options, weights=entry.name, sha256=digest_of(path))
+
+
+def _own(name: str, weights: str, options: InputOptions) -> Model:
+    path = fetch(weights) if re.match(r"(https?|file)://", weights) else Path(weights)
+    if not path.is_file() and not re.search(r"[./\\]", weights):
+        known = [entry.name for entry in _entries(name)]
+        raise WeightsError(
+            f"no such weights, and no such file: {quote(weights)}",
+            hint=suggest(weights.upper(), known) or f"{name} has {', '.join(known)}, default and random",
+        )
+    state, stripped = strip_prefixes(_modern_keys(read_state_dict(path)), _keys(name))
+    kwargs = _heads_in(name, state)
+    with NoInitialization():
+        module = _build(name, **kwargs)
+    load_state_dict(module, state, path)
+    if "image_size" in kwargs and options.size is None:
+        options = replace(options, size=(kwargs["image_size"],) * 2)
+    notices = (f"took {' and '.join(map(quote, stripped))} off the keys of {quote(path)}",) if stripped else ()
+    return _model(name, module, _best_entry(name), options, weights=path.name, sha256=digest_of(path), notices=notices)
+
+
+def _model(
+    name: str,
+    module: nn.Module,
+    entry: Any,
+    options: InputOptions,
+    *,
+    weights: str,
+    sha256: str | None = None,
+    notices: tuple[str, ...] = (),
+) -> Model:
+    kind = _kind(name)
+    return Model(
+        name=name,
+        module=module.eval(),
+        weights=weights,
+        sha256=sha256,
+        preparation=_PREPARATIONS[kind](entry, options),
+        forward=_FORWARDS[kind],
+        batches=kind in {"image", "video"},
+        notices=(*notices, *_NOTICES.get(kind, ())),
+    )
+
+
+def _build(name: str, **kwargs: Any) -> nn.Module:
+    if _kind(name) == "detection" or ".segmentation." in models.get_model_builder(name).__module__:
+        kwargs.setdefault("weights_backbone", None)  # its default is a download
+    with warnings.catch_warnings():
+        # GoogLeNet and Inception say that their initialisation is slow, and that it may change.
+        warnings.simplefilter("ignore")
+        module: nn.Module = models.get_model(name, **kwargs)
+    return module
+
+
+def _keys(name: str) -> list[str]:
+    with NoInitialization():
+        return list(_build(name).state_dict())
+
+
+def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
+    """Choose the builder's arguments that make the network the weights are of.
+
+    torchvision's own weights for GoogLeNet and Inception expect inputs transformed in the network; a file is taken to be of
+    their kind, as it is with the preparation of the input.
+    """
+    kwargs: dict[str, Any] = {}
+    if _is_vit(name) and "encoder.pos_embedding" in state and "conv_proj.weight" in state:
+        patches = state["encoder.pos_embedding"].shape[1] - 1  # all but the class token
+        kwargs = {"image_size": isqrt(patches) * state["conv_proj.weight"].shape[-1]}
+    if "googlenet" in name or "inception" in name:
+        kwargs = {"transform_input": True, "aux_logits": any(key.lower().startswith("aux") for key in state)}
+    if ".segmentation." in models.get_model_builder(name).__module__ and any(key.startswith("aux_") for key in state):
+        kwargs = {"aux_loss": True}
+    return kwargs
+
+
+def _image_size(name: str, options: InputOptions) -> dict[str, int]:
+    """Build a Vision Transformer, whose input has one size only, for the size it will be given."""
+    if not _is_vit(name):
+        return {}
+    return {"image_size": options.size[0] if options.size else _best_entry(name).transforms().crop_size[0]}
+
+
+def _is_vit(name: str) -> bool:
+    return bool(models.get_model_builder(name).__module__.endswith(".vision_transformer"))
+
+
+def _modern_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename as torchvision does for DenseNet, whose published files are older than its layers' names."""
+    old = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
+    return {old.sub(r"\1\2", key): value for key, value in state.items()}
+
+
+def _entries(name: str) -> list[Any]:
+    """List the published entries that fit the model as it is built here, that is, not quantized."""
+    entries = list(models.get_model_weights(name))
+    return list(dict.fromkeys(entry.meta.get("unquantized", entry) for entry in entries))
+
+
+def _best_entry(name: str) -> Any:
+    default = models.get_model_weights(name).DEFAULT
+    return default.meta.get("unquantized", default)
+
+
+def _entry(name: str, weights: str) -> Any:
+    if weights in {"default", "DEFAULT"}:
+        return _best_entry(name)
+    known = {entry.name: entry for entry in _entries(name)}
+    if weights not in known:
+        raise WeightsError(
+            f"no such weights for {name}: {quote(weights)}",
+            hint=suggest(weights, known) or f"there are: {', '.join(known)}, default and random",
+        )
+    return known[weights]
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Make torch.load refuse everything but tensors, also where torchvision asks for more."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _kind(name: str) -> str:
+    family = models.get_model_builder(name).__module__.split(".")[2]
+    return {"detection": "detection", "optical_flow": "flow", "video": "video"}.get(family, "image")
+
+
+def _prepare_image(entry: Any, options: InputOptions) -> Preparation:
+    return preparation.as_trained(entry.transforms(), options)
+
+
+def _prepare_detection(_entry: Any, options: InputOptions) -> Preparation:
+    return preparation.unscaled(options)
+
+
+def _prepare_flow(_entry: Any, options: InputOptions) -> Preparation:
+    # RAFT wants multiples of 8 and at least 128; its features are compared all with all, so the area is limited.
+    return preparation.in_steps(options, step=8, least=128, box=(520, 960))
+
+
+def _prepare_video(entry: Any, options: InputOptions) -> Preparation:
+    return preparation.clip(entry.transforms(), options, frames=CLIP_FRAMES)
+
+
+_PREPARATIONS: dict[str, Callable[[Any, InputOptions], Preparation]] = {
+    "image": _prepare_image,
+    "detection": _prepare_detection,
+    "flow": _prepare_flow,
+    "video": _prepare_video,
+}
+
+
+def _forward_batch(module: nn.Module, batch: Tensor) -> object:
+    return module(batch)
+
+
+def _forward_list(module: nn.Module, batch: Tensor) -> object:
+    return module(list(batch))
+
+
+def _forward_pair(module: nn.Module, batch: Tensor) -> object:
+    return module(batch, batch)
+
+
+_FORWARDS: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "image": _forward_batch,
+    "detection": _forward_list,
+    "flow": _forward_pair,
+    "video": _forward_batch,
+}
+
+_NOTICES = {
+    "flow": ("an optical flow model takes two frames: the picture is given as both",),
+    "video": (f"a video model takes a clip: the picture is repeated for {CLIP_FRAMES} frames",),
+}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,160 @@
+"""Scale channels to 0..255 and arrange them in one grid, pixel for pixel as `torchvision.utils.make_grid` does.
+
+The reference is `save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=int(sqrt(C)), padding=2))` in one
+grey channel, for each image `(C, H, W)` of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isqrt
+
+import torch
+from torch import Tensor
+
+from fmapviz.values import Style
+
+_PLAIN = Style()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The finite extremes of every channel.
+
+    Attributes:
+        low: Smallest finite value, float32 `(N, C)`; NaN where there is none.
+        high: Largest finite value, float32 `(N, C)`; NaN where there is none.
+        bad: How many values are NaN or infinite, int64 `(N, C)`; None when all are finite.
+    """
+
+    low: Tensor
+    high: Tensor
+    bad: Tensor | None
+
+
+def measure(maps: Tensor) -> Ranges:
+    """Find each channel's extremes.
+
+    Args:
+        maps: float `(N, C, H, W)`.
+
+    Example:
+        >>> ranges = measure(torch.tensor([[[[1.0, 4.0]], [[float("nan"), 2.0]]]]))
+        >>> ranges.low.tolist(), ranges.high.tolist(), ranges.bad.tolist()
+        ([[1.0, 2.0]], [[4.0, 2.0]], [[0, 1]])
+    """
+    low, high = maps.amin((-2, -1)).float(), maps.amax((-2, -1)).float()
+    # A NaN or an infinity anywhere shows in the extremes, so finite maps need no second look.
+    if bool((low.isfinite() & high.isfinite()).all()):
+        return Ranges(low, high, None)
+    finite = maps.isfinite()
+    some = finite.any(-1).any(-1)
+    low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
+    high = torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan)
+    return Ranges(low, high, (~finite).sum((-2, -1)))
+
+
+def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
+    """Turn the `channels` of a style into channel numbers.
+
+    Returns:
+        int64 `(N, K)`, per image; None for all. Numbers that a layer does not have are left out, so K may be 0.
+    """
+    images, count = ranges.high.shape
+    if style.listed is not None:
+        existing = [number for number in style.listed if number < count]
+        return torch.tensor(existing, dtype=torch.int64, device=ranges.high.device).expand(images, -1)
+    if style.top is not None:
+        # Stable: of two equal channels the one with the lower number comes first. A channel without a finite value is last.
+        highest = ranges.high.nan_to_num(nan=-torch.inf)
+        return highest.sort(dim=1, descending=True, stable=True).indices[:, : style.top]
+    return None
+
+
+def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor, Ranges]:
+    """Keep some channels of each image.
+
+    Args:
+        maps: `(N, C, H, W)`.
+        ranges: Of the maps.
+        chosen: int64 `(N, K)`, see `choose_channels`.
+
+    Returns:
+        `(N, K, H, W)` and the ranges of these.
+    """
+    image = torch.arange(len(maps), device=maps.device)[:, None]
+    bad = None if ranges.bad is None else ranges.bad[image, chosen]
+    return maps[image, chosen], Ranges(ranges.low[image, chosen], ranges.high[image, chosen], bad)
+
+
+def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> Tensor:
+    """Draw the channels of one or several images as grids.
+
+    Args:
+        maps: Any floating or integer type, `(C, H, W)` or `(N, C, H, W)`, any range; not changed.
+        style: How; `style.channels` is not looked at (see `choose_channels`).
+        ranges: What `measure` says of the maps, where it is known already.
+
+    Returns:
+        uint8 `(H', W')` or `(N, H', W')` on the device of `maps`. A NaN or infinite value is drawn as a checkerboard of
+        black and white and takes no part in the scaling of its neighbours.
+
+    Example:
+        >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
+        torch.Size([458, 458])
+    """
+    if maps.ndim == 3:
+        return tile(maps[None], style, ranges)[0]
+    maps = maps if maps.is_floating_point() else maps.float()
+    ranges = ranges or measure(maps)
+    low, high = _limits(ranges, style)
+    pixels = _scale(maps, low, high)
+    if ranges.bad is not None:
+        pixels = torch.where(maps.isfinite(), pixels, _checkerboard(pixels))
+    if style.scale > 1:
+        pixels = pixels.repeat_interleave(style.scale, -1).repeat_interleave(style.scale, -2)
+    return _arrange(pixels, style)
+
+
+def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
+    """Give what becomes black and what becomes white, `(N, C)` each."""
+    low, high = ranges.low, ranges.high
+    if style.limits:
+        return torch.full_like(low, style.limits[0]), torch.full_like(high, style.limits[1])
+    if style.norm == "layer":
+        # A channel without one finite value has no say.
+        lowest = low.nan_to_num(nan=torch.inf).amin(1, keepdim=True)
+        highest = high.nan_to_num(nan=-torch.inf).amax(1, keepdim=True)
+        return lowest.expand_as(low), highest.expand_as(high)
+    return low, high
+
+
+def _scale(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Compute as `make_grid` and `save_image` do, step by step, so that every rounding is theirs."""
+    # make_grid subtracts the two limits as Python floats, that is, in float64.
+    span = (high.double() - low.double()).clamp(min=1e-5).float()
+    low, high, span = (limit[..., None, None] for limit in (low, high, span))
+    scaled = maps.float().clamp(low, high).sub_(low).div_(span)
+    return scaled.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
+
+
+def _checkerboard(pixels: Tensor) -> Tensor:
+    rows, columns = (torch.arange(size, device=pixels.device) for size in pixels.shape[-2:])
+    return ((rows[:, None] + columns) % 2 * 255).to(torch.uint8)
+
+
+def _arrange(tiles: Tensor, style: Style) -> Tensor:
+    """Lay tiles `(N, C, h, w)` out in rows, without a loop over them."""
+    images, count, height, width = tiles.shape
+    if count == 1:
+        return tiles[:, 0]  # make_grid returns a single tile bare, without padding
+    columns = min(style.columns or isqrt(count), count)
+    rows, gap = ceil(count / columns), style.padding
+    grid = tiles.new_zeros(images, rows * (height + gap) + gap, columns * (width + gap) + gap)
+    cells = grid[:, gap:, gap:].view(images, rows, height + gap, columns, width + gap)
+    cells = cells[:, :, :height, :, :width]  # (N, rows, h, columns, w), a view of the grid
+    full = count // columns
+    cells[:, :full] = tiles[:, : full * columns].view(images, full, columns, height, width).transpose(2, 3)
+    if full < rows:
+        cells[:, full, :, : count - full * columns] = tiles[:, full * columns :].transpose(1, 2)
+    return grid

@@ -1,0 +1,104 @@
+"""Check that a directory really holds, whole, everything that it claims to hold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.errors import RequestError, quote
+from fmapviz.runs import FAILURES_FILE, RUN_FILE, read_run
+from fmapviz.units import HIDDEN, UNIT_FILE, digest, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as `unit.json` or `run.json` says.
+
+    Attributes:
+        path: The file or directory.
+        message: What is wrong with it.
+    """
+
+    path: Path
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One image's directory, looked through.
+
+    Attributes:
+        directory: Which.
+        files: How many files it claims to hold.
+        problems: Empty if they are all there and whole, and no others.
+    """
+
+    directory: Path
+    files: int
+    problems: tuple[Problem, ...]
+
+
+def verify(directory: Path) -> Iterator[Verified]:
+    """Look through a directory of runs, a run, or the directory of one image.
+
+    Yields:
+        One for every directory that claims to be an image's, and one for every run directory with problems of its own.
+
+    Raises:
+        RequestError: Nothing in it was made by fmapviz.
+    """
+    empty = True
+    for place in _places(directory):
+        empty = False
+        yield place
+    if empty:
+        raise RequestError(f"no run of fmapviz: {quote(directory)}")
+
+
+def _places(top: Path) -> Iterator[Verified]:
+    for here, folders, files in os.walk(top):
+        place = Path(here)
+        folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
+        if RUN_FILE in files and read_run(place) is None:
+            yield Verified(place, 1, (Problem(place / RUN_FILE, "damaged"),))
+        elif UNIT_FILE in files:
+            yield _verify_unit(place, {*files, *folders})
+            folders.clear()
+        elif RUN_FILE in files:
+            yield Verified(place, 1, _strangers(place, set(files) - {RUN_FILE, FAILURES_FILE}))
+        elif _inside_run(place, top) and files:
+            yield Verified(place, 0, _strangers(place, set(files)))
+
+
+def _verify_unit(place: Path, present: set[str]) -> Verified:
+    record = read_unit(place)
+    if record is None:
+        return Verified(place, 0, (Problem(place / UNIT_FILE, "damaged"),))
+    claimed = {str(entry["name"]): entry for entry in record["files"]}
+    damaged = (Problem(place / name, fault) for name, entry in claimed.items() if (fault := _fault(place / name, entry)))
+    strangers = _strangers(place, present - claimed.keys() - {UNIT_FILE})
+    return Verified(place, len(claimed), (*damaged, *strangers))
+
+
+def _fault(path: Path, entry: dict[str, Any]) -> str | None:
+    try:
+        if path.stat().st_size != entry["size"]:
+            return f"{path.stat().st_size} bytes instead of {entry['size']}"
+        return None if digest(path) == entry["sha256"] else "other content than was written"
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _strangers(place: Path, names: set[str]) -> tuple[Problem, ...]:
+    return tuple(Problem(place / name, "not made by fmapviz") for name in sorted(names))
+
+
+def _inside_run(place: Path, top: Path) -> bool:
+    return any(read_run(parent) is not None for parent in place.parents if parent.is_relative_to(top))

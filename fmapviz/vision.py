@@ -1,0 +1,53 @@
+"""Import torchvision without the compiler that nothing here needs.
+
+`torchvision.ops.roi_align` imports one function of `torch._dynamo.utils`, for a case that only deterministic algorithms on a
+GPU reach; with it come torch._dynamo, torch._inductor and sympy: 1.1 of the 1.2 seconds that `import torchvision` takes on
+top of `import torch`. While torchvision is imported a stand-in takes the place of that module; its functions load the real
+one when they are called.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch as torch  # first: it must see the real module, if it looks for it
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_HEAVY = "torch._dynamo.utils"
+
+
+class _StandIn(ModuleType):
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        if name.startswith("__"):  # what `inspect` asks of every module
+            raise AttributeError(name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            return getattr(import_module(_HEAVY), name)(*args, **kwargs)
+
+        return call
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    if _HEAVY in sys.modules:
+        yield
+        return
+    sys.modules[_HEAVY] = _StandIn(_HEAVY)
+    try:
+        yield
+    finally:
+        del sys.modules[_HEAVY]
+
+
+with _without_compiler():
+    import torchvision
+    from torchvision import models
+    from torchvision.transforms import functional
+
+__all__ = ["functional", "models", "torchvision"]

@@ -1,0 +1,74 @@
+"""Image summaries for TensorBoard, one run per image."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from fmapviz import events
+from fmapviz.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from fmapviz.values import Picture
+
+
+@contextmanager
+def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
+    """Write pictures into one event file in a directory; it bears its name when all of them are in it.
+
+    Yields:
+        A function that writes one picture.
+
+    Raises:
+        OSError: The file could not be written, or is there already.
+    """
+    with events.create(directory / "events.out.tfevents.fmapviz") as append:
+
+        def write(picture: Picture) -> None:
+            append(
+                events.image(
+                    _tag(picture.tag),
+                    picture.png,
+                    width=picture.width,
+                    height=picture.height,
+                    display_name=printable(picture.name),
+                    description=_table(picture.facts),
+                )
+            )
+
+        yield write
+
+
+def _tag(text: str) -> str:
+    """Make a tag whose picture TensorBoard's fast loader can find again.
+
+    It cannot if the tag holds a character that JSON escapes: a quotation mark, a backslash, a control character
+    (`WireBlobKey` borrows its strings, https://github.com/tensorflow/tensorboard/pull/4545).
+
+    Example:
+        >>> _tag('maps/00 a"b')
+        'maps/00 a%22b'
+    """
+    return "".join(ch if ch.isprintable() and ch not in '"\\' else quote(ch, errors="surrogatepass") for ch in text)
+
+
+def _table(facts: Mapping[str, str]) -> str:
+    """Lay facts out as a Markdown table. A table must have a heading, so the first fact is it."""
+    rows = [f"| {_literal(key)} | {_literal(value)} |" for key, value in facts.items()]
+    rows.insert(1, "|---|---|")
+    return "\n".join(rows) if facts else ""
+
+
+def _literal(text: str) -> str:
+    r"""Write text so that Markdown shows it as it is: what it would act on within a line becomes a character reference.
+
+    Example:
+        >>> _literal("<b> | `c`\n")
+        '&#60;b&#62; &#124; &#96;c&#96;&#92;n'
+    """
+    return re.sub(r"[]\\`*_[<>&|!#~]", lambda match: f"&#{ord(match[0])};", printable(text))
