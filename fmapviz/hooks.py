@@ -153,6 +153,6 @@ def _unfused() -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
-        if "torch._dynamo" in sys.modules:  # nothing can be compiled before; importing it takes a second
+        if "torch._dynamo.eval_frame" in sys.modules:  # nothing can be compiled before; importing it takes a second
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield

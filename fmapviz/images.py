@@ -188,12 +188,12 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
 
 def _scale(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
     """Stretch values of more than 8 bits from their finite range to 0..255."""
-    values = np.asarray(image).astype(np.float64)
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    values -= low
-    values *= 255 / (high - low) if high > low else 0
-    grey = np.nan_to_num(values, nan=0, posinf=255, neginf=0).round().astype(np.uint8)
+    with np.errstate(all="ignore"):  # infinity and NaN have their places
+        values = np.asarray(image).astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+        values = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
+    grey = np.nan_to_num(values.clip(0, 255), nan=0).round().astype(np.uint8)
     notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
     return PillowImage.fromarray(grey).convert("RGB"), notice
 

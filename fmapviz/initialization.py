@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_RANDOM = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)
+# What `torch.nn.init` and builders do to a parameter in place: draw numbers, and bring them into shape.
+_FILLING = {"normal_", "uniform_", "erfinv_", "mul_", "add_", "sub_", "div_", "clamp_"}
 
 
 class NoInitialization(TorchFunctionMode):
@@ -32,5 +33,10 @@ class NoInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Pass on every function but those that fill a tensor with random numbers."""
-        return args[0] if func in _RANDOM else func(*args, **(kwargs or {}))
+        """Pass on every function but those that fill a parameter."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        if args and isinstance(args[0], nn.Parameter) and getattr(func, "__name__", "") in _FILLING:
+            return args[0]
+        return func(*args, **kwargs)

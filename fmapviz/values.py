@@ -196,11 +196,13 @@ class Failure:
         path: As found; may hold characters that no terminal should see.
         code: A stable word for scripts: `E_DECODE`, `E_MISSING`, ...
         message: One sentence.
+        hint: What to do about it, or None.
     """
 
     path: str
     code: str
     message: str
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

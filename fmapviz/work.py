@@ -172,7 +172,7 @@ def _prepare(job: Job, item: ImageFile | Failure) -> _Prepared | Outcome:
         image = read_image(item)
         return _Prepared(image, job.model.preparation.apply(image.pixels))
     except InputError as error:
-        return Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error)))
+        return Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error), error.hint))
 
 
 def _draw_and_write(

@@ -1,0 +1,5 @@
+"""`python -m fmapviz`."""
+
+from fmapviz.cli import main
+
+main()

@@ -1,0 +1,405 @@
+"""The command line: parse, call, print. The only module that exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from fmapviz import __version__, grammar, registry
+from fmapviz.console import Console, say, say_error, say_json, show_error
+from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
+from fmapviz.grammar import VIEWS, WRITERS, split
+from fmapviz.models import check_name, known_names
+from fmapviz.values import InputOptions, Style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
+
+    from fmapviz.values import LayerInfo
+
+app = typer.Typer(
+    name="fmapviz",
+    cls=grammar.RunByDefault,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    subcommand_metavar="MODEL INPUT...",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_CHOOSE, _LOOKS, _INPUT, _RUNNING = "Choosing what to see", "Looks", "Input preparation", "Running"
+_Names = list[str] | None
+_Text = str | None
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Such as alexnet; `fmapviz models` lists them.", autocompletion=grammar.complete_models
+    ),
+]
+Layers = Annotated[
+    _Names,
+    typer.Option("--layers", metavar="GLOB", help="Only layers with such a dotted name: 'layer4.*'. Repeatable.",
+                 show_default="all", rich_help_panel=_CHOOSE),
+]  # fmt: skip
+Exclude = Annotated[
+    _Names, typer.Option("--exclude", metavar="GLOB", help="But not these. Repeatable.", rich_help_panel=_CHOOSE)
+]
+Types = Annotated[
+    _Names,
+    typer.Option("--types", metavar="NAME,...", help="Classes of layers, with their subclasses.", show_default="Conv2d",
+                 rich_help_panel=_CHOOSE),
+]  # fmt: skip
+Size = Annotated[
+    _Text, typer.Option("--size", metavar="N|HxW", help="Pixels.", show_default="as trained", rich_help_panel=_INPUT)
+]
+Fit = Annotated[
+    _Text,
+    typer.Option("--fit", metavar="crop|squash|pad|none", help="How other shapes come to that size.",
+                 show_default="as trained", rich_help_panel=_INPUT, autocompletion=grammar.complete_fits),
+]  # fmt: skip
+Mean = Annotated[
+    _Text,
+    typer.Option("--mean", metavar="R,G,B", help="Subtracted, on a 0..1 scale.", show_default="as trained",
+                 rich_help_panel=_INPUT),
+]  # fmt: skip
+Std = Annotated[
+    _Text,
+    typer.Option("--std", metavar="R,G,B", help="Divided by, on a 0..1 scale.", show_default="as trained",
+                 rich_help_panel=_INPUT),
+]  # fmt: skip
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON object per line on standard output; the last is the summary.",
+                 rich_help_panel=_RUNNING),
+]  # fmt: skip
+
+
+@app.callback()
+def fmapviz(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=lambda on: _version(on=on)),
+    ] = False,
+) -> None:
+    """See what every layer of a vision network computes.
+
+    `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders: the same as `fmapviz run`, whose
+    options `fmapviz run --help` explains.
+    """
+
+
+@app.command()
+def run(
+    model: Model,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Images and folders; - reads paths from standard input as they arrive."),
+    ],
+    weights: Annotated[
+        str,
+        typer.Option(metavar="default|NAME|random[:SEED]|FILE|URL", help="The model's parameters: these, or an error.",
+                     rich_help_panel=_CHOOSE, autocompletion=grammar.complete_weights),
+    ] = "default",
+    layers: Layers = None,
+    exclude: Exclude = None,
+    types: Types = None,
+    view: Annotated[
+        _Names,
+        typer.Option(metavar="NAME,...", help=f"What to draw. {grammar.members_help(VIEWS)}", show_default="maps",
+                     rich_help_panel=_CHOOSE, autocompletion=grammar.complete_views),
+    ] = None,
+    to: Annotated[
+        _Names,
+        typer.Option(metavar="NAME,...", help=f"Where to. {grammar.members_help(WRITERS)}", show_default="tensorboard",
+                     rich_help_panel=_CHOOSE, autocompletion=grammar.complete_formats),
+    ] = None,
+    norm: Annotated[
+        str,
+        typer.Option(metavar="channel|layer|fixed:LO,HI", help="What is stretched from black to white.",
+                     rich_help_panel=_LOOKS, autocompletion=grammar.complete_norms),
+    ] = "channel",
+    columns: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tiles per row.", show_default="square root of their number", rich_help_panel=_LOOKS),
+    ] = None,
+    padding: Annotated[int, typer.Option(metavar="N", help="Pixels between tiles.", rich_help_panel=_LOOKS)] = 2,
+    channels: Annotated[
+        str, typer.Option(metavar="all|0,3,8-15|top:16", help="Which channels.", rich_help_panel=_LOOKS)
+    ] = "all",
+    scale: Annotated[int, typer.Option(metavar="N", help="Each value becomes N x N pixels.", rich_help_panel=_LOOKS)] = 1,
+    size: Size = None,
+    fit: Fit = None,
+    mean: Mean = None,
+    std: Std = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where all runs lie.", rich_help_panel=_RUNNING)] = Path("runs"),
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="This run's directory in it.", show_default="the model's name",
+                     rich_help_panel=_RUNNING),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(metavar="auto|cpu|cuda|cuda:1|mps", help="Where to compute.", rich_help_panel=_RUNNING,
+                     autocompletion=grammar.complete_devices),
+    ] = "auto",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Images per forward pass.", show_default="1 on the CPU, 16 on a GPU",
+                     rich_help_panel=_RUNNING),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Threads that read and write.", show_default="one per core, at most 8",
+                     rich_help_panel=_RUNNING),
+    ] = None,
+    null: Annotated[
+        bool, typer.Option("-0", "--null", help="Paths on standard input end with NUL.", rich_help_panel=_RUNNING)
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End at the first input that fails.", rich_help_panel=_RUNNING)
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Draw finished images again.", rich_help_panel=_RUNNING)] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=_RUNNING)] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="A line per image.", rich_help_panel=_RUNNING)] = False,
+    json: Json = False,
+) -> int:  # fmt: skip
+    """Draw the feature maps of MODEL for every INPUT.
+
+    The pictures of an image lie in a directory of their own, OUT/NAME/IMAGE. What is finished is skipped next time.
+
+    Exit codes: 0 all done; 1 a bug; 2 the request is wrong; 3 some inputs failed; 4 no input gave anything; 5 the output
+    could not be written; 6 refused, the place belongs to something else; 130, 143 interrupted.
+    """
+    check_name(model)
+    style = Style(norm=norm, columns=columns, padding=padding, channels=channels, scale=scale)
+    options = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
+    views, formats = split(view or ["maps"]), split(to or ["tensorboard"])
+    for package, members in ((VIEWS, views), (WRITERS, formats)):
+        for member in members:
+            registry.check(package, member)
+
+    from fmapviz.inputs import find_images
+    from fmapviz.pipeline import visualize
+
+    def count() -> int:
+        return sum(1 for _ in find_images(inputs, avoid=out))
+
+    verbosity = -1 if quiet else int(verbose)
+    with Console(verbosity=verbosity, json=json, count=None if "-" in inputs else count) as console:
+        summary = visualize(
+            model,
+            _paths(inputs, null=null),
+            weights=weights,
+            layers=layers or (),
+            exclude=exclude or (),
+            types=split(types or []),
+            views=views,
+            to=formats,
+            style=style,
+            options=options,
+            out=out,
+            name=name,
+            device=device,
+            batch_size=batch_size,
+            workers=workers,
+            strict=strict,
+            force=force,
+            on_event=console.tell,
+        )
+        console.finish(summary, out)
+    return summary.exit_code
+
+
+@app.command("layers")
+def list_layers(
+    model: Model,
+    layers: Layers = None,
+    exclude: Exclude = None,
+    types: Types = None,
+    size: Size = None,
+    fit: Fit = None,
+    json: Json = False,
+) -> None:
+    """List MODEL's layers in the order of execution, with shapes; no image and no weights are needed."""
+    check_name(model)
+    options = InputOptions.parse(size=size, fit=fit, mean=None, std=None)
+
+    from fmapviz import listing, vision
+
+    vision.never_compile()
+    rows = listing.list_layers(model, layers=layers or (), exclude=exclude or (), types=split(types or []), options=options)
+    if json:
+        for row in rows:
+            say_json({"event": "layer", **{field: getattr(row, field) for field in type(row).__slots__}})
+        executed = sum(row.index is not None for row in rows)
+        say_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
+    else:
+        say("\n".join(_table(rows)))
+
+
+@app.command("models")
+def list_models(
+    pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob.", show_default=False)] = "",
+) -> None:
+    """List the names that can be given as MODEL."""
+    names = known_names(pattern)
+    if not names:
+        raise RequestError(f"no model's name matches {quote(pattern)}", hint=suggest(pattern, known_names()))
+    say("\n".join(names))
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of runs, a run, or one image's.")],
+    json: Json = False,
+) -> int:
+    """Check that everything DIR claims to hold is there and whole."""
+    from fmapviz.verification import verify as look_through
+
+    units = files = damaged = 0
+    for place in look_through(directory):
+        units, files, damaged = units + 1, files + place.files, damaged + bool(place.problems)
+        for problem in place.problems:
+            if json:
+                say_json({"event": "problem", "path": str(problem.path), "message": problem.message})
+            else:
+                say(f"{printable(str(problem.path))}: {problem.message}")
+    code = 3 if damaged else 0
+    if json:
+        say_json({"event": "summary", "directories": units, "files": files, "damaged": damaged, "exit_code": code})
+    elif damaged:
+        say_error(f"{damaged} of {units} directories damaged; the command that made them, with --force, makes them anew")
+    else:
+        say(f"{units} directories, {files} files: all there and whole")
+    return code
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(_main())
+
+
+def _main() -> int:
+    with ExitStack() as stack:
+        stack.enter_context(_signals())
+        _open_missing_streams()
+        try:
+            return int(app(standalone_mode=False) or 0)
+        except FmapvizError as error:
+            show_error(error)
+            return _summarize(error.exit_code, error)
+        except typer.TyperException as error:
+            show_error(_usage_error(error))
+            return _summarize(2, error)
+        except _Interrupted as interruption:
+            say_error("interrupted: what is finished stays, and the same command continues")
+            return _summarize(128 + interruption.number, interruption)
+        except Exception as error:  # noqa: BLE001  a bug: shown whole, and --json still ends with a summary
+            traceback.print_exc()
+            return _summarize(1, error)
+
+
+def _summarize(code: int, error: BaseException) -> int:
+    """End the output of `--json` as promised, also after an error."""
+    if "--json" in sys.argv[1:]:
+        hint = getattr(error, "hint", None)
+        say_json({"event": "summary", "exit_code": code, "error": str(error) or type(error).__name__, "hint": hint})
+    return code
+
+
+def _usage_error(error: typer.TyperException) -> RequestError:
+    """Say in our own form what the parser found wrong."""
+    option = getattr(error, "option_name", None)
+    if option is not None and hasattr(error, "possibilities"):
+        near = ", ".join(error.possibilities or ())
+        return RequestError(
+            f"no such option: {quote(option)}", hint=f"did you mean {near}?" if near else "fmapviz run --help lists them"
+        )
+    message = error.format_message().rstrip(".")
+    return RequestError(message[:1].lower() + message[1:], hint="fmapviz --help")
+
+
+class _Interrupted(BaseException):
+    """A signal asks to end; not an Exception, so that nothing on the way takes it for one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Leave everything whole at the first Ctrl-C or SIGTERM; end at once at the second."""
+    seen: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+        raise _Interrupted(number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _open_missing_streams() -> None:
+    """Give closed standard streams a place, so that no file of ours takes their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Callable[..., None] | None = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")
+
+
+def _version(*, on: bool) -> None:
+    if on:
+        say(f"fmapviz {__version__}")
+        raise typer.Exit
+
+
+def _paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:
+    """Give the paths typed, and in place of `-` those on standard input."""
+    from fmapviz.inputs import read_list
+
+    for path in inputs:
+        if path == "-":
+            with open(0, "rb", buffering=0, closefd=False) as stream:
+                yield from read_list(stream, null=null)
+        else:
+            yield path
+
+
+def _table(rows: list[LayerInfo]) -> list[str]:
+    """Set the rows in columns, without a width limit: lines can be searched and cut."""
+    cells = [("#", "layer", "type", "output", "parameters", "calls")]
+    for row in rows:
+        number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
+        name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
+        cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
+    widths = [max(len(row[column]) for row in cells) for column in range(6)]
+    right = {0, 4, 5}
+    return [
+        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]  # fmt: skip

@@ -1,0 +1,207 @@
+"""Show a run to a person at a terminal, in a log file, or to a script that reads JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+from fmapviz.errors import FmapvizError, printable
+from fmapviz.values import Notice, Outcome, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.progress import Progress
+
+    from fmapviz.values import Event, RunSummary
+
+LOG_INTERVAL_SECONDS = 30.0
+
+
+class Console:
+    """Prints what happens.
+
+    Results go to standard output, everything else to standard error; with `json`, one object per line goes to standard
+    output and the last one is the summary.
+
+    Args:
+        verbosity: -1 errors only, 0 notices too, 1 a line per image.
+        json: Objects instead of words on standard output.
+        count: Counts the inputs, in a thread of its own, for the time that is left; None if nobody knows.
+    """
+
+    def __init__(self, *, verbosity: int = 0, json: bool = False, count: Callable[[], int] | None = None) -> None:
+        self._verbosity = verbosity
+        self._json = json
+        self._count = count
+        self._total: int | None = None
+        self._seen = {"done": 0, "skipped": 0, "failed": 0}
+        self._begun = self._logged = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stop_bar()
+
+    def tell(self, event: Event) -> None:
+        """Show one event of a run."""
+        if isinstance(event, Started):
+            self._begin(event)
+        elif isinstance(event, Notice):
+            self._object("notice", message=event.message)
+            self.notice(event.message)
+        else:
+            self._image(event)
+
+    def finish(self, summary: RunSummary, out: Path) -> None:
+        """Show how a run ended, and what to type next."""
+        self._stop_bar()
+        for message in _remarks(summary):
+            self.notice(message)
+        if self._verbosity >= 0:
+            self._say_error(_sentence(summary))
+        command = f"tensorboard --logdir {shlex.quote(str(out))}"
+        if self._json:
+            fields = asdict(summary)
+            self._object("summary", **fields, exit_code=summary.exit_code, tensorboard=command)
+        else:
+            say(printable(str(summary.directory)))
+            say(printable(command))
+
+    def notice(self, message: str) -> None:
+        """Tell something worth knowing, on standard error."""
+        if self._verbosity >= 0:
+            self._say_error(f"notice: {printable(message)}")
+
+    def _begin(self, event: Started) -> None:
+        info = event.info
+        self._begun = self._logged = time.monotonic()
+        self._object(
+            "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,
+            settings=info.settings,
+        )  # fmt: skip
+        if self._verbosity > 0:
+            self._say_error(f"{info.label} into {printable(str(event.directory))}; input: {info.preparation}")
+        if self._verbosity >= 0 and sys.stderr is not None and sys.stderr.isatty():
+            self._bar = _progress_bar()
+            self._bar.start()
+            self._bar.add_task("images", total=None)
+        if self._count:
+            threading.Thread(target=self._count_inputs, args=(self._count,), daemon=True).start()
+
+    def _count_inputs(self, count: Callable[[], int]) -> None:
+        with suppress(OSError, FmapvizError):  # only the time left would be missing
+            self._total = count()
+
+    def _image(self, event: Outcome) -> None:
+        self._seen[event.status] += 1
+        fields = asdict(event)
+        del fields["failure"]
+        if event.failure:
+            fields |= {"code": event.failure.code, "message": event.failure.message}
+            self._say_error(f"error: {printable(event.failure.message)} [{event.failure.code}]")
+            if event.failure.hint:
+                self._say_error(f"hint: {printable(event.failure.hint)}")
+        self._object("image", **fields)
+        for message in event.notices:
+            self.notice(f"{event.path}: {message}")
+        if self._verbosity > 0 and event.status != "failed":
+            self._say_error(printable(f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"))
+        self._progress()
+
+    def _progress(self) -> None:
+        accounted = sum(self._seen.values())
+        elapsed = time.monotonic() - self._begun
+        rate = (accounted - self._seen["skipped"]) / elapsed if elapsed > 0 else 0.0
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=accounted, total=self._total, rate=rate)
+        elif self._verbosity >= 0 and time.monotonic() - self._logged >= LOG_INTERVAL_SECONDS:
+            self._logged = time.monotonic()
+            left = f", about {(self._total - accounted) / rate:.0f} s left" if self._total and rate else ""
+            total = f" of {self._total}" if self._total else ""
+            self._say_error(f"progress: {accounted}{total} images, {rate:.1f} images/s{left}")
+
+    def _object(self, event: str, **fields: Any) -> None:
+        # Any: values of all kinds become JSON.
+        if self._json:
+            say_json({"event": event, **fields})
+
+    def _say_error(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            say_error(text)
+
+    def _stop_bar(self) -> None:
+        if self._bar is not None:
+            self._progress()
+            self._bar.stop()
+            self._bar = None
+
+
+def say(text: str) -> None:
+    """Print a line on standard output; if nobody listens any more, go on in silence."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still buffered would fail again when the interpreter exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def say_json(fields: dict[str, Any]) -> None:
+    """Print an object as one line of JSON, in ASCII whatever it holds."""
+    say(json.dumps(fields, default=str, allow_nan=False))
+
+
+def say_error(text: str) -> None:
+    """Print a line on standard error."""
+    with suppress(OSError):  # a closed or full standard error is no reason to end
+        print(text, file=sys.stderr, flush=True)
+
+
+def show_error(error: FmapvizError) -> None:
+    """Print a failure and, where it helps, what to do next."""
+    say_error(f"error: {printable(str(error))}")
+    if error.hint:
+        say_error(f"hint: {printable(error.hint)}")
+
+
+def _progress_bar() -> Progress:
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("images  {task.fields[rate]:.1f} images/s"),
+        TimeRemainingColumn(),
+        console=RichConsole(stderr=True),
+        transient=True,
+    )
+
+
+def _remarks(summary: RunSummary) -> list[str]:
+    remarks = []
+    if summary.not_executed:
+        remarks.append(f"{len(summary.not_executed)} layers were not executed: {', '.join(summary.not_executed)}")
+    remarks.extend(f"not drawn: {name}: {reason}" for name, reason in summary.undrawn.items())
+    return remarks
+
+
+def _sentence(summary: RunSummary) -> str:
+    parts = [f"{summary.done} done"]
+    parts += [f"{summary.skipped} already there"] if summary.skipped else []
+    parts += [f"{summary.failed} failed"] if summary.failed else []
+    images = "1 image" if summary.found == 1 else f"{summary.found} images"
+    drawn = f"; {summary.layers} feature maps each, {summary.pictures} pictures" if summary.done else ""
+    return f"{images}: {', '.join(parts)}{drawn} in {summary.seconds:.1f} s"
