@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import base64
+import errno
+import inspect
+import json
+import subprocess
+import sys
+import warnings
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+
+import markdown
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fmapviz import png, registry
+from fmapviz.errors import printable
+from fmapviz.values import Picture
+from fmapviz.writers import tensorboard
+
+with warnings.catch_warnings():  # TensorBoard's page uses bleach, which uses a deprecated part of html5lib
+    warnings.filterwarnings("ignore", message="html5lib's sanitizer is deprecated", category=DeprecationWarning)
+    from tensorboard import plugin_util
+
+WRITERS = registry.names("fmapviz.writers")
+HOSTILE = "<img src=x onerror=alert(1)> | `a` **b** _c_ [d](javascript:alert(1)) &lt; \\| \n# e \"f\" 'g' \u202e"
+
+
+def make_picture(name="00 features.0", group="maps", side=6, **facts):
+    pixels = np.random.default_rng(len(name)).integers(0, 256, (side, side + 1), np.uint8)
+    return Picture(group, name, png.encode(pixels), side + 1, side, {"layer": name, "type": "Conv2d", **facts})
+
+
+def open_handles(directory):
+    """List the files below a directory that this process holds open."""
+    handles = Path("/proc/self/fd")
+    if not handles.exists():
+        pytest.skip("needs Linux")
+    targets = [handle.readlink() for handle in handles.iterdir() if handle.is_symlink()]
+    return [target for target in targets if target.is_relative_to(directory)]
+
+
+def files(directory):
+    return {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
+
+
+# What holds for every writer, also for those still to be written.
+
+
+def test_there_are_writers():
+    assert {"png", "tensorboard"} <= set(WRITERS)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_says_in_one_line_what_it_writes(name):
+    assert registry.describe("fmapviz.writers", name).endswith(".")
+    assert 10 < len(registry.describe("fmapviz.writers", name)) < 100
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_has_one_public_function(name):
+    module = registry.fetch("fmapviz.writers", name)
+    own = [key for key, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ == module.__name__]
+    assert [key for key in own if not key.startswith("_")] == ["open_writer"]
+    assert list(inspect.signature(module.open_writer).parameters) == ["directory"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_writes_into_its_directory_and_closes_everything(name, tmp_path):
+    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path) as write:
+        for picture in (make_picture("input", "input"), make_picture(), make_picture(f"01 {HOSTILE}", weights=HOSTILE)):
+            assert write(picture) is None
+    assert files(tmp_path)
+    assert all(path.stat().st_size for path in files(tmp_path).values())
+    assert not open_handles(tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_without_pictures_is_fine(name, tmp_path):
+    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path):
+        pass
+    assert not open_handles(tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_lets_an_exception_through_and_closes_everything(name, tmp_path):
+    class Stop(BaseException):
+        pass
+
+    def interrupted():
+        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path) as write:
+            write(make_picture())
+            raise Stop
+
+    with pytest.raises(Stop):
+        interrupted()
+    assert not open_handles(tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_without_its_directory_is_an_error(name, tmp_path):
+    def homeless():
+        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path / "missing") as write:
+            write(make_picture())
+
+    with pytest.raises(FileNotFoundError):
+        homeless()
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from fmapviz import png, registry
+from fmapviz.values import Picture
+
+limit, side = map(int, sys.argv[3:])
+pixels = np.random.default_rng(0).integers(0, 256, (side, side), np.uint8)
+picture = Picture("maps", "00 features.0", png.encode(pixels), side, side, {"layer": "features.0"})
+module = registry.fetch("fmapviz.writers", sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    with module.open_writer(Path(sys.argv[2])) as write:
+        write(picture)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
+@pytest.mark.parametrize("side", [4, 300], ids=["small", "large"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_never_hides_a_full_disk(name, side, tmp_path):
+    """A limit on the size of a file stands for the full disk: it needs no special rights and no mount."""
+    command = [sys.executable, "-c", FULL_DISK, name, tmp_path, "10", str(side)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == [str(errno.EFBIG)]
+
+
+# PNG files.
+
+
+def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
+    pictures = [make_picture("input", "input"), make_picture(), make_picture(f"01 ../{HOSTILE}")]
+    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path) as write:
+        for picture in pictures:
+            write(picture)
+    assert {name: path.read_bytes() for name, path in files(tmp_path).items()} == {
+        picture.file_name: picture.png for picture in pictures
+    }
+
+
+def test_a_png_file_is_never_overwritten(tmp_path):
+    (tmp_path / make_picture().file_name).write_text("mine")
+    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path) as write, pytest.raises(FileExistsError):
+        write(make_picture())
+    assert (tmp_path / make_picture().file_name).read_text() == "mine"
+
+
+# TensorBoard, read back by the two readers it has itself. Each runs in a process of its own: the fast one is a program
+# that ends with the process that started it.
+
+READER = """
+import base64, json, sys, time
+from tensorboard.context import RequestContext
+from tensorboard.data.provider import RunTagFilter
+
+def slow(logdir):
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(logdir)
+    multiplexer.Reload()
+    return MultiplexerDataProvider(multiplexer, logdir)
+
+def fast(logdir):
+    from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_server_binary
+    from tensorboard.util.grpc_util import ChannelCredsType
+    ingester = SubprocessServerDataIngester(get_server_binary(), logdir, reload_interval=0,
+                                            channel_creds_type=ChannelCredsType.LOCAL)
+    ingester.start()
+    return ingester.data_provider
+
+def read(provider, expected):
+    where = {"ctx": RequestContext(), "experiment_id": "", "plugin_name": "images"}
+    deadline = time.monotonic() + 20
+    while True:  # the fast reader answers while it is still loading
+        index = provider.list_blob_sequences(**where)
+        if sum(map(len, index.values())) >= expected or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for run, series in index.items():
+        for tag, about in series.items():
+            found = provider.read_blob_sequences(**where, downsample=10, run_tag_filter=RunTagFilter([run], [tag]))
+            (datum,) = found[run][tag]
+            blobs = [provider.read_blob(RequestContext(), blob_key=value.blob_key) for value in datum.values]
+            yield {"run": run, "tag": tag, "step": datum.step, "max_length": about.max_length,
+                   "display_name": about.display_name, "description": about.description,
+                   "width": int(blobs[0]), "height": int(blobs[1]), "png": base64.b64encode(blobs[2]).decode()}
+
+print(json.dumps(list(read({"slow": slow, "fast": fast}[sys.argv[1]](sys.argv[2]), int(sys.argv[3])))))
+"""
+
+
+def read_back(reader, logdir, expected):
+    """List what TensorBoard finds, as `{(run, tag): ...}` in the order of the tags."""
+    if reader == "fast":
+        pytest.importorskip("tensorboard_data_server", reason="TensorBoard has no fast reader for this platform")
+    command = [sys.executable, "-c", READER, reader, logdir, str(expected)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    return {(one["run"], one["tag"]): one for one in sorted(json.loads(result.stdout), key=lambda one: one["tag"])}
+
+
+@pytest.mark.parametrize("reader", ["slow", "fast"])
+def test_tensorboard_finds_every_picture(reader, tmp_path):
+    layers = ["features.0", "layer1.10", "layer1.9", "layer1.0.relu#2", "out['aux']", HOSTILE, "schicht ä 層"]
+    pictures = [make_picture("input", "input")] + [make_picture(f"{n:02} {name}") for n, name in enumerate(layers)]
+    for run in ("alexnet/a b.png", "alexnet/lena.png"):
+        (tmp_path / run).mkdir(parents=True)
+        with tensorboard.open_writer(tmp_path / run) as write:
+            for picture in pictures:
+                write(picture)
+    found = read_back(reader, tmp_path, 2 * len(pictures))
+    assert len(found) == 2 * len(pictures)
+    for run in ("alexnet/a b.png", "alexnet/lena.png"):
+        mine = [one for (name, _), one in found.items() if name == run]
+        assert [one["display_name"] for one in mine] == [printable(picture.name) for picture in pictures]
+        for one, picture in zip(mine, pictures, strict=True):
+            assert one["png"] == base64.b64encode(picture.png).decode()
+            assert (one["width"], one["height"]) == (picture.width, picture.height)
+            assert (one["step"], one["max_length"]) == (0, 3)
+            assert shown(plugin_util.markdown_to_safe_html(one["description"])) == cells_of(picture.facts)
+    assert ("alexnet/lena.png", "maps/00 features.0") in found
+
+
+@pytest.mark.parametrize("reader", ["slow", "fast"])
+def test_tensorboard_does_not_see_an_unfinished_unit(reader, tmp_path):
+    with tensorboard.open_writer(tmp_path) as write:
+        write(make_picture())
+        assert read_back(reader, tmp_path, 0) == {}
+
+
+def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
+    with tensorboard.open_writer(tmp_path) as write:
+        write(make_picture())
+    (found,) = read_back("slow", tmp_path, 1).values()
+    assert Image.open(BytesIO(base64.b64decode(found["png"]))).mode == "L"
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), st.text(), max_size=3))
+@example({HOSTILE: HOSTILE})
+@example({"a": "|---|", "|---|": "```\n<script>alert(1)</script>\n```"})
+@example({"\x02wzxhzdk:0\x03": "\x02amp\x03 &#60;b&#62;"})
+@example({"https://example.com": "<https://example.com> mailto:a@example.com ![a](b)"})
+def test_facts_are_shown_as_they_are(facts):
+    """Nothing but table cells comes out of Markdown, even before TensorBoard removes what it finds dangerous."""
+    description = tensorboard._table(facts)
+    unsafe = markdown.markdown(description, extensions=["tables", "fenced_code"])  # as TensorBoard sets it up
+    assert shown(unsafe) == cells_of(facts)
+    assert shown(plugin_util.markdown_to_safe_html(description)) == cells_of(facts)
+
+
+def cells_of(facts):
+    cells = ((squeeze(printable(key)), squeeze(printable(value))) for key, value in facts.items())
+    return [row for row in cells if any(row)]
+
+
+def squeeze(text):
+    return " ".join(text.split())
+
+
+def shown(html):
+    """Give the rows of a table as a browser shows them; any element that no plain table has is an error."""
+    cells = []
+
+    class Table(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            assert tag in {"table", "thead", "tbody", "tr", "th", "td"}
+            assert not attrs
+            if tag in {"th", "td"}:
+                cells.append("")
+
+        def handle_data(self, data):
+            if cells:
+                cells[-1] += data
+
+    parser = Table()
+    parser.feed(html)
+    parser.close()
+    texts = [squeeze(cell) for cell in cells]
+    rows = zip(texts[::2], texts[1::2], strict=True)
+    return [row for row in rows if any(row)]  # Markdown adds an empty row to a table that has only its heading
