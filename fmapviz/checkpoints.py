@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fmapviz.errors import WeightsError, quote
+from fmapviz.errors import WeightsError, printable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +23,8 @@ StateDict = dict[str, Tensor]
 # Where training scripts put the state dict, and what wrappers write before its keys.
 NESTS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.", "model.")
+
+_DAMAGED = "if it is damaged or incomplete, delete it and get it again"
 
 
 def read_state_dict(path: Path) -> StateDict:
@@ -64,18 +68,24 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     """Copy every value of a state dict into a network.
 
+    Keys of former days are renamed as torch and torchvision do; counts of batches, which the oldest files lack, are 0.
+
     Raises:
         WeightsError: The keys or shapes are not the same; the first of them are named.
     """
     own = module.state_dict()
+    resized = [key for key in own if key in state and state[key].shape != own[key].shape]
+    fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
+    # The versions of the classes that wrote the file; without one every class looks for older keys, but MNASNet must know.
+    fitting._metadata = {"": {"version": module._version}}  # type: ignore[attr-defined]  # as torch does
+    try:
+        missing, unexpected = module.load_state_dict(fitting, strict=False)
+    except RuntimeError as error:  # values under an older key that have another shape
+        raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
     differences = [
-        *(f"missing {key}" for key in own if key not in state),
-        *(f"unexpected {key}" for key in state if key not in own),
-        *(
-            f"{key} is {_written(state[key])}, not {_written(own[key])}"
-            for key in own
-            if key in state and state[key].shape != own[key].shape
-        ),
+        *(f"missing {key}" for key in missing if key not in resized),
+        *(f"unexpected {key}" for key in unexpected),
+        *(f"{key} is {_written(state[key])}, not {_written(own[key])}" for key in resized),
     ]
     if differences:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
@@ -83,7 +93,6 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
             f"the weights in {quote(path)} do not fit: {'; '.join(differences[:4])}{more}",
             hint="are they of another model, or of one with another number of classes?",
         )
-    module.load_state_dict(state)
 
 
 def digest_of(path: Path) -> str:
@@ -105,7 +114,7 @@ def _read_safetensors(path: Path) -> object:
     try:
         return load_file(path)
     except Exception as error:  # SafetensorError and OSError, whatever a damaged header leads to
-        raise WeightsError(f"cannot read {quote(path)}: {_first_line(error)}") from error
+        raise WeightsError(f"cannot read {quote(path)}: {_first_line(error)}", hint=_DAMAGED) from error
 
 
 def _read_pickle(path: Path) -> object:
@@ -113,22 +122,21 @@ def _read_pickle(path: Path) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about formats of long ago
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # UnpicklingError, RuntimeError, EOFError, ...: the file is foreign
+    except OSError as error:
+        raise WeightsError(f"cannot read {quote(path)}: {error.strerror or error}") from error
+    except Exception as error:  # UnpicklingError, RuntimeError, EOFError, KeyError, ...: the file is foreign
         text = str(error)
         if "TorchScript" in text:
             raise WeightsError(
                 f"a TorchScript archive, no state dict: {quote(path)}",
                 hint="torch.save(torch.jit.load(path).state_dict(), 'weights.pth') makes one",
             ) from error
-        if "Unsupported global" in text or "Unsupported operand" in text or "weights_only" in text:
+        if culprit := re.search(r"GLOBAL (\S+)", text):
             raise WeightsError(
-                f"refused: {quote(path)} holds Python objects, which would run code when loaded",
+                f"refused: {quote(path)} holds Python objects ({printable(culprit[1])}), which would run code when loaded",
                 hint="save only the weights, with torch.save(model.state_dict(), path)",
             ) from error
-        raise WeightsError(
-            f"cannot read {quote(path)}: {_first_line(error)}",
-            hint="the file is damaged or incomplete: delete it and get it again",
-        ) from error
+        raise WeightsError(f"cannot read {quote(path)}: torch.save wrote no such file", hint=_DAMAGED) from error
 
 
 def _state_dict_in(content: object) -> StateDict | None:

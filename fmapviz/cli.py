@@ -383,7 +383,7 @@ def _paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:
 
     for path in inputs:
         if path == "-":
-            with open(0, "rb", buffering=0, closefd=False) as stream:
+            with open(0, "rb", closefd=False) as stream:
                 yield from read_list(stream, null=null)
         else:
             yield path

@@ -95,7 +95,7 @@ class Console:
         if self._verbosity >= 0 and sys.stderr is not None and sys.stderr.isatty():
             self._bar = _progress_bar()
             self._bar.start()
-            self._bar.add_task("images", total=None)
+            self._bar.add_task("images", total=None, rate=0.0)
         if self._count:
             threading.Thread(target=self._count_inputs, args=(self._count,), daemon=True).start()
 
@@ -193,15 +193,18 @@ def _progress_bar() -> Progress:
 def _remarks(summary: RunSummary) -> list[str]:
     remarks = []
     if summary.not_executed:
-        remarks.append(f"{len(summary.not_executed)} layers were not executed: {', '.join(summary.not_executed)}")
+        missed = summary.not_executed
+        remarks.append(f"not executed: {_count(len(missed), 'layer')}: {', '.join(missed)}")
     remarks.extend(f"not drawn: {name}: {reason}" for name, reason in summary.undrawn.items())
     return remarks
 
 
 def _sentence(summary: RunSummary) -> str:
-    parts = [f"{summary.done} done"]
-    parts += [f"{summary.skipped} already there"] if summary.skipped else []
-    parts += [f"{summary.failed} failed"] if summary.failed else []
-    images = "1 image" if summary.found == 1 else f"{summary.found} images"
-    drawn = f"; {summary.layers} feature maps each, {summary.pictures} pictures" if summary.done else ""
-    return f"{images}: {', '.join(parts)}{drawn} in {summary.seconds:.1f} s"
+    counts = {"done": summary.done, "already there": summary.skipped, "failed": summary.failed}
+    parts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    drawn = f"; {_count(summary.layers, 'feature map')} each, {_count(summary.pictures, 'picture')}" if summary.done else ""
+    return f"{_count(summary.found, 'image')}: {parts}{drawn} in {summary.seconds:.1f} s"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

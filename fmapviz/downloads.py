@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
+from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
 from urllib.parse import urlparse
-from urllib.request import Request, urlopen
+from urllib.request import Request, url2pathname, urlopen
 
 from torch import hub
 
@@ -22,18 +24,24 @@ def fetch(url: str) -> Path:
     """Give the cached copy of a weights file, downloading it if need be.
 
     Args:
-        url: `http:`, `https:` or `file:`. A name that ends in `-` and hexadecimal digits, as torchvision's do, is checked
-            against the SHA-256 of what was received.
+        url: `http:` or `https:`. A name that ends in `-` and hexadecimal digits, as torchvision's do, is checked against the
+            SHA-256 of what was received. Of a `file:` the path is given.
 
     Returns:
-        A file in `torch.hub.get_dir()`'s `checkpoints`.
+        A file in `torch.hub.get_dir()`'s `checkpoints`, under its own name if that tells its content, otherwise under one
+        that tells the URL: files called `model.pth` come from many places.
 
     Raises:
         WeightsError: Not in the cache and not to be had, or not what its name promises.
     """
-    name = Path(urlparse(url).path).name
+    parts = urlparse(url)
+    if parts.scheme == "file":
+        return Path(url2pathname(parts.path))
+    name = Path(parts.path).name
     if not name:
         raise WeightsError(f"the URL names no file: {quote(url)}")
+    if not _promised_digest(name):
+        name = f"{Path(name).stem}~{hashlib.sha256(url.encode()).hexdigest()[:8]}{Path(name).suffix}"
     cached = Path(hub.get_dir()) / "checkpoints" / name
     if cached.exists():
         return cached
@@ -66,19 +74,25 @@ def _unreachable(url: str) -> str | None:
 
 def _open(url: str) -> str:
     try:
-        with urlopen(Request(url, method="HEAD"), timeout=PATIENCE_SECONDS):  # noqa: S310  the user's own URL
+        # The same request as for the download: some servers refuse HEAD, or what does not look like torch.
+        request = Request(url, headers={"User-Agent": "torch.hub"})  # noqa: S310  the user's own URL
+        with urlopen(request, timeout=PATIENCE_SECONDS):  # noqa: S310  as above
             return ""
     except HTTPError as error:
-        return "" if error.code == 405 else f"HTTP status {error.code}"  # 405: the server does not know HEAD
-    except (OSError, ValueError) as error:
-        return str(getattr(error, "reason", error))
+        return f"HTTP status {error.code}"
+    except (OSError, ValueError, HTTPException) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def _download(url: str, cached: Path) -> str | None:
-    promised = re.search(r"-([a-f0-9]{8,})\.", cached.name)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        hub.download_url_to_file(url, str(cached), promised[1] if promised else None, progress=sys.stderr.isatty())
-    except (OSError, RuntimeError) as error:  # RuntimeError: the hash is another one
-        return str(error)
+        hub.download_url_to_file(url, str(cached), _promised_digest(cached.name), progress=sys.stderr.isatty())
+    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: the hash is another one
+        return str(error) or type(error).__name__
     return None
+
+
+def _promised_digest(name: str) -> str | None:
+    match = re.search(r"-([a-f0-9]{8,})\.", name)
+    return match[1] if match else None

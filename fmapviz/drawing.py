@@ -9,7 +9,7 @@ import torch
 from fmapviz.errors import FmapvizError
 from fmapviz.hooks import observe
 from fmapviz.shapes import NotAMapError, as_maps
-from fmapviz.tiling import Ranges, choose_channels, measure, take_channels
+from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
 from fmapviz.values import Drawing, Drawn, Statistics
 
 if TYPE_CHECKING:
@@ -50,14 +50,18 @@ def draw(model: Model, layers: Sequence[Layer], views: Mapping[str, View], style
     """
     sheet = _Sheet(len(batch), views, style)
     try:
-        with torch.no_grad(), _undisturbed(batch.device), observe(model.module, layers, sheet.receive):
+        with torch.no_grad(), _undisturbed(batch.device), observe(model.module, layers, sheet.receive) as calls:
             model.forward(model.module, batch)
     except Exception as error:
-        if error is sheet.error or is_out_of_memory(error):
-            raise
-        raise ForwardError(f"the model failed after {sheet.last}: {_short(error)}") from error
-    missed = tuple(layer.name for layer in layers if layer.name not in sheet.seen)
-    return [Drawn(tuple(drawings), missed, dict(sheet.undrawn)) for drawings in sheet.drawings]
+        if sheet.error is None:
+            if is_out_of_memory(error):
+                raise
+            raise ForwardError(f"the model failed after {sheet.last}: {_short(error)}") from error
+    if sheet.error is not None:  # a failure of ours, also where the model caught it or made another of it
+        raise sheet.error
+    silent = {layer.name: "returned no tensor" for layer in layers if layer.name not in sheet.seen and calls[layer.module]}
+    missed = tuple(layer.name for layer in layers if not calls[layer.module])
+    return [Drawn(tuple(drawings), missed, {**sheet.undrawn, **silent}) for drawings in sheet.drawings]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -86,7 +90,7 @@ class _Sheet:
         except NotAMapError as reason:
             self.undrawn[feature_map.name] = str(reason)
         except Exception as error:
-            self.error = error  # a failure of ours, not the model's
+            self.error = error
             raise
 
     def _draw(self, feature_map: FeatureMap, suffix: str, maps: Tensor) -> None:
@@ -96,7 +100,7 @@ class _Sheet:
             if images > 1:
                 raise MixedBatchError
             maps = maps[:1]
-        maps = maps if maps.is_floating_point() else maps.float()
+        maps = as_floats(maps)
         ranges = measure(maps)
         statistics = _statistics(maps, ranges)
         chosen = choose_channels(ranges, self._style)
@@ -123,24 +127,27 @@ class _Sheet:
 
 
 def _statistics(maps: Tensor, ranges: Ranges) -> list[Statistics]:
-    """Sum up each image's feature map; one transfer from the device for all of it."""
+    """Sum up each image's feature map; two transfers from the device for all of it, one more if values are not finite."""
     if ranges.bad is None:
-        mean, bad = maps.mean((1, 2, 3), dtype=torch.float32), ranges.low.new_zeros(len(maps))
+        mean, bad = maps.mean((1, 2, 3), dtype=torch.float32), [0] * len(maps)
     else:
-        mean, bad = maps.float().where(maps.isfinite(), torch.nan).nanmean((1, 2, 3)), ranges.bad.sum(1)
+        mean, bad = maps.float().where(maps.isfinite(), torch.nan).nanmean((1, 2, 3)), ranges.bad.sum(1).tolist()
     low = ranges.low.nan_to_num(nan=torch.inf).amin(1)
     high = ranges.high.nan_to_num(nan=-torch.inf).amax(1)
-    rows = torch.stack([low, high, mean, bad.float()], 1).cpu().tolist()
+    rows = torch.stack([low, high, mean], 1).cpu().tolist()
     single = maps.shape[-1] * maps.shape[-2] == 1
     constant = [()] * len(maps) if single else _constant_channels(ranges)
     return [
-        Statistics(_finite(low), _finite(high), _finite(mean), channels, int(bad))
-        for (low, high, mean, bad), channels in zip(rows, constant, strict=True)
+        Statistics(_finite(low), _finite(high), _finite(mean), channels, nonfinite)
+        for (low, high, mean), channels, nonfinite in zip(rows, constant, bad, strict=True)
     ]
 
 
 def _constant_channels(ranges: Ranges) -> list[tuple[int, ...]]:
-    equal = (ranges.low == ranges.high).cpu()
+    equal = ranges.low == ranges.high
+    if ranges.bad is not None:
+        equal &= ranges.bad == 0
+    equal = equal.cpu()
     return [tuple(row.nonzero().flatten().tolist()) for row in equal]
 
 

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def observe(model: nn.Module, layers: Sequence[Layer], receive: Callable[[FeatureMap], None]) -> Iterator[None]:
+def observe(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    receive: Callable[[FeatureMap], None],
+    *,
+    begin: Callable[[], None] = lambda: None,
+) -> Iterator[Mapping[nn.Module, int]]:
     """Hand every output of some layers to a function while a model runs.
 
     `receive` is called inside the forward hook, before any later layer can overwrite the tensor in place (the ReLUs of
@@ -35,9 +41,13 @@ def observe(model: nn.Module, layers: Sequence[Layer], receive: Callable[[Featur
         model: The network; wrappers such as `torch.compile`'s are seen through.
         layers: Which layers, see `fmapviz.layers.select_layers`.
         receive: Called once per call of a layer and tensor of its output, in the order of execution.
+        begin: Called when a forward pass begins.
+
+    Yields:
+        How often each layer's module has run in the last forward pass.
     """
     network = unwrap(model)
-    counter = _Counter()
+    counter = _Counter(begin)
 
     def hook_for(layer: Layer) -> Callable[[nn.Module, object, object], None]:
         def hook(module: nn.Module, _args: object, output: object) -> None:
@@ -54,7 +64,7 @@ def observe(model: nn.Module, layers: Sequence[Layer], receive: Callable[[Featur
         for layer in layers:
             stack.enter_context(layer.module.register_forward_hook(hook_for(layer)))
         stack.enter_context(network.register_forward_hook(counter.leave, always_call=True))
-        yield
+        yield counter.calls
 
 
 @contextmanager
@@ -93,34 +103,34 @@ def capture(
     maps: dict[str, FeatureMap] = {}
 
     def keep(feature_map: FeatureMap) -> None:
-        if feature_map.index == 0:  # a new forward pass
-            maps.clear()
         maps[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
 
-    with observe(model, chosen, keep):
+    with observe(model, chosen, keep, begin=maps.clear):
         yield maps
 
 
 class _Counter:
     """Counts calls and positions within one forward pass of the whole network, which may call itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self.calls: Counter[nn.Module] = Counter()
+        self._begin = begin
         self._depth = 0
-        self._calls: Counter[nn.Module] = Counter()
         self._executed = count()
 
     def enter(self, _network: nn.Module, _args: object) -> None:
         if self._depth == 0:
-            self._calls.clear()
+            self.calls.clear()
             self._executed = count()
+            self._begin()
         self._depth += 1
 
     def leave(self, _network: nn.Module, _args: object, _output: object) -> None:
         self._depth -= 1
 
     def call(self, module: nn.Module) -> int:
-        self._calls[module] += 1
-        return self._calls[module]
+        self.calls[module] += 1
+        return self.calls[module]
 
     def next_index(self) -> int:
         return next(self._executed)

@@ -187,7 +187,8 @@ def _failure(error: OSError, path: str) -> Failure:
 
 def _make_safe(part: str) -> str:
     """Change what a file system, a terminal, TensorBoard or the output's own files would stumble over."""
-    safe = "".join(ch if ch.isprintable() or unicodedata.category(ch) == "Zs" else "_" for ch in part.replace("\\", "_"))
+    shown = (ch if ch.isprintable() or unicodedata.category(ch) == "Zs" else "_" for ch in part)
+    safe = re.sub(r'[\\"]', "_", "".join(shown))  # TensorBoard shows no pictures of runs with these in their names
     safe = re.sub(r"^\.", "_", safe)
     safe = re.sub("(?i)(tf)(events)", r"\1_\2", safe)  # TensorBoard takes any such file for data
     if safe.lower() in _RESERVED:

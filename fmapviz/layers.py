@@ -49,11 +49,15 @@ def find_layers(model: nn.Module) -> list[Layer]:
     for prefix, module in model.named_modules():
         for name, child in module._modules.items():  # named_children() would hide a child's second name
             paths[child].append(f"{prefix}.{name}" if prefix else name)
-    return [
-        Layer(name, type(module).__name__, module, tuple(path for path in paths[module] if path != name))
-        for name, module in model.named_modules()
-        if name
-    ]
+    aliases: dict[str, tuple[str, ...]] = {"": ()}
+    layers = []
+    for name, module in model.named_modules():
+        if name:
+            parent, _, own = name.rpartition(".")
+            inherited = (f"{alias}.{own}" for alias in aliases[parent])
+            aliases[name] = (*(path for path in paths[module] if path != name), *inherited)
+            layers.append(Layer(name, type(module).__name__, module, aliases[name]))
+    return layers
 
 
 def select_layers(
@@ -116,7 +120,7 @@ def _check_type(layers: Sequence[Layer], name: str) -> None:
         known = sorted({layer.type for layer in layers})
         raise RequestError(
             f"no layer of this type in the model: {quote(name)}",
-            hint=suggest(name, known) or f"there are: {', '.join(known[:20])}",
+            hint=suggest(name, known) or f"there are: {', '.join(known[:20]) or 'none inside it'}",
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image as PillowImage
 from torch import nn
 
+from fmapviz.drawing import ForwardError
 from fmapviz.hooks import observe
 from fmapviz.layers import find_layers, select_layers, unwrap
 from fmapviz.models import load_model, outline_model
@@ -42,7 +44,8 @@ def list_layers(
         options: What is wanted otherwise in the preparation of the input, such as its size.
 
     Raises:
-        RequestError: An unknown model, a type or glob that fits nothing, a forward pass that fails.
+        RequestError: An unknown model, a type or glob that fits nothing.
+        ForwardError: The forward pass fails; the message names the last layer that ran.
 
     Example:
         >>> for layer in list_layers("alexnet")[:2]:
@@ -54,8 +57,8 @@ def list_layers(
     if isinstance(model, str):
         try:
             return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError):  # what depends on values, as detectors do
-            return _list(load_model(model, weights="random", options=options), types, layers=layers, exclude=exclude)
+        except ForwardError:  # what depends on values, as detectors do, cannot run on the meta device
+            model = load_model(model, weights="random", options=options)
     if isinstance(model, nn.Module):
         module = unwrap(model)
         model = Model(type(module).__name__, module, "", None, standard(options), nn.Module.__call__)
@@ -66,13 +69,26 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
     seen: dict[str, list[FeatureMap]] = {layer.name: [] for layer in chosen}
+    last = "no layer"
+
+    def receive(feature_map: FeatureMap) -> None:
+        nonlocal last
+        last = f"layer '{feature_map.name}'"
+        # Only the shape is wanted; all layers of a detector together are gigabytes.
+        seen[feature_map.layer.name].append(replace(feature_map, values=feature_map.values.to("meta")))
+
     own = next(model.module.parameters(), torch.empty(0))
     picture = PillowImage.new("RGB", (640, 480), "gray")
     batch = model.preparation.apply(picture)[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
-        with observe(model.module, chosen, lambda feature_map: seen[feature_map.layer.name].append(feature_map)):
-            model.forward(model.module, batch)
+        try:
+            with observe(model.module, chosen, receive):
+                model.forward(model.module, batch)
+        except Exception as error:
+            raise ForwardError(
+                f"the model failed after {last}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ) from error
     rows = [_row(layer, seen[layer.name]) for layer in chosen]
     return sorted(rows, key=lambda row: (row.index is None, row.index))
 

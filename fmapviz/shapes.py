@@ -62,6 +62,8 @@ def as_maps(values: Tensor, module: nn.Module) -> dict[str, Tensor]:
         >>> as_maps(tokens, nn.Identity())[""].shape
         torch.Size([1, 768, 14, 14])
     """
+    if values.is_nested:
+        raise NotAMapError("a nested tensor, of images that differ in size")
     if values.layout is not torch.strided:
         raise NotAMapError(f"a sparse tensor {_written(values)}")
     if values.is_complex():
@@ -75,7 +77,7 @@ def as_maps(values: Tensor, module: nn.Module) -> dict[str, Tensor]:
         return {f".t{time:0{len(str(len(frames) - 1))}d}": frame for time, frame in enumerate(frames)}
     if values.ndim == 4:
         return {"": _channels_first(values, module)}
-    if values.ndim == 3:
+    if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
         return {"": _tokens(values)}
     kind = "a vector" if values.ndim <= 2 else f"{values.ndim} dimensions"
     raise NotAMapError(f"{kind} {_written(values)}, no rows and columns")
@@ -88,25 +90,37 @@ def _channels_first(values: Tensor, module: nn.Module) -> Tensor:
 
 
 def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:
-    """Tell `(N, H, W, C)` from `(N, C, H, W)`.
+    """Tell `(N, H, W, C)` from `(N, C, H, W)`, and a clip `(N, T, H, W, C)` from `(N, C, T, H, W)`.
 
-    `Linear` and `LayerNorm` work on the last axis. A container whose last leaf is one of these, or whose output is a square
-    only when read so (Swin Transformer blocks), is channels-last as well. Convolutions, poolings and BatchNorm never are.
+    `Linear` and `LayerNorm` work on the last axis; convolutions, poolings and BatchNorm never do. Of anything else, the axes
+    that are a square tell (Swin Transformer's blocks and activations); where this leaves it open, its parts do.
     """
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1 and _own_forward(module, nn.LayerNorm):
-        return True
-    if isinstance(module, nn.Linear):
-        return True
-    if isinstance(module, _CHANNELS_FIRST) or len(shape) != 4:
+    own = _works_on_last_axis(module)
+    if own is not None:
+        return own
+    parts = {_works_on_last_axis(part) for part in module.modules()} - {None}
+    if shape[-3] != shape[-2] == shape[-1]:
         return False
-    return shape[1] == shape[2] != shape[3]
+    if shape[-3] == shape[-2] != shape[-1]:
+        return parts != {False}
+    return parts == {True}
+
+
+def _works_on_last_axis(module: nn.Module) -> bool | None:
+    if isinstance(module, _CHANNELS_FIRST):
+        return False
+    if isinstance(module, nn.LayerNorm):
+        return True if len(module.normalized_shape) == 1 and _own_forward(module, nn.LayerNorm) else None
+    return True if isinstance(module, nn.Linear) else None
 
 
 _CHANNELS_FIRST = (
     nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._BatchNorm,
+    nn.modules.batchnorm._NormBase,
     nn.modules.pooling._MaxPoolNd,
     nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
     nn.GroupNorm,
     nn.Upsample,
 )

@@ -32,11 +32,16 @@ class Ranges:
     bad: Tensor | None
 
 
+def as_floats(maps: Tensor) -> Tensor:
+    """Convert to float32 what is neither that nor a half: what float32 cannot hold is infinite from here on."""
+    return maps if maps.dtype in {torch.float32, torch.float16, torch.bfloat16} else maps.float()
+
+
 def measure(maps: Tensor) -> Ranges:
     """Find each channel's extremes.
 
     Args:
-        maps: float `(N, C, H, W)`.
+        maps: `(N, C, H, W)`, see `as_floats`.
 
     Example:
         >>> ranges = measure(torch.tensor([[[[1.0, 4.0]], [[float("nan"), 2.0]]]]))
@@ -105,10 +110,10 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     """
     if maps.ndim == 3:
         return tile(maps[None], style, ranges)[0]
-    maps = maps if maps.is_floating_point() else maps.float()
+    maps = as_floats(maps)
     ranges = ranges or measure(maps)
     low, high = _limits(ranges, style)
-    pixels = _scale(maps, low, high)
+    pixels = _scale(maps, low, high, style)
     if ranges.bad is not None:
         pixels = torch.where(maps.isfinite(), pixels, _checkerboard(pixels))
     if style.scale > 1:
@@ -129,11 +134,11 @@ def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def _scale(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _scale(maps: Tensor, low: Tensor, high: Tensor, style: Style) -> Tensor:
     """Compute as `make_grid` and `save_image` do, step by step, so that every rounding is theirs."""
-    # make_grid subtracts the two limits as Python floats, that is, in float64.
-    span = (high.double() - low.double()).clamp(min=1e-5).float()
-    low, high, span = (limit[..., None, None] for limit in (low, high, span))
+    # make_grid subtracts the two limits as Python floats. Of two float32 that gives what float32 gives, but not of others.
+    span = torch.full_like(low, style.limits[1] - style.limits[0]) if style.limits else high - low
+    low, high, span = (limit[..., None, None] for limit in (low, high, span.clamp(min=1e-5)))
     scaled = maps.float().clamp(low, high).sub_(low).div_(span)
     return scaled.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
 

@@ -119,6 +119,11 @@ class InputOptions:
             raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
         if self.size and self.fit == "none":
             raise RequestError("--fit none keeps every picture as it is", hint="leave out --size, or choose another fit")
+        for option, numbers in (("mean", self.mean), ("std", self.std)):
+            if numbers is not None and len(numbers) not in {1, 3}:
+                raise RequestError(
+                    f"{option} must be 1 or 3 numbers: '{','.join(map(str, numbers))}'", hint="such as 0.485,0.456,0.406"
+                )
         if self.std and not all(deviation > 0 for deviation in self.std):
             raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fmapviz import preparation
 from fmapviz.checkpoints import digest_of, load_state_dict, read_state_dict, strip_prefixes
 from fmapviz.downloads import fetch
-from fmapviz.errors import WeightsError, quote, suggest
+from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.initialization import NoInitialization
 from fmapviz.values import InputOptions, Model, Preparation
 from fmapviz.vision import models
@@ -67,10 +67,8 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
         try:
             module = _build(name, weights=entry)  # torchvision's own code: key changes, auxiliary heads, input transforms
         except Exception as error:  # whatever a damaged file leads to
-            raise WeightsError(
-                f"cannot read the cached weights {quote(path)}: {_first_line(error)}",
-                hint="the file is damaged or incomplete: delete it and run the command again",
-            ) from error
+            _own(name, str(path), options)  # says what is wrong with it
+            raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
     return _model(name, module, entry, options, weights=entry.name, sha256=digest_of(path))
 
 
@@ -87,7 +85,7 @@ def _own(name: str, weights: str, options: InputOptions) -> Model:
     with NoInitialization():
         module = _build(name, **kwargs)
     load_state_dict(module, state, path)
-    if "image_size" in kwargs and options.size is None:
+    if options.size is None and "image_size" in kwargs and kwargs["image_size"] not in _trained_size(name):
         options = replace(options, size=(kwargs["image_size"],) * 2)
     notices = (f"took {' and '.join(map(quote, stripped))} off the keys of {quote(path)}",) if stripped else ()
     return _model(name, module, _best_entry(name), options, weights=path.name, sha256=digest_of(path), notices=notices)
@@ -119,7 +117,7 @@ def _model(
 def _build(name: str, **kwargs: Any) -> nn.Module:
     if _kind(name) == "detection" or ".segmentation." in models.get_model_builder(name).__module__:
         kwargs.setdefault("weights_backbone", None)  # its default is a download
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for what is no parameter yet
         # GoogLeNet and Inception say that their initialisation is slow, and that it may change.
         warnings.simplefilter("ignore")
         module: nn.Module = models.get_model(name, **kwargs)
@@ -152,7 +150,17 @@ def _image_size(name: str, options: InputOptions) -> dict[str, int]:
     """Build a Vision Transformer, whose input has one size only, for the size it will be given."""
     if not _is_vit(name):
         return {}
-    return {"image_size": options.size[0] if options.size else _best_entry(name).transforms().crop_size[0]}
+    height, width = options.size or _trained_size(name)
+    patch = int(name.rpartition("_")[2])
+    if height != width or height % patch:
+        raise RequestError(f"{name} takes squares with a multiple of {patch} pixels a side: '{height}x{width}'")
+    return {"image_size": height}
+
+
+def _trained_size(name: str) -> tuple[int, int]:
+    """Give what a Vision Transformer's best published weights want."""
+    side: int = _best_entry(name).transforms().crop_size[0]
+    return side, side
 
 
 def _is_vit(name: str) -> bool:
@@ -255,7 +263,3 @@ _NOTICES = {
     "flow": ("an optical flow model takes two frames: the picture is given as both",),
     "video": (f"a video model takes a clip: the picture is repeated for {CLIP_FRAMES} frames",),
 }
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

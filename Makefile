@@ -1,0 +1,48 @@
+# Everything a developer types. `make` alone says what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check all-models benchmark samples pictures clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Made again only when pyproject.toml changes.
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## draw AlexNet's feature maps of a sample picture, offline, and say where to look
+	$(BIN)/fmapviz alexnet sample_images/still_life.jpg --weights random --out runs --to tensorboard,png
+
+test: check ## run every check and every test
+	$(BIN)/pytest -n 2 --dist loadfile
+
+check: $(INSTALLED) ## ruff and mypy only
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121
+	$(BIN)/python tests/all_models.py
+
+samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
+	$(BIN)/python sample_images/make.py
+
+pictures: $(INSTALLED) ## draw the picture at the head of the README anew
+	rm -rf build/pictures
+	$(BIN)/fmapviz resnet18 sample_images/still_life.jpg --weights random --out build/pictures --to png \
+		--layers conv1 --channels 0-31 --columns 8
+	$(BIN)/python tests/readme_picture.py build/pictures/resnet18/still_life.jpg .readme/resnet18_conv1.jpg
+
+benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute
+	$(BIN)/python tests/benchmarks/pipeline.py $(if $(QUICK),--quick)
+
+clean: ## remove what the targets made, the virtual environment too
+	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find fmapviz tests sample_images -name __pycache__ -prune -exec rm -rf {} +

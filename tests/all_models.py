@@ -1,0 +1,76 @@
+"""Draw one picture with every model of torchvision, and count: `make all-models`.
+
+For each name the whole pipeline runs with random weights. It is right when every convolution that the forward pass computed,
+counted below Python by a dispatch mode, has its picture or a stated reason, and every other Conv layer is named as not
+executed.
+"""
+
+import json
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmapviz import InputOptions, known_names, load_model, visualize
+
+PICTURE = Path(__file__).parent.parent / "sample_images" / "shapes.png"
+
+
+class ConvolutionCount(TorchDispatchMode):
+    """Counts the convolutions that are computed, whatever asks for them."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.count = 0
+        self._dimensions = dimensions
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.convolution.default:
+            values, transposed = args[0], args[6]
+            self.count += values.ndim == self._dimensions and not transposed
+        return func(*args, **(kwargs or {}))
+
+
+def check(name: str, out: Path, options: InputOptions | None = None) -> str:
+    """Draw with one model, make sure that nothing is missing, and say in a line what there was."""
+    model = load_model(name, weights="random", options=options)
+    convolutions = [module for module in model.module.modules() if isinstance(module, torch.nn.Conv2d)]
+    kind, dimensions = (torch.nn.Conv2d, 4) if convolutions else (torch.nn.Conv3d, 5)
+    layers = {layer for layer, module in model.module.named_modules() if isinstance(module, kind)}
+    with ConvolutionCount(dimensions) as computed:
+        summary = visualize(model, PICTURE, out=out, to=["png"])
+    assert summary.exit_code == 0, summary.failures
+    unit = summary.directory / PICTURE.name
+    record = json.loads((unit / "unit.json").read_text())
+    drawn = {(row["name"].rpartition(".t")[0] if dimensions == 5 else row["name"]) for row in record["layers"]}
+    undrawn, missed = set(record["undrawn"]), set(record["not_executed"])
+    assert drawn, "not one picture"
+    assert len(drawn | undrawn) == computed.count, f"{len(drawn | undrawn)} of {computed.count} convolutions"
+    assert {call.partition("#")[0] for call in drawn | undrawn} | missed == layers
+    assert summary.pictures == len(record["layers"]) + 1 == len(list(unit.glob("*.png")))
+    return f"{len(drawn)} drawn, {len(missed)} not executed, {len(undrawn)} without picture, {summary.pictures} pictures"
+
+
+def main() -> int:
+    names = known_names()
+    good = 0
+    for name in names:
+        begun = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory() as out:
+                line = check(name, Path(out))
+            good += 1
+        except Exception:  # noqa: BLE001  the others go on
+            traceback.print_exc()
+            line = "FAILED"
+        print(f"{name}: {line} ({time.monotonic() - begun:.1f} s)", flush=True)
+    print(f"{good}/{len(names)} models")
+    return good != len(names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

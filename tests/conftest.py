@@ -1,0 +1,59 @@
+"""What the tests share."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several workers share the cores: threads of their own would only wait for each other, here and in child processes.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def samples():
+    """The pictures that come with the repository."""
+    return ROOT / "sample_images"
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """A small picture of smooth colours, 60 pixels high and 80 wide."""
+    path = tmp_path / "picture.png"
+    save_picture(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three small pictures, one of them in a subfolder."""
+    for seed, name in enumerate(("img2.png", "img10.png", "sub/img1.png")):
+        save_picture(tmp_path / "pictures" / name, seed)
+    return tmp_path / "pictures"
+
+
+def save_picture(path, seed=0):
+    """Write a small picture that differs with the seed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((80, 60), Image.Resampling.BICUBIC).save(path)
+
+
+@pytest.fixture
+def fmapviz(tmp_path):
+    """Run the real command in a process of its own, in a directory of its own."""
+
+    def run(*args, stdin=None, env=None, cwd=None, timeout=120):
+        command = [sys.executable, "-m", "fmapviz", *map(str, args)]
+        environment = {**os.environ, "TORCH_HOME": str(tmp_path / "torch_home"), **(env or {})}
+        return subprocess.run(
+            command, input=stdin, env=environment, cwd=cwd or tmp_path, timeout=timeout, capture_output=True, check=False
+        )
+
+    return run

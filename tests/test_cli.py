@@ -1,0 +1,336 @@
+"""The command as people and scripts type it, in processes of its own."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import save_picture
+
+from fmapviz import grammar
+from fmapviz.cli import app
+from fmapviz.models import known_names
+
+SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
+
+
+def lines(data):
+    return data.decode().splitlines()
+
+
+def objects(data):
+    return [json.loads(line) for line in lines(data)]
+
+
+class TestAnswersWithoutTorch:
+    """Help, version, completion and every wrong word are answered before torch is imported."""
+
+    WRONG = (
+        (["alexnt", "x.png"], "no such model: 'alexnt'", "'alexnet'"),
+        (["layers", "resnet19"], "no such model: 'resnet19'", "'resnet18'"),
+        (["models", "zzzz"], "no model's name matches 'zzzz'", ""),
+        (["alexnet", "x.png", "--view", "mapz"], "no such view: 'mapz'", "'maps'"),
+        (["alexnet", "x.png", "--to", "tensorbord"], "no such format: 'tensorbord'", "'tensorboard'"),
+        (["alexnet", "x.png", "--fore"], "no such option: '--fore'", "--force"),
+        (["alexnet", "x.png", "--norm", "fixed:2,1"], "no such norm: 'fixed:2,1'", "fixed:LO,HI"),
+        (["alexnet", "x.png", "--channels", "x"], "no such channels: 'x'", "top:16"),
+        (["alexnet", "x.png", "--size", "1x"], "no such size: '1x'", "HEIGHTxWIDTH"),
+        (["alexnet", "x.png", "--fit", "fill"], "no such fit: 'fill'", "squash"),
+        (["alexnet", "x.png", "--columns", "many"], "for '--columns'", ""),
+        (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
+        (["alexnet"], "missing argument 'INPUT'", ""),
+        (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
+    )
+    RIGHT = (
+        (["--help"], "MODEL INPUT"),
+        (["--version"], "fmapviz 0."),
+        (["run", "--help"], "--batch-size"),
+        (["models", "vgg"], "vgg11"),
+    )
+
+    def answer(self, *args, env=None):
+        """Run the command, and make sure on the way out that torch was not imported."""
+        code = (
+            "import sys, atexit\n"
+            "atexit.register(lambda: sys.modules.get('torch') and print('TORCH', file=sys.stderr))\n"
+            f"sys.argv = ['fmapviz', *{list(args)!r}]\n"
+            "from fmapviz.cli import main\nmain()"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=False, env={**os.environ, **(env or {})}
+        )
+        assert b"TORCH" not in result.stderr
+        return result
+
+    @pytest.mark.parametrize(("args", "error", "hint"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
+    def test_a_wrong_word_is_exit_2_with_what_was_wrong_and_what_is_near(self, args, error, hint):
+        result = self.answer(*args)
+        assert result.returncode == 2
+        assert not result.stdout
+        first, *more = lines(result.stderr)
+        assert first.startswith("error: ")
+        assert error in first
+        assert hint in " ".join(more)
+        assert all(line.startswith("hint: ") for line in more)
+
+    @pytest.mark.parametrize(("args", "text"), RIGHT)
+    def test_help_and_lists(self, args, text):
+        result = self.answer(*args, env={"COLUMNS": "120"})
+        assert (result.returncode, result.stderr) == (0, b"")
+        assert text in result.stdout.decode()
+
+    def test_nothing_is_written(self, tmp_path):
+        subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("words", "completions"),
+        [
+            ("alexn", {"alexnet"}),
+            ("la", {"layers"}),
+            ("run squeezenet1", {"squeezenet1_0", "squeezenet1_1"}),
+            ("layers vgg11", {"vgg11", "vgg11_bn"}),
+            ("alexnet x.png --view m", {"maps"}),
+            ("alexnet x.png --to png,ten", {"png,tensorboard"}),
+            ("--to t", {"tensorboard"}),
+            ("alexnet x.png --fit s", {"squash"}),
+            ("alexnet x.png --bat", {"--batch-size"}),
+        ],
+    )
+    def test_the_shell_completes_models_views_formats_and_options(self, words, completions):
+        line = f"fmapviz {words}".split(" ")
+        env = {"_FMAPVIZ_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
+        assert set(self.answer(env=env).stdout.decode().split()) == completions
+
+
+class TestCommandLine:
+    """`fmapviz MODEL INPUT...` is `fmapviz run MODEL INPUT...`, with options in any place."""
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            "run alexnet x.png --out r",
+            "alexnet x.png --out r",
+            "--out r alexnet x.png",
+            "--out r run alexnet x.png",
+            "--out=r alexnet x.png",
+            "alexnet --out r x.png",
+        ],
+    )
+    def test_the_word_run_may_be_left_out(self, args):
+        group = __import__("typer").main.get_command(app)
+        with group.make_context("fmapviz", args.split()) as context:
+            words = [*context._protected_args, *context.args]
+        assert words[0] == "run"
+        with group.commands["run"].make_context("run", words[1:]) as command:
+            assert command.params["model"] == "alexnet"
+            assert command.params["inputs"] == ["x.png"]
+            assert str(command.params["out"]) == "r"
+
+    @pytest.mark.parametrize("args", ["--json layers alexnet", "layers alexnet --json", "layers --json alexnet"])
+    def test_other_commands_take_options_before_them_too(self, args):
+        group = __import__("typer").main.get_command(app)
+        with group.make_context("fmapviz", args.split()) as context:
+            assert context._protected_args == ["layers"]
+
+    def test_no_model_has_the_name_of_a_command(self):
+        group = __import__("typer").main.get_command(app)
+        assert not set(known_names()) & set(group.commands)
+
+    def test_lists_may_be_repeated_or_separated_by_commas(self):
+        assert grammar.split(["a,b", "c", "a"]) == ("a", "b", "c")
+
+
+class TestRun:
+    def test_results_on_standard_output_and_the_rest_on_standard_error(self, fmapviz, folder, tmp_path):
+        (folder / "bad.jpg").write_text("no picture")
+        result = fmapviz("squeezenet1_1", folder, *SMALL, "--out", "my runs", "--to", "png,tensorboard")
+        assert result.returncode == 3
+        assert lines(result.stdout) == ["my runs/squeezenet1_1", "tensorboard --logdir 'my runs'"]
+        assert "[E_FORMAT]" in result.stderr.decode()
+        assert "4 images: 3 done, 1 failed; 26 feature maps each, 81 pictures" in result.stderr.decode()
+        assert b"\r" not in result.stderr
+        run = tmp_path / "my runs" / "squeezenet1_1"
+        assert {path.parent.relative_to(run).as_posix() for path in run.rglob("unit.json")} == {
+            "img2.png", "img10.png", "sub/img1.png",
+        }  # fmt: skip
+        again = fmapviz("squeezenet1_1", folder, *SMALL, "--out", "my runs", "--to", "png,tensorboard", "--json")
+        assert again.returncode == 3
+        events = objects(again.stdout)
+        assert [event["event"] for event in events] == ["run", "image", "image", "image", "image", "summary"]
+        assert sorted(event["status"] for event in events[1:-1]) == ["failed", "skipped", "skipped", "skipped"]
+        assert events[-1]["exit_code"] == 3
+        assert events[-1]["found"] == 4
+        checked = fmapviz("verify", "my runs")
+        assert checked.returncode == 0
+        picture = next(run.rglob("00_*.png"))
+        picture.write_bytes(picture.read_bytes()[:-1])
+        damaged = fmapviz("verify", "my runs")
+        assert damaged.returncode == 3
+        assert str(picture.relative_to(tmp_path)) in damaged.stdout.decode()
+
+    def test_settings_never_mix_and_a_taken_name_is_refused(self, fmapviz, picture, tmp_path):
+        run = ("squeezenet1_1", picture, *SMALL, "--layers", "features.0", "--to", "png", "--out", "r")
+        assert fmapviz(*run).returncode == 0
+        other = fmapviz(*run, "--scale", "2")
+        assert lines(other.stdout)[0] == "r/squeezenet1_1-2"
+        refused = fmapviz(*run, "--scale", "3", "--name", "squeezenet1_1")
+        assert refused.returncode == 6
+        assert lines(refused.stderr)[0] == "error: 'r/squeezenet1_1' holds a run with other settings"
+        assert not (tmp_path / "r" / "squeezenet1_1-3").exists()
+
+    @pytest.mark.parametrize(
+        ("args", "code", "message"),
+        [
+            (["alexnet", "picture.png"], 2, "error: cannot download 'https://"),
+            (["squeezenet1_1", "picture.png", *SMALL, "--layers", "features.99"], 2, "no layer matches 'features.99'"),
+            (["squeezenet1_1", "picture.png", *SMALL, "--types", "Convolution"], 2, "no layer of this type"),
+            (["squeezenet1_1", "picture.png", *SMALL, "--device", "cuda:77"], 2, "no such device here: 'cuda:77'"),
+            (["squeezenet1_1", "empty", *SMALL], 4, "no image among the inputs"),
+            (["squeezenet1_1", "missing.png", *SMALL], 4, "[E_MISSING]"),
+            (["squeezenet1_1", "picture.png", *SMALL, "--out", "picture.png"], 5, "not a directory"),
+            (["verify", "empty"], 2, "no run of fmapviz: 'empty'"),
+        ],
+    )
+    @pytest.mark.usefixtures("picture")
+    def test_exit_codes(self, fmapviz, tmp_path, args, code, message):
+        (tmp_path / "empty").mkdir()
+        result = fmapviz(*args, "--json")
+        assert result.returncode == code, result.stderr
+        assert message in result.stderr.decode()
+        summary = objects(result.stdout)[-1]
+        assert (summary["event"], summary["exit_code"]) == ("summary", code)
+        if code == 2:
+            assert not (tmp_path / "runs").exists(), "nothing was written"
+
+    def test_weights_that_cannot_be_had_name_the_ways_on(self, fmapviz, picture, tmp_path):
+        error, hint = lines(fmapviz("alexnet", picture).stderr)
+        assert "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth" in error
+        for way in (str(tmp_path / "torch_home"), "alexnet-owt-7be5be79.pth", "--weights FILE", "--weights random"):
+            assert way in hint
+
+    def test_python_m_and_layers(self, fmapviz):
+        table = lines(fmapviz("layers", "googlenet").stdout)
+        assert table[0].split() == ["#", "layer", "type", "output", "parameters", "calls"]
+        assert table[1].split() == ["0", "conv1.conv", "Conv2d", "64", "x", "112", "x", "112", "9,408", "1"]
+        assert len(table) == 60
+        assert ["not" in line for line in table].count(True) == 2
+        rows = objects(fmapviz("layers", "googlenet", "--json", "--layers", "aux*").stdout)
+        assert [row["shape"] for row in rows[:-1]] == [None, None]
+        assert rows[-1] == {"event": "summary", "model": "googlenet", "layers": 2, "executed": 0, "exit_code": 0}
+
+
+class TestStreams:
+    def test_a_list_on_standard_input_is_processed_as_it_arrives(self, folder, tmp_path):
+        names = [folder / "img2.png", folder / "img10.png"]
+        command = [sys.executable, "-m", "fmapviz", "squeezenet1_1", "-", "-0", *SMALL, "--to", "png", "--json"]
+        with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            for name in names:
+                process.stdin.write(os.fsencode(name) + b"\0")
+                process.stdin.flush()
+                while (event := json.loads(process.stdout.readline()))["event"] != "image":
+                    pass
+                assert (event["path"], event["status"]) == (str(name), "done")
+            process.stdin.close()
+            assert json.loads(process.stdout.readline())["found"] == 2
+        assert process.returncode == 0
+
+    def test_standard_input_is_left_alone_without_a_dash(self, tmp_path):
+        script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
+        result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
+        assert lines(result.stdout) == ["alexnet", "alexnet"]
+
+    @pytest.mark.parametrize("redirection", ["| head -1", ">&-", "2>&-", "> /dev/full 2>/dev/null || true"])
+    def test_nobody_listens(self, tmp_path, redirection):
+        script = f"{sys.executable} -m fmapviz models {redirection}"
+        result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
+        assert b"Traceback" not in result.stderr
+
+    def test_odd_names_in_a_poor_terminal(self, fmapviz, tmp_path):
+        name = "ä\x1b[31m\n\u202e.png"
+        save_picture(tmp_path / "odd" / name)
+        (tmp_path / "odd" / "\udcff.jpg").write_bytes(b"no picture")
+        result = fmapviz(
+            "squeezenet1_1", "odd", *SMALL, "-v", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        )
+        assert result.returncode == 3
+        for stream in (result.stdout, result.stderr):
+            assert b"\x1b" not in stream
+            assert "\u202e".encode() not in stream
+        events = objects(fmapviz("squeezenet1_1", "odd", *SMALL, "--json").stdout)
+        assert {event["path"] for event in events if event["event"] == "image"} == {
+            str(tmp_path / "odd" / name), str(tmp_path / "odd" / "\udcff.jpg"),
+        }  # fmt: skip
+
+    def test_a_terminal_gets_a_progress_bar(self, folder, tmp_path):
+        for seed in range(40):
+            save_picture(folder / f"more{seed}.png", seed)
+        shown = _in_terminal(["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
+        assert re.search(r"\d+/43 images\s+[\d.]+ images/s", shown)
+        assert "43 images: 43 done" in shown
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_a_signal_leaves_everything_whole_and_the_same_command_continues(self, fmapviz, tmp_path, number, code):
+        for seed in range(60):
+            save_picture(tmp_path / "many" / f"{seed}.png", seed)
+        args = ["squeezenet1_1", "many", *SMALL, "--to", "png", "--json"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "fmapviz", *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            while json.loads(process.stdout.readline())["event"] != "image":
+                pass
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=30)
+        assert process.returncode == code, errors
+        assert b"Traceback" not in errors
+        assert objects(output)[-1]["exit_code"] == code
+        run = tmp_path / "runs" / "squeezenet1_1"
+        assert not list(run.glob(".*")), "nothing staged is left"
+        assert fmapviz("verify", "runs").returncode == 0
+        summary = objects(fmapviz(*args).stdout)[-1]
+        assert summary["done"] + summary["skipped"] == 60
+        assert summary["skipped"] >= 1
+
+    def test_waiting_for_standard_input_ends_at_once(self, tmp_path, picture):
+        command = [sys.executable, "-m", "fmapviz", "squeezenet1_1", "-", *SMALL, "--json"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            process.stdin.write(os.fsencode(picture) + b"\n")
+            process.stdin.flush()
+            while json.loads(process.stdout.readline())["event"] != "image":
+                pass
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=30)
+            assert process.returncode == 130
+            assert process.stderr.read().decode().splitlines()[-1].startswith("interrupted")
+
+
+def _in_terminal(args, place):
+    """Run the command with a terminal for its standard error, and give what that showed."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fmapviz", *args], cwd=place, stdout=subprocess.DEVNULL, stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if not select.select([ours], [], [], 1)[0]:
+            continue
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait() == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())

@@ -1,0 +1,913 @@
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from io import BufferedReader, BytesIO, RawIOBase
+from itertools import chain
+from pathlib import Path
+
+import bad_images
+import numpy as np
+import PIL
+import pytest
+from bad_images import ZOO, chunk, encoded, flipped, picture, png
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as PillowImage
+
+from fmapviz.errors import InputError, RequestError
+from fmapviz.images import read_image
+from fmapviz.inputs import find_images, path_hash, read_list, unit_name
+from fmapviz.values import Failure, Image, ImageFile
+
+
+def read(path: Path | str) -> Image:
+    return read_image(ImageFile(str(path), "unit", 0, 0))
+
+
+@pytest.fixture
+def read_bytes(tmp_path):
+    """Write bytes to a file and read them as an image: its pixels and its notices."""
+
+    def read_it(content: bytes, name: str = "file") -> tuple[np.ndarray, tuple[str, ...]]:
+        (tmp_path / name).write_bytes(content)
+        image = read(tmp_path / name)
+        assert image.pixels.mode == "RGB"
+        return np.asarray(image.pixels), image.notices
+
+    return read_it
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert re.fullmatch(r"[^\n]*: '[^\n]*'", str(caught.value))
+    assert str(path) in str(caught.value)
+    return caught.value.code
+
+
+def run_python(code: str, *arguments: object, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *options, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+
+
+def units(*inputs: Path | str, avoid: Path | None = None) -> list[str]:
+    found = list(find_images(map(str, inputs), avoid=avoid))
+    assert all(isinstance(file, ImageFile) for file in found), found
+    return [file.unit for file in found if isinstance(file, ImageFile)]
+
+
+def codes(*inputs: Path | str) -> list[str]:
+    return [found.code if isinstance(found, Failure) else found.unit for found in find_images(map(str, inputs))]
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not looked into")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_bad_file_is_refused_with_its_code(name, tmp_path, capfd):
+    code, content = ZOO[name]
+    (tmp_path / name).write_bytes(content())
+    before = (tmp_path / name).read_bytes()
+    assert refusal(tmp_path / name) == code
+    assert (tmp_path / name).read_bytes() == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("PNG", {}),
+        ("GIF", {}),
+        ("WEBP", {}),
+        ("AVIF", {}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("BMP", {}),
+        ("JPEG2000", {}),
+        ("PPM", {}),
+        ("QOI", {}),
+        ("TGA", {"compression": "tga_rle"}),
+    ],
+)
+def test_a_truncated_file_is_never_half_a_picture(form, options, read_bytes):
+    content = encoded(picture(), form, **options)
+    whole, _ = read_bytes(content)
+    refused = 0
+    for length in chain(range(1, len(content), len(content) // 25), range(len(content) - 30, len(content))):
+        try:
+            pixels, _ = read_bytes(content[:length])
+        except InputError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(pixels, whole)  # only an end mark is missing
+    assert refused >= 24
+
+
+def test_any_flipped_byte_of_a_png_is_noticed(read_bytes):
+    content = encoded(picture(), "PNG")
+    for position in {*range(8, len(content) - 12, 61), *range(len(content) - 40, len(content) - 12)}:
+        with pytest.raises(InputError, match="damaged") as caught:
+            read_bytes(flipped(content, position))
+        assert caught.value.code == "E_DECODE"
+
+
+@pytest.mark.parametrize("name", ["pixels.png", "text.png"])
+def test_a_bomb_costs_no_memory(name, tmp_path):
+    (tmp_path / name).write_bytes(ZOO[name][1]())
+    bad_images.make_good(tmp_path / "good.png")
+    code = """
+import resource, sys
+from fmapviz.errors import InputError
+from fmapviz.images import read_image
+from fmapviz.values import ImageFile
+good, bomb = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
+read_image(good)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_image(bomb)
+except InputError as error:
+    print(error.code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    answer, growth = run_python(code, tmp_path / "good.png", tmp_path / name).stdout.split()
+    assert answer == "E_TOO_LARGE"
+    assert int(growth) < 8_000  # KiB; the text's first megabyte is there before the limit is
+
+
+def test_the_limit_is_the_one_at_which_pillow_begins_to_warn(tmp_path):
+    (tmp_path / "over.png").write_bytes(png(chunk(b"IDAT", b""), width=9_460, height=9_459, depth=1))
+    assert refusal(tmp_path / "over.png") == "E_TOO_LARGE"
+    (tmp_path / "under.png").write_bytes(png(chunk(b"IDAT", b""), width=9_459, height=9_459, depth=1))
+    assert refusal(tmp_path / "under.png") == "E_DECODE"
+
+
+def test_nothing_is_said_on_standard_error(tmp_path):
+    (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
+    (tmp_path / "bomb.png").write_bytes(bad_images.pixel_bomb(10_000))
+    deflated = encoded(picture(), "TIFF", compression="tiff_adobe_deflate")
+    (tmp_path / "deflated.tif").write_bytes(flipped(deflated, 2000))
+    samples = encoded(picture(), "TIFF").replace(struct.pack("<HHII", 277, 3, 1, 3), struct.pack("<HHII", 277, 3, 1, 4099))
+    (tmp_path / "samples.tif").write_bytes(samples)
+    ours = """
+import sys
+from fmapviz.errors import InputError
+from fmapviz.images import read_image
+from fmapviz.values import ImageFile
+try:
+    read_image(ImageFile(sys.argv[1], "", 0, 0))
+    print("read")
+except InputError as error:
+    print(error.code)
+"""
+    theirs = """
+import sys
+from PIL import Image
+try:
+    Image.open(sys.argv[1]).load()
+except Exception:
+    pass
+"""
+    answers = {}
+    for path in tmp_path.iterdir():
+        process = run_python(ours, path, options=("-W", "default"))
+        answers[path.name] = process.stdout.strip()
+        assert process.stderr == ""
+        assert run_python(theirs, path).stderr != "", "this file does not test anything"
+    assert answers == {
+        "exif.jpg": "read",
+        "bomb.png": "E_TOO_LARGE",
+        "deflated.tif": "E_DECODE",
+        "samples.tif": "E_DECODE",
+    }
+
+
+def test_pillow_is_quiet_also_when_another_filter_came_first(tmp_path, recwarn, read_bytes):
+    assert "damaged" in read_bytes(bad_images.broken_exif())[1][0]
+    import warnings
+
+    warnings.simplefilter("error")
+    assert "damaged" in read_bytes(bad_images.broken_exif())[1][0]
+
+
+def test_an_avif_with_the_brand_of_its_container_is_read(read_bytes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    content = encoded(picture(), "AVIF").replace(b"ftypavif", b"ftypmif1", 1)
+    assert read_bytes(content)[0].shape == (48, 64, 3)
+
+
+def test_ghostscript_is_not_started(tmp_path, monkeypatch):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "page.eps").write_bytes(encoded(picture(), "EPS"))
+    assert refusal(tmp_path / "page.eps") == "E_FORMAT"
+    assert not (tmp_path / "started").exists()
+    with pytest.raises((OSError, subprocess.CalledProcessError)), PillowImage.open(tmp_path / "page.eps") as image:
+        image.load()
+    assert (tmp_path / "started").exists(), "this test does not test anything"
+
+
+def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(500))
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "photo.heic")
+    assert (caught.value.code, caught.value.hint) == ("E_FORMAT", "pip install 'fmapviz[heic]'")
+
+
+def test_heic_with_its_package_is_read(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="needs the extra heic")
+    exif = PillowImage.Exif()
+    exif[0x0112] = 6
+    stored = PillowImage.fromarray(picture())
+    pillow_heif.from_pillow(stored).save(tmp_path / "photo.jpg", quality=95, exif=exif.tobytes())
+    pixels = np.asarray(read(tmp_path / "photo.jpg").pixels)
+    assert pixels.shape == (64, 48, 3)
+    np.testing.assert_allclose(pixels, np.rot90(picture(), -1), atol=60)
+
+
+def test_what_the_system_refuses_has_a_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.png")
+    Path("zero.png").symlink_to("/dev/zero")
+    Path("dangling.png").symlink_to("nowhere.png")
+    Path("loop.png").symlink_to("loop.png")
+    Path("folder.png").mkdir()
+    touch(Path("file.png"))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.png")
+        assert refusal("socket.png") == "E_TYPE"
+    assert refusal("fifo.png") == "E_TYPE"
+    assert refusal("zero.png") == "E_TYPE"
+    assert refusal("folder.png") == "E_TYPE"
+    assert refusal("dangling.png") == "E_MISSING"
+    assert refusal("gone.png") == "E_MISSING"
+    assert refusal("file.png/inside.png") == "E_MISSING"
+    assert refusal("loop.png") == "E_READ"
+
+
+@contextmanager
+def nobody():
+    """Be a user who may not read everything; root may."""
+    if os.geteuid():
+        yield
+        return
+    try:
+        os.seteuid(65534)
+    except PermissionError:
+        pytest.skip("root that cannot become another user may read everything")
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_without_permission(tmp_path):
+    with tempfile.TemporaryDirectory() as name:  # tmp_path lies in a folder that is closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("open.png", "closed.png", "shut/inside.png"):
+            (folder / file).parent.mkdir(exist_ok=True)
+            bad_images.make_good(folder / file)
+        read(folder / "open.png")
+        (folder / "closed.png").chmod(0)
+        (folder / "shut").chmod(0)
+        with nobody():
+            read(folder / "open.png")
+            assert refusal(folder / "closed.png") == "E_PERM"
+            assert codes(folder) == ["closed.png", "open.png", "E_PERM"]
+            assert codes(folder / "shut/inside.png", folder / "shut") == ["E_PERM", "E_PERM"]
+        (folder / "shut").chmod(0o755)
+
+
+# --- what is read, and how
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("PNG", {}),
+        ("WEBP", {"lossless": True}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("BMP", {}),
+        ("JPEG2000", {}),
+        ("PPM", {}),
+        ("QOI", {}),
+        ("TGA", {}),
+    ],
+)
+def test_lossless_formats_are_read_exactly_and_by_content(form, options, read_bytes):
+    pixels, notices = read_bytes(encoded(picture(), form, **options), "photo.jpg")
+    np.testing.assert_array_equal(pixels, picture())
+    assert notices == ()
+
+
+@pytest.mark.parametrize("form", ["JPEG", "AVIF", "MPO"])
+def test_lossy_formats_are_read_closely(form, read_bytes):
+    smooth = np.stack([np.tile(np.arange(64) * 3, (48, 1))] * 3, axis=-1).astype(np.uint8)
+    other = PillowImage.new("RGB", (64, 48))
+    options = {"save_all": True, "append_images": [other]} if form == "MPO" else {}
+    pixels, notices = read_bytes(encoded(smooth, form, quality=95, **options))
+    np.testing.assert_allclose(pixels, smooth, atol=6)
+    assert notices == ()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1)])
+def test_extreme_shapes(size, read_bytes):
+    assert read_bytes(encoded(PillowImage.new("RGB", size, (1, 2, 3)), "PNG"))[0].shape == (size[1], size[0], 3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})])
+def test_every_orientation_gives_the_upright_picture(form, options, orientation, read_bytes):
+    pixels, notices = read_bytes(bad_images.oriented(picture(), orientation, form, **options))
+    np.testing.assert_array_equal(pixels, picture())
+    assert notices == ()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_of_a_photo_gives_the_upright_picture(orientation, read_bytes):
+    quarters = np.zeros((32, 64, 3), np.uint8)
+    quarters[:16, :32], quarters[:16, 32:], quarters[16:, :32] = (200, 0, 0), (0, 200, 0), (0, 0, 200)
+    pixels, notices = read_bytes(bad_images.oriented(quarters, orientation, "JPEG", quality=100, subsampling=0))
+    np.testing.assert_allclose(pixels, quarters, atol=3)
+    assert notices == ()
+
+
+def test_deep_pixels_are_turned_upright_too(read_bytes):
+    pixels, _ = read_bytes(bad_images.oriented(DEEP.astype(np.uint16), 8, "PNG"))
+    np.testing.assert_array_equal(pixels[..., 0], scaled(DEEP))
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_broken_exif_is_a_notice(form, read_bytes):
+    pixels, notices = read_bytes(bad_images.broken_exif(form))
+    assert notices == ("EXIF data is damaged: the picture may not be upright",)
+    assert np.abs(pixels.astype(int) - picture()).mean() < 15
+
+
+@pytest.mark.parametrize(
+    "block", [b"", b"Exif\0\0", b"garbage", b"Exif\0\0XX*\0\x08\0\0\0\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff"]
+)
+def test_no_exif_block_makes_a_picture_unreadable(block, read_bytes):
+    content = encoded(picture(), "PNG")
+    middle = content.index(b"IDAT") - 4
+    pixels, _ = read_bytes(content[:middle] + chunk(b"eXIf", block) + content[middle:])
+    np.testing.assert_array_equal(pixels, picture())
+
+
+def test_an_unknown_orientation_is_a_notice_and_none_at_all_is_not(read_bytes):
+    for orientation, expected in ((0, 0), (1, 0), (9, 1), (500, 1)):
+        exif = PillowImage.Exif()
+        exif[0x0112] = orientation
+        pixels, notices = read_bytes(encoded(picture(), "PNG", exif=exif.tobytes()))
+        np.testing.assert_array_equal(pixels, picture())
+        assert len(notices) == expected
+
+
+def scaled(values: np.ndarray) -> np.ndarray:
+    """The rule in whole numbers: an odd range has no ties to round."""
+    low, high = int(values.min()), int(values.max())
+    assert (high - low) % 2
+    return np.array([[(510 * (int(value) - low) + high - low) // (2 * (high - low)) for value in row] for row in values])
+
+
+DEEP = np.array([[1000, 1001, 1234], [4000, 4999, 5001]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [
+        ("<u2", "PNG"),
+        ("<u2", "TIFF"),
+        (">u2", "TIFF"),
+        ("<u2", "PPM"),
+        ("<i4", "TIFF"),
+        ("<f4", "TIFF"),
+        ("<u2", "JPEG2000"),
+    ],
+)
+def test_deep_pixels_are_scaled_from_their_own_range(dtype, form, read_bytes):
+    pixels, notices = read_bytes(encoded(DEEP.astype(dtype), form))
+    np.testing.assert_array_equal(pixels, np.stack([scaled(DEEP)] * 3, axis=-1))
+    assert notices == ("more than 8 bits per pixel: 1000..5001 scaled to 0..255",)
+
+
+def test_negative_values_and_extremes_of_deep_pixels(read_bytes):
+    values = np.array([[-(2**31), 0, 2**31 - 1]])
+    pixels, _ = read_bytes(encoded(values.astype("<i4"), "TIFF"))
+    np.testing.assert_array_equal(pixels[..., 0], scaled(values))
+
+
+def test_values_that_are_no_numbers(read_bytes):
+    values = np.array([[np.nan, np.inf, -np.inf, -1, 0, 3]], np.float32)
+    pixels, notices = read_bytes(encoded(values, "TIFF"))
+    np.testing.assert_array_equal(pixels[0, :, 0], [0, 255, 0, 0, 64, 255])
+    assert "-1..3" in notices[0]
+
+
+def test_a_signalling_nan_is_black(read_bytes):
+    content = encoded(np.array([[-1, 0.25, 3]], np.float32), "TIFF")
+    assert content.count(struct.pack("<f", 0.25)) == 1
+    pixels, _ = read_bytes(content.replace(struct.pack("<f", 0.25), b"\x01\x00\xa0\x7f"))
+    np.testing.assert_array_equal(pixels[0, :, 0], [0, 0, 255])
+
+
+@pytest.mark.parametrize("value", [7, np.nan, np.inf])
+def test_values_without_a_range_are_black(value, read_bytes):
+    assert not read_bytes(encoded(np.full((2, 3), value, np.float32), "TIFF"))[0].any()
+
+
+def over_black(colors: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    return np.rint(colors.astype(float) * alpha[..., np.newaxis].astype(float) / 255).astype(np.uint8)
+
+
+ALPHA = np.tile(np.arange(64) * 4, (48, 1)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True, "exact": True})])
+def test_transparency_lies_over_black(form, options, read_bytes):
+    pixels, notices = read_bytes(encoded(np.dstack([picture(), ALPHA]), form, **options))
+    np.testing.assert_array_equal(pixels, over_black(picture(), ALPHA))
+    assert notices == ()
+
+
+def test_grey_with_transparency_lies_over_black(read_bytes):
+    grey = picture()[..., 0]
+    image = PillowImage.merge("LA", [PillowImage.fromarray(grey), PillowImage.fromarray(ALPHA)])
+    pixels, _ = read_bytes(encoded(image, "PNG"))
+    np.testing.assert_array_equal(pixels, over_black(np.dstack([grey] * 3), ALPHA))
+
+
+PALETTE = np.array([[255, 0, 0], [10, 200, 30], [0, 0, 255], [90, 90, 90]], np.uint8)
+INDICES = np.array([[0, 1, 2, 3], [3, 2, 1, 0]], np.uint8)
+
+
+def paletted() -> PillowImage.Image:
+    image = PillowImage.fromarray(INDICES).convert("P")
+    image.putdata(INDICES.ravel().tolist())
+    image.putpalette(PALETTE.ravel().tolist())
+    return image
+
+
+@pytest.mark.parametrize("form", ["PNG", "GIF", "TIFF", "BMP"])
+def test_a_palette(form, read_bytes):
+    pixels, notices = read_bytes(encoded(paletted(), form))
+    np.testing.assert_array_equal(pixels, PALETTE[INDICES])
+    assert notices == ()
+
+
+def test_a_palette_with_transparency_lies_over_black(read_bytes):
+    opacity = np.array([255, 128, 0, 40], np.uint8)
+    pixels, _ = read_bytes(encoded(paletted(), "PNG", transparency=opacity.tobytes()))
+    np.testing.assert_array_equal(pixels, over_black(PALETTE[INDICES], opacity[INDICES]))
+    pixels, _ = read_bytes(encoded(paletted(), "GIF", transparency=1))
+    np.testing.assert_array_equal(pixels, np.where((INDICES == 1)[..., np.newaxis], 0, PALETTE[INDICES]))
+
+
+def test_a_transparent_color_is_black(read_bytes):
+    rgb = PALETTE[INDICES]
+    pixels, _ = read_bytes(encoded(rgb, "PNG", transparency=(10, 200, 30)))
+    np.testing.assert_array_equal(pixels, np.where((INDICES == 1)[..., np.newaxis], 0, rgb))
+    pixels, _ = read_bytes(encoded(rgb[..., 0], "PNG", transparency=255))
+    np.testing.assert_array_equal(pixels[..., 0], np.where(INDICES == 0, 0, rgb[..., 0]))
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "BMP", "PPM"])
+def test_one_bit(form, read_bytes):
+    bits = picture()[..., 0] > 100
+    pixels, notices = read_bytes(encoded(PillowImage.fromarray(bits), form))
+    np.testing.assert_array_equal(pixels, np.dstack([bits * 255] * 3))
+    assert notices == ()
+
+
+def test_grey(read_bytes):
+    grey = picture()[..., 1]
+    np.testing.assert_array_equal(read_bytes(encoded(grey, "PNG"))[0], np.dstack([grey] * 3))
+
+
+@pytest.mark.parametrize(("form", "tolerance"), [("TIFF", 1), ("JPEG", 4)])
+def test_cmyk(form, tolerance, read_bytes):
+    inks = np.zeros((16, 64, 4), np.uint8)
+    inks[:, :16], inks[:, 16:32], inks[:, 32:48] = (255, 0, 0, 0), (0, 100, 200, 0), (40, 50, 60, 70)
+    options = {"quality": 100, "subsampling": 0} if form == "JPEG" else {}
+    pixels, _ = read_bytes(encoded(PillowImage.frombytes("CMYK", (64, 16), inks.tobytes()), form, **options))
+    expected = (255 - inks[..., :3].astype(float)) * (255 - inks[..., 3:].astype(float)) / 255
+    np.testing.assert_allclose(pixels, expected, atol=tolerance)
+
+
+OLD_PILLOW = pytest.mark.skipif(PIL.__version__ < "13", reason="Pillow 11.3 cannot read the file that it wrote")
+
+
+@pytest.mark.parametrize("options", [{"compression": "tiff_lzw"}, pytest.param({}, marks=OLD_PILLOW)])
+def test_luminance_and_chroma(options, read_bytes):
+    ycc = np.array([[[50, 128, 128], [150, 100, 160], [200, 140, 120]]], np.uint8)
+    pixels, _ = read_bytes(encoded(PillowImage.frombytes("YCbCr", (3, 1), ycc.tobytes()), "TIFF", **options))
+    y, cb, cr = (ycc[..., axis].astype(float) - (128 if axis else 0) for axis in range(3))
+    expected = np.stack([y + 1.402 * cr, y - 0.344136 * cb - 0.714136 * cr, y + 1.772 * cb], axis=-1)
+    np.testing.assert_allclose(pixels, expected, atol=1)
+
+
+def test_lab(read_bytes):
+    lab = PillowImage.frombytes("LAB", (3, 1), bytes([0, 0, 0, 255, 0, 0, 138, 81, 70]))
+    pixels, _ = read_bytes(encoded(lab, "TIFF"))
+    assert pixels[0, 0].max() < 4
+    assert pixels[0, 1].min() > 250
+    np.testing.assert_allclose(pixels[0, 2], [255, 0, 0], atol=5)  # L 54.3, a 81, b 70 under D50: the red of sRGB
+
+
+@pytest.mark.parametrize("form", ["WEBP", "PNG", "TIFF"])
+def test_the_first_of_several_pictures_is_read_with_a_notice(form, read_bytes):
+    pixels, notices = read_bytes(bad_images.animation(form, frames=3))
+    np.testing.assert_array_equal(pixels, picture(0))
+    assert notices == ("holds several pictures: only the first is used",)
+
+
+def test_the_first_picture_of_a_gif(read_bytes):
+    pixels, notices = read_bytes(encoded(paletted(), "GIF", save_all=True, append_images=[paletted().transpose(0)]))
+    np.testing.assert_array_equal(pixels, PALETTE[INDICES])
+    assert notices == ("holds several pictures: only the first is used",)
+
+
+def test_nothing_but_the_pixels_is_kept(tmp_path):
+    exif = PillowImage.Exif()
+    exif[0x0112] = 3
+    PillowImage.fromarray(picture()).save(tmp_path / "a.png", icc_profile=b"profile" * 30, exif=exif.tobytes())
+    image = read(tmp_path / "a.png")
+    (tmp_path / "a.png").unlink()
+    assert type(image.pixels) is PillowImage.Image  # not a Pillow ImageFile, which would hold on to its stream
+    assert image.pixels.info == {}
+    assert not image.pixels.getexif()
+    assert not any("a.png" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+
+
+def test_threads_read_like_one(tmp_path):
+    bad_images.make_zoo(tmp_path)
+    (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
+    for number in range(8):
+        (tmp_path / f"good{number}.png").write_bytes(bad_images.oriented(picture(number), number + 1, "PNG"))
+        (tmp_path / f"good{number}.tif").write_bytes(encoded(picture(number), "TIFF", compression="tiff_lzw"))
+
+    def answer(path: Path) -> object:
+        try:
+            image = read(path)
+        except InputError as error:
+            return error.code, str(error)
+        return image.notices, image.pixels.tobytes()
+
+    paths = sorted(tmp_path.iterdir())
+    expected = [answer(path) for path in paths]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(answer, paths * 4)) == expected * 4
+
+
+def test_a_fresh_process_reads_in_threads_without_torch(tmp_path):
+    for name, form in (("a", "WEBP"), ("b", "QOI"), ("c", "TIFF"), ("d", "JPEG2000"), ("e", "AVIF"), ("f", "TGA")):
+        (tmp_path / name).write_bytes(encoded(picture(), form))
+    code = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from fmapviz.images import read_image
+from fmapviz.inputs import find_images
+with ThreadPoolExecutor(6) as threads:
+    print(*(image.pixels.size for image in threads.map(read_image, find_images(sys.argv[1:]))))
+assert "torch" not in sys.modules
+"""
+    assert run_python(code, *sorted(tmp_path.iterdir())).stdout.split("(")[1:] == ["64, 48) "] * 5 + ["64, 48)\n"]
+
+
+# --- what is found
+
+
+def test_a_folder_gives_its_images_in_natural_order_with_their_tree(tmp_path):
+    names = [
+        "b/img10.png",
+        "b/img2.png",
+        "b/IMG1.JPG",
+        "b/img02.png",
+        "a10.png",
+        "a9.webp",
+        "C.tiff",
+        "z/y/x.heic",
+        "10/1.bmp",
+    ]
+    touch(*(tmp_path / name for name in names))
+    touch(
+        *(
+            tmp_path / name
+            for name in ("notes.txt", "b/data.csv", "png", ".hidden.png", ".git/x.png", "movie.mp4", "page.pdf")
+        )
+    )
+    expected = [
+        "10/1.bmp",
+        "a9.webp",
+        "a10.png",
+        "b/IMG1.JPG",
+        "b/img02.png",
+        "b/img2.png",
+        "b/img10.png",
+        "C.tiff",
+        "z/y/x.heic",
+    ]
+    assert units(tmp_path) == expected
+    assert units(f"{tmp_path}/b/../") == expected
+
+
+def test_a_named_file_is_taken_whatever_it_is_called(tmp_path, monkeypatch):
+    touch(tmp_path / "notes.txt", tmp_path / "a b/photo")
+    os.utime(tmp_path / "notes.txt", ns=(5, 1_700_000_000_123_456_789))
+    monkeypatch.chdir(tmp_path / "a b")
+    assert list(find_images(["../notes.txt", "photo"])) == [
+        ImageFile(str(tmp_path / "notes.txt"), "notes.txt", 15, 1_700_000_000_123_456_789),
+        ImageFile(str(tmp_path / "a b/photo"), "photo", 15, (tmp_path / "a b/photo").stat().st_mtime_ns),
+    ]
+
+
+def test_dots_behind_a_link_mean_what_the_system_says(tmp_path):
+    touch(tmp_path / "x.png", tmp_path / "far/x.png", tmp_path / "far/away/y.png")
+    (tmp_path / "link").symlink_to("far/away")
+    (found,) = find_images([f"{tmp_path}/link/../x.png"])
+    assert found.path == str(tmp_path / "far/x.png")
+    assert units(f"{tmp_path}/link/..") == ["away/y.png", "x.png"]
+
+
+def test_each_file_is_found_once(tmp_path, monkeypatch):
+    a, b, c = tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"
+    touch(a / "1.png", b / "2.png", c / "3.png", c / "4.txt", c / ".5.png")
+    (tmp_path / "link").symlink_to("a/b")
+    monkeypatch.chdir(tmp_path)
+    assert units(a, b) == ["1.png", "b/2.png", "b/c/3.png"]
+    assert units(b, a) == ["2.png", "c/3.png", "1.png"]
+    assert units(b, b, "link") == ["2.png", "c/3.png"]
+    assert units(a / "1.png", "a/1.png", "a/../a/./1.png") == ["1.png"]
+    assert units("link/2.png", "a/b/2.png", a) == ["2.png", "1.png", "b/c/3.png"]
+    assert units(a, "link/2.png", "a/b/c/3.png") == ["1.png", "b/2.png", "b/c/3.png"]
+    hidden = f"_5.png~{path_hash(str(c / '.5.png'))}"
+    assert units(c, "a/b/c/4.txt", "a/b/c/.5.png") == ["3.png", "4.txt", hidden]
+
+
+def test_links_are_followed_and_loops_are_not(tmp_path):
+    touch(tmp_path / "in/a.png", tmp_path / "elsewhere/b.png")
+    (tmp_path / "in/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in/again").symlink_to("..")
+    (tmp_path / "in/itself").symlink_to("itself")
+    (tmp_path / "in/self").symlink_to(".")
+    (tmp_path / "in/copy.png").symlink_to("a.png")
+    assert units(tmp_path / "in") == ["a.png", "again/elsewhere/b.png", "copy.png"]
+
+
+def test_a_deep_tree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1200):  # deeper than Python calls
+        Path("d").mkdir()
+        os.chdir("d")
+    try:
+        touch(Path("x.png"))
+        assert units(tmp_path) == ["d/" * 1200 + "x.png"]
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest could not: shutil.rmtree calls itself
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(Path("z.png"))
+    os.mkfifo("fifo")
+    os.mkfifo("fifo.png")
+    Path("zero.jpg").symlink_to("/dev/zero")
+    Path("null").symlink_to("/dev/null")
+    Path("dangling.png").symlink_to("nowhere")
+    Path("dangling").symlink_to("nowhere")
+    Path("loop.png").symlink_to("loop.png")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.png")
+        assert codes(".") == ["E_MISSING", "E_TYPE", "E_READ", "E_TYPE", "z.png", "E_TYPE"]
+    assert codes("fifo", "null", "/dev/zero", "dangling", "gone.png", "z.png/x.png", "loop.png") == [
+        *["E_TYPE"] * 3,
+        *["E_MISSING"] * 3,
+        "E_READ",
+    ]
+
+
+def test_a_failure_says_what_was_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (found,) = find_images(["./\x1b[31mgone.png"])
+    assert found == Failure("./\x1b[31mgone.png", "E_MISSING", r"no such file: './\x1b[31mgone.png'")
+
+
+@pytest.mark.parametrize("typed", ["", "a\0b", "\ud800.png", "x" * 300, "x/" * 3000])
+def test_what_can_be_no_path_is_a_failure(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(Path("not this.png"))
+    assert codes(typed) in (["E_MISSING"], ["E_READ"])
+
+
+def test_an_empty_folder_gives_nothing(tmp_path):
+    assert units(tmp_path) == []
+    assert units() == []
+
+
+def test_the_output_is_not_an_input_of_itself(tmp_path):
+    touch(tmp_path / "a.png", tmp_path / "runs/alexnet/a.png/00.png", tmp_path / "b/runs/c.png", tmp_path / "run.png")
+    (tmp_path / "link").symlink_to("runs")
+    runs = tmp_path / "runs"
+    assert units(tmp_path, avoid=runs) == ["a.png", "b/runs/c.png", "run.png"]
+    assert units(runs, avoid=runs) == ["alexnet/a.png/00.png"]
+    assert units(runs / "alexnet", tmp_path, avoid=runs) == ["a.png/00.png", "a.png", "b/runs/c.png", "run.png"]
+    assert len(units(tmp_path, avoid=tmp_path / "not yet there")) == 4
+
+
+def test_output_that_appears_while_the_folder_is_walked_is_not_an_input(tmp_path):
+    touch(tmp_path / "a.png", tmp_path / "b/c.png")
+    found = find_images([str(tmp_path)], avoid=tmp_path / "b/runs")
+    assert next(found).unit == "a.png"
+    touch(tmp_path / "b/runs/alexnet/a.png/00.png")
+    assert [file.unit for file in found] == ["b/c.png"]
+
+
+def test_nothing_is_looked_at_before_it_is_asked_for(tmp_path):
+    touch(tmp_path / "a.png", tmp_path / "b.png")
+    asked = []
+
+    def typed():
+        for name in ("a.png", "b.png"):
+            asked.append(name)
+            yield str(tmp_path / name)
+
+    found = find_images(typed())
+    assert asked == []
+    next(found)
+    assert asked == ["a.png"]
+
+
+def test_memory_does_not_grow_with_the_files(tmp_path):
+    for number in range(60):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        for name in range(100):
+            (folder / f"{name}.png").touch()
+
+    def peak() -> int:
+        tracemalloc.start()
+        assert sum(1 for _ in find_images([str(tmp_path)])) == 6000
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    # One folder's names; 6000 names would be 500 kB. Now and then the interpreter enlarges a table of its own.
+    assert min(peak() for _ in range(3)) < 150_000
+
+
+# --- names
+
+
+def test_ordinary_names_stay_as_they_are():
+    for name in (
+        "lena.png",
+        "a/b c/d.png",
+        "Größe/日本.png",
+        "x~1.png",
+        "Screenshot 9.41\u202fAM.png",
+        "<img src=x>.png",
+        "-rf.png",
+    ):
+        assert unit_name(name, f"/photos/{name}") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("a\nb.png", "a_b.png"),
+        ("a\x1b[31m.png", "a_[31m.png"),
+        ("a\\b.png", "a_b.png"),
+        ("\u202egnp.exe", "_gnp.exe"),
+        ("bytes\udcff.png", "bytes_.png"),
+        (".hidden.png", "_hidden.png"),
+        ("..", "_."),
+        (".a/.b.png", "_a/_b.png"),
+        ("run.json", "_run.json"),
+        ("Unit.JSON", "_Unit.JSON"),
+        ("failures.jsonl/x.png", "_failures.jsonl/x.png"),
+        ("events.out.tfevents.1", "events.out.tf_events.1"),
+        ("TFEvents/x.png", "TF_Events/x.png"),
+        ("lena.png~0123abcd", "lena.png~0123abcd"),
+        ("x" * 181, "x" * 160),
+        ("é" * 100 + "/x.png", "é" * 80 + "/x.png"),
+    ],
+)
+def test_other_names_are_altered_and_numbered(name, safe):
+    assert unit_name(name, f"/photos/{name}") == f"{safe}~{path_hash(f'/photos/{name}')}"
+
+
+names = st.binary(min_size=1, max_size=260).filter(lambda name: b"/" not in name and b"\0" not in name).map(os.fsdecode)
+
+
+@given(st.lists(names | st.text("ab~01\\_.\n", min_size=1), min_size=1, max_size=8, unique=True))
+def test_every_name_becomes_a_safe_one_of_its_own(found):
+    given_units = {unit_name(name, f"/photos/{name}") for name in found}
+    assert len(given_units) == len(found)
+    for unit in given_units:
+        assert len(unit.encode()) < 200
+        assert not unit.startswith(".")
+        assert "/" not in unit
+        assert "\\" not in unit
+        assert not any(unicodedata.category(ch) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for ch in unit)
+
+
+def test_names_of_real_files_come_out_safe(tmp_path):
+    raw = os.fsencode(tmp_path)
+    for name in (b"new\nline.png", b"\xff\xfe.png", b"plain.png"):
+        Path(os.fsdecode(raw + b"/" + name)).write_bytes(b"x")
+    assert sorted(re.sub("~[0-9a-f]{8}$", "~", unit) for unit in units(tmp_path)) == [
+        "__.png~",
+        "new_line.png~",
+        "plain.png",
+    ]
+
+
+# --- lists
+
+
+@pytest.mark.parametrize(
+    ("content", "null", "expected"),
+    [
+        (b"", False, []),
+        (b"a.png", False, ["a.png"]),
+        (b"a.png\n\n\nb c.png\n", False, ["a.png", "b c.png"]),
+        (b"a.png\r\n\r\nb.png\r\n", False, ["a.png", "b.png"]),
+        (b"a.png\rb.png\r\r\n", False, ["a.png\rb.png\r"]),
+        (b"\xef\xbb\xbfa.png\n\xef\xbb\xbfb.png\n", False, ["a.png", "\ufeffb.png"]),
+        (b"\xef\xbb\xbf\r\na.png", False, ["a.png"]),
+        (b" a.png \n", False, [" a.png "]),
+        (b"\xff.png\n", False, ["\udcff.png"]),
+        (b"a\nb.png\0\0c\r.png\r\0d.png", True, ["a\nb.png", "c\r.png\r", "d.png"]),
+        (b"\xef\xbb\xbfa.png\0", True, ["a.png"]),
+    ],
+)
+def test_a_list(content, null, expected):
+    assert list(read_list(BytesIO(content), null=null)) == expected
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_list_is_read_as_it_arrives(null):
+    reading, writing = os.pipe()
+    end = b"\0" if null else b"\n"
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", buffering=0) as pen, ThreadPoolExecutor(1) as thread:
+        paths = read_list(stream, null=null)
+        try:
+            pen.write(b"first.png" + end + b"sec")
+            assert thread.submit(next, paths).result(timeout=10) == "first.png"
+            pen.write(b"ond.png" + end)
+            assert thread.submit(next, paths).result(timeout=10) == "second.png"
+        finally:
+            pen.close()  # lets a reader that waits for more go on
+        assert list(paths) == []
+
+
+class Endless(RawIOBase):
+    """Sends the same bytes again and again."""
+
+    def __init__(self, content: bytes, times: int) -> None:
+        self.content, self.left = content, times
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if not self.left:
+            return 0
+        self.left -= 1
+        buffer[: len(self.content)] = self.content
+        return len(self.content)
+
+
+def test_a_long_list_takes_no_memory():
+    stream = BufferedReader(Endless(b"folder/picture.png\n" * 400, 250))
+    tracemalloc.start()
+    count = sum(1 for _ in read_list(stream, null=False))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 100_000
+    assert peak < 500_000
+
+
+def test_what_is_no_list_is_refused():
+    with pytest.raises(RequestError, match="not a list of paths: 'aaa"):
+        list(read_list(BufferedReader(Endless(b"a" * 8000, 10**9)), null=False))

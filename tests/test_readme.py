@@ -1,0 +1,119 @@
+"""Every command and every program in the README does what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)).splitlines()
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+# Commands that this file does not run as they stand, with who does.
+ELSEWHERE = {
+    "make test": "this is it",
+    "make demo": "test_make_demo_prints_where_to_look",
+    "pip install .": "test_the_wheel_holds_what_the_package_needs",
+    "tensorboard --logdir runs/": "test_tensorboard_serves_what_was_written",
+    "fmapviz --install-completion": "test_completion_can_be_installed",
+}
+RUN = [line for line in SHELL if line.strip() and line not in ELSEWHERE]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A directory with the sample pictures, as a reader of the README has it."""
+    place = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "sample_images", place / "sample_images", ignore=shutil.ignore_patterns("*.py", "painting"))
+    return place
+
+
+def shell(command, place, **environment):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=place, env={**os.environ, "PATH": path, **environment}, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+def test_the_readme_is_read():
+    assert len(RUN) >= 12
+    assert not set(ELSEWHERE) - set(SHELL)
+
+
+def test_every_command_of_the_readme(workplace):
+    for command in RUN:
+        result = shell(command, workplace)
+        assert result.returncode == 0, (command, result.stderr)
+    runs = workplace / "runs"
+    assert len(list((runs / "squeezenet1_1").rglob("00_*.maps.png"))) == 6, "the folder, and the same pictures by find"
+    assert (runs / "both" / "shapes.png" / "00_features.0.maps.png").exists()
+    assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
+
+
+def test_every_program_of_the_readme(workplace):
+    for program in PYTHON:
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], cwd=workplace, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        assert "torch.Size([2, 512, 7, 7])" in result.stdout
+        assert "6 images," in result.stdout
+        assert "4 features.10 (256, 13, 13)" in result.stdout
+
+
+def test_tensorboard_serves_what_was_written(workplace):
+    shell("fmapviz alexnet sample_images/still_life.jpg --weights random --out runs/", workplace)
+    server = subprocess.Popen(
+        [Path(sys.executable).parent / "tensorboard", "--logdir", "runs/", "--port", "0", "--host", "localhost"],
+        cwd=workplace, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        address = next(match[0] for line in server.stderr if (match := re.search(r"http://localhost:\d+/", line)))
+        tags = ""
+        deadline = time.monotonic() + 60
+        while "features.10" not in tags and time.monotonic() < deadline:
+            with urllib.request.urlopen(f"{address}data/plugin/images/tags") as answer:
+                tags = answer.read().decode()
+            time.sleep(0.5)
+        assert '"alexnet/still_life.jpg"' in tags
+        assert '"maps/04 features.10"' in tags
+    finally:
+        server.terminate()
+        server.wait()
+        server.stderr.close()
+
+
+def test_make_demo_prints_where_to_look(tmp_path):
+    command = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "fmapviz alexnet" in line)
+    command = command.strip().replace("$(BIN)/", "").replace("--out runs", f"--out {tmp_path}/runs")
+    result = shell(command, ROOT)
+    assert result.returncode == 0, result.stderr
+    assert f"tensorboard --logdir {tmp_path}/runs" in result.stdout
+    assert len(list((tmp_path / "runs" / "alexnet" / "still_life.jpg").glob("*.maps.png"))) == 5
+
+
+def test_completion_can_be_installed(tmp_path):
+    result = shell("fmapviz --install-completion", tmp_path, HOME=str(tmp_path), SHELL="/bin/bash")
+    assert result.returncode == 0, result.stderr
+    assert "fmapviz" in (tmp_path / ".bashrc").read_text()
+
+
+def test_the_wheel_holds_what_the_package_needs():
+    """What `pip install .` copies is what the build backend is told to: the package, with its list and its type marker."""
+    package = ROOT / "fmapviz"
+    assert (package / "py.typed").exists()
+    assert (package / "sources" / "torchvision.txt").exists()
+    assert 'packages = ["fmapviz"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_pictures_and_links_of_the_readme_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
