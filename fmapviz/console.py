@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from fmapviz.errors import FmapvizError, printable
+from fmapviz.errors import FmapvizError, OutputError, printable
 from fmapviz.values import Notice, Outcome, Started
 
 if TYPE_CHECKING:
@@ -150,12 +150,18 @@ class Console:
 
 
 def say(text: str) -> None:
-    """Print a line on standard output; if nobody listens any more, go on in silence."""
+    """Print a line on standard output; if nobody listens any more, go on in silence.
+
+    Raises:
+        OutputError: Standard output is a file on a full disk, say.
+    """
     try:
         print(text, flush=True)
-    except BrokenPipeError:
+    except OSError as error:
         # What is still buffered would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def say_json(fields: dict[str, Any]) -> None:

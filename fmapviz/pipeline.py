@@ -90,8 +90,8 @@ def visualize(
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> summary = visualize("alexnet", "sample_images/shapes.png", weights="random", out=folder.name)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     summary = visualize("alexnet", "sample_images/shapes.png", weights="random", out=out)
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """

@@ -94,6 +94,7 @@ def _make(directory: Path, info: RunInfo) -> bool:
         "versions": dict(info.versions),
     }
     try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
         with stage(directory.parent) as staging:
             (staging / RUN_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
             staging.rename(directory)

@@ -13,9 +13,9 @@ import json
 import os
 import shutil
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.errors import RefusedError, quote
 from fmapviz.inputs import path_hash
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 UNIT_FILE = "unit.json"
 FORMAT = 1
 HIDDEN = ".fmapviz-"
+ASIDE = "-old"  # ends the hidden name of a finished directory that another one is to replace
+_SEAL = b',\n "sha256": "'
 
 
 def find_done(run: Path, file: ImageFile) -> Path | None:
@@ -45,16 +47,14 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
         record = json.loads((directory / UNIT_FILE).read_bytes())
     except (OSError, ValueError):
         return None
-    source = record.get("source") if isinstance(record, dict) else None
-    complete = isinstance(source, dict) and "path" in source and isinstance(record.get("files"), list)
-    return record if complete else None
+    return record if _is_complete(record) else None
 
 
 @contextmanager
-def stage(run: Path) -> Iterator[Path]:
+def stage(parent: Path) -> Iterator[Path]:
     """Make a hidden directory to write into; whatever is left of it in the end is removed."""
-    staging = run / f"{HIDDEN}{_host()}-{os.getpid()}-{token_hex(4)}"
-    staging.mkdir(parents=True)
+    staging = _hidden(parent)
+    staging.mkdir()
     try:
         yield staging
     finally:
@@ -81,10 +81,15 @@ def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *,
     source = {"path": file.path, "size": file.size, "mtime_ns": file.mtime_ns}
     files = [_entry(path, staging) for path in sorted(staging.iterdir())]
     document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": files}
-    (staging / UNIT_FILE).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="ascii")
-    for directory in _candidates(run, file):
-        if _place(staging, directory, run, file, force=force):
-            return directory
+    (staging / UNIT_FILE).write_bytes(seal(document))
+    aside: list[Path] = []
+    try:
+        for directory in _candidates(run, file):
+            if _place(staging, directory, run, file, force=force, aside=aside):
+                return directory
+    finally:
+        for old in aside:
+            _settle(old, run)
     raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
 
 
@@ -94,9 +99,27 @@ def sweep(run: Path) -> None:
         pid = leftover.name.removeprefix(f"{HIDDEN}{_host()}-").partition("-")[0]
         if not pid.isdecimal() or _alive(int(pid)):
             continue
-        record = read_unit(leftover) if leftover.name.endswith("-old") else None
-        if record is None or not _put_back(leftover, run, record):
+        if leftover.name.endswith(ASIDE):
+            _settle(leftover, run)
+        else:
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def seal(document: dict[str, Any]) -> bytes:
+    """Write a record as JSON whose last entry is the SHA-256 of all before it, so that no byte changes unnoticed.
+
+    Example:
+        >>> is_sealed(seal({"fmapviz": 1})), is_sealed(seal({"fmapviz": 1}).replace(b"1", b"2", 1))
+        (True, False)
+    """
+    body = json.dumps(document, indent=1, allow_nan=False).encode("ascii").removesuffix(b"\n}")
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def is_sealed(data: bytes) -> bool:
+    """Tell whether a record is byte for byte as `seal` wrote it."""
+    body, _, end = data.rpartition(_SEAL)
+    return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
 def digest(path: Path) -> str:
@@ -117,50 +140,112 @@ def _same_source(record: dict[str, Any], file: ImageFile) -> bool:
     return bool((source["path"], source.get("size"), source.get("mtime_ns")) == (file.path, file.size, file.mtime_ns))
 
 
-def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force: bool) -> bool:
-    """Rename to one of the candidates, and tell whether the input now has a finished directory there."""
-    if any((parent / UNIT_FILE).exists() for parent in directory.parents if parent.is_relative_to(run) and parent != run):
-        return False  # inside another image's directory
+def _is_complete(record: Any) -> bool:
+    # Any: whatever a JSON file may hold.
+    if (
+        not isinstance(record, dict)
+        or not isinstance(record.get("source"), dict)
+        or not isinstance(record.get("files"), list)
+    ):
+        return False
+    files_known = all(isinstance(entry, dict) and {"name", "size", "sha256"} <= entry.keys() for entry in record["files"])
+    return files_known and isinstance(record["source"].get("path"), str)
+
+
+def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force: bool, aside: list[Path]) -> bool:
+    """Rename to one of the candidates, and tell whether the input now has a finished directory there.
+
+    An older directory of the same input is moved aside first, and noted in `aside`.
+    """
+    while (result := _rename(staging, directory, run)) == "taken":
+        with suppress(FileNotFoundError):  # another process is just replacing it: once more
+            record = _read_standing(directory)
+            if record is None or record["source"]["path"] != file.path:
+                return False  # another image's, or not ours
+            if _same_source(record, file) and (aside or not force):
+                return True  # from another process, maybe just now
+            old = _hidden(run, ASIDE)
+            directory.rename(old)
+            aside.append(old)
+    return result == "placed"
+
+
+def _read_standing(directory: Path) -> dict[str, Any] | None:
+    """Read the record of a directory that other processes may be replacing.
+
+    Raises:
+        FileNotFoundError: There is none, but maybe only because the directory was moved aside in the meantime.
+    """
+    try:
+        handle = os.open(directory, os.O_RDONLY)  # as long as it is open, its inode number is not given to a successor
+    except PermissionError:
+        return None
+    try:
+        record = read_unit(directory)
+        if record is None and not os.path.samestat(os.fstat(handle), directory.stat()):
+            raise FileNotFoundError
+        return record
+    finally:
+        os.close(handle)
+
+
+def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "taken", "blocked"]:
+    """Give a directory its final name, unless that is taken, or blocked by a file or by another image's directory above."""
+    if _is_inside_unit(directory, run):
+        return "blocked"
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         staging.rename(directory)
     except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-            raise
-    else:
-        return True
-    record = read_unit(directory)
-    if record is None or record["source"]["path"] != file.path:
-        return False  # another image's, or not ours
-    if force or not _same_source(record, file):
-        _replace(staging, directory, run, record)
-    return True
+        if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not directory.parent.is_dir()):
+            return "blocked"
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} or (error.errno == errno.ENOENT and staging.exists()):
+            return "taken"  # ENOENT: the folder around it is just being replaced by another image's directory
+        raise
+    if _is_inside_unit(directory, run):  # which took the name of a folder that was still empty
+        directory.rename(staging)
+        return "blocked"
+    return "placed"
 
 
-def _replace(staging: Path, directory: Path, run: Path, record: dict[str, Any]) -> None:
-    """Put a new directory where an old one stands; what somebody else has laid into the old one moves along."""
-    old = run / f"{HIDDEN}{_host()}-{os.getpid()}-{token_hex(4)}-old"
-    directory.rename(old)
-    ours = {entry["name"] for entry in record["files"]} | {UNIT_FILE}
-    for path in old.iterdir():
-        if path.name not in ours and not (staging / path.name).exists():
-            path.rename(staging / path.name)
-    staging.rename(directory)
-    shutil.rmtree(old, ignore_errors=True)
+def _is_inside_unit(directory: Path, run: Path) -> bool:
+    return any((parent / UNIT_FILE).exists() for parent in directory.parents if parent != run and parent.is_relative_to(run))
 
 
-def _put_back(leftover: Path, run: Path, record: dict[str, Any]) -> bool:
-    """Give a finished directory its name again, unless its input has another one by now."""
+def _settle(old: Path, run: Path) -> None:
+    """Remove a directory that was moved aside, if its input has another one by now; else put it back."""
+    record = read_unit(old)
+    if record is None:
+        return
     source = record["source"]
     file = ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
-    others = [read_unit(directory) for directory in _candidates(run, file)]
-    if any(other and other["source"]["path"] == file.path for other in others):
-        return False
-    return _place(leftover, run / file.unit, run, file, force=False)
+    with suppress(FileNotFoundError):  # another process does the same
+        for directory in _candidates(run, file):
+            successor = read_unit(directory)
+            if successor is not None and successor["source"]["path"] == file.path:
+                _hand_down(old, directory, record)
+                return
+        any(_rename(old, directory, run) == "placed" for directory in _candidates(run, file))
+
+
+def _hand_down(old: Path, directory: Path, record: dict[str, Any]) -> None:
+    """Move what somebody else has laid into a directory to its successor, and remove the rest."""
+    ours = {entry["name"] for entry in record["files"]} | {UNIT_FILE}
+    for path in old.iterdir():
+        if path.name not in ours:
+            taken = os.path.lexists(directory / path.name)
+            path.rename(directory / (f"{path.name}~{token_hex(4)}" if taken else path.name))
+    waste = _hidden(old.parent)
+    old.rename(waste)  # half of it must never be put back
+    shutil.rmtree(waste, ignore_errors=True)
 
 
 def _entry(path: Path, staging: Path) -> dict[str, Any]:
     return {"name": str(path.relative_to(staging)), "size": path.stat().st_size, "sha256": digest(path)}
+
+
+def _hidden(parent: Path, ending: str = "") -> Path:
+    return parent / f"{HIDDEN}{_host()}-{os.getpid()}-{token_hex(4)}{ending}"
 
 
 def _host() -> str:

@@ -246,11 +246,21 @@ class TestStreams:
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
         assert lines(result.stdout) == ["alexnet", "alexnet"]
 
-    @pytest.mark.parametrize("redirection", ["| head -1", ">&-", "2>&-", "> /dev/full 2>/dev/null || true"])
-    def test_nobody_listens(self, tmp_path, redirection):
-        script = f"{sys.executable} -m fmapviz models {redirection}"
+    @pytest.mark.parametrize(
+        ("redirection", "code", "error"),
+        [
+            ("| head -1", 0, b""),
+            (">&-", 0, b""),
+            ("2>&-", 0, b""),
+            (">/dev/full", 5, b"error: cannot write to standard output"),
+        ],
+    )
+    def test_nobody_listens(self, tmp_path, redirection, code, error):
+        script = f"set -o pipefail; {sys.executable} -m fmapviz models {redirection}"
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
-        assert b"Traceback" not in result.stderr
+        assert result.returncode == code
+        assert result.stderr.partition(b":")[0] == error.partition(b":")[0]
+        assert error in result.stderr
 
     def test_odd_names_in_a_poor_terminal(self, fmapviz, tmp_path):
         name = "ä\x1b[31m\n\u202e.png"

@@ -107,9 +107,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer images and rounds")
     quick = parser.parse_args().quick
     warnings.simplefilter("ignore")
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, milliseconds per image"
-    )
+    print(f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}; milliseconds per image")
     print(f"{'model':20}{'n':>5}{'tutorial':>10}{'forward':>10}{'TensorBoard':>13}{'PNG':>8}{'faster':>14}{'forward':>13}")
     for name, images in (("alexnet", 64), ("vgg16", 32), ("resnet50", 64), ("mobilenet_v3_large", 64)):
         compare(name, images // 4 if quick else images, 1 if quick else 3)
