@@ -102,10 +102,10 @@ def digest_of(path: Path) -> str:
 
 
 def digest_of_state(state: StateDict) -> str:
-    """Give the SHA-256 of the names and bytes of a state dict, hexadecimal."""
+    """Give the SHA-256 of the names, kinds, shapes and bytes of a state dict, hexadecimal."""
     digest = hashlib.sha256()
     for key, values in state.items():
-        digest.update(key.encode())
+        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode())
         digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -122,8 +122,6 @@ def _read_pickle(path: Path) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about formats of long ago
             return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise WeightsError(f"cannot read {quote(path)}: {error.strerror or error}") from error
     except Exception as error:  # UnpicklingError, RuntimeError, EOFError, KeyError, ...: the file is foreign
         text = str(error)
         if "TorchScript" in text:
@@ -136,7 +134,8 @@ def _read_pickle(path: Path) -> object:
                 f"refused: {quote(path)} holds Python objects ({printable(culprit[1])}), which would run code when loaded",
                 hint="save only the weights, with torch.save(model.state_dict(), path)",
             ) from error
-        raise WeightsError(f"cannot read {quote(path)}: torch.save wrote no such file", hint=_DAMAGED) from error
+        reason = error.strerror if isinstance(error, OSError) else "torch.save wrote no such file"
+        raise WeightsError(f"cannot read {quote(path)}: {reason}", hint=_DAMAGED) from error
 
 
 def _state_dict_in(content: object) -> StateDict | None:

@@ -14,7 +14,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 from torch import hub
 
-from fmapviz.errors import WeightsError, quote
+from fmapviz.errors import WeightsError, printable, quote
 
 # An unreachable server must be known within ten seconds of the command, importing torch included.
 PATIENCE_SECONDS = 5.0
@@ -34,7 +34,10 @@ def fetch(url: str) -> Path:
     Raises:
         WeightsError: Not in the cache and not to be had, or not what its name promises.
     """
-    parts = urlparse(url)
+    try:
+        parts = urlparse(url)
+    except ValueError as error:
+        raise WeightsError(f"no such URL: {quote(url)}: {error}") from error
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     name = Path(parts.path).name
@@ -51,7 +54,7 @@ def fetch(url: str) -> Path:
     if reason is None:
         return cached
     raise WeightsError(
-        f"cannot download {quote(url)}: {reason}",
+        f"cannot download {quote(url)}: {printable(reason.strip())}",
         hint=f"put the file at {quote(cached)}, or give --weights FILE, or --weights random",
     )
 
@@ -88,7 +91,7 @@ def _download(url: str, cached: Path) -> str | None:
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         hub.download_url_to_file(url, str(cached), _promised_digest(cached.name), progress=sys.stderr.isatty())
-    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: the hash is another one
+    except (OSError, ValueError, HTTPException, RuntimeError) as error:  # RuntimeError: the hash is another one
         return str(error) or type(error).__name__
     return None
 

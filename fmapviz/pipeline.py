@@ -163,12 +163,10 @@ def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Eve
                     note_failure(job.directory, event.failure)
                     if strict:
                         break
-        except OSError as error:
+        except OutputError as error:
             done = counts["done"] + counts["skipped"]
-            raise OutputError(
-                f"cannot write to {quote(error.filename or job.directory)}: {error.strerror or error}",
-                hint=f"{done} of {job.found} images are done; make room and run the same command again",
-            ) from error
+            error.hint = f"{done} of {job.found} images are done; make room and run the same command again"
+            raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found
     return RunSummary(

@@ -6,14 +6,16 @@ import errno
 import json
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.units import FORMAT, stage, sweep
+from fmapviz.units import FORMAT, seal, stage, sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from fmapviz.values import Failure, RunInfo
@@ -57,8 +59,9 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
     for candidate in names:
         directory = out / candidate
         if _make(directory, info) or _fingerprint(directory) == info.fingerprint:
-            sweep(out)
-            sweep(directory)
+            with writing_to(directory):
+                sweep(out)
+                sweep(directory)
             return directory
     raise RefusedError(
         f"{quote(directory)} {_description(directory)}",
@@ -67,13 +70,32 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
 
 
 def note_failure(run: Path, failure: Failure) -> None:
-    """Append one line to `failures.jsonl`, in one piece, so that many processes can."""
-    line = json.dumps({"time": round(time.time(), 3), **asdict(failure)}) + "\n"
-    file = os.open(run / FAILURES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    """Append one line to `failures.jsonl`, in one piece, so that many processes can.
+
+    Raises:
+        OutputError: The disk is full, say.
+    """
+    line = (json.dumps({"time": round(time.time(), 3), **asdict(failure)}) + "\n").encode("ascii")
+    with writing_to(run):
+        file = os.open(run / FAILURES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            if os.write(file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """Say of a failure to write what could not be written.
+
+    Raises:
+        OutputError: In place of an OSError.
+    """
     try:
-        os.write(file, line.encode("ascii"))
-    finally:
-        os.close(file)
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write to {quote(place)}: {error.strerror or error}") from error
 
 
 def _numbered(model: str) -> Any:
@@ -85,7 +107,7 @@ def _numbered(model: str) -> Any:
 
 def _make(directory: Path, info: RunInfo) -> bool:
     """Begin a run, and tell whether it was free to do so: the rename decides between many processes."""
-    if (directory / RUN_FILE).exists():
+    if os.path.lexists(directory / RUN_FILE):
         return False
     document = {
         "fmapviz": FORMAT,
@@ -93,15 +115,16 @@ def _make(directory: Path, info: RunInfo) -> bool:
         "settings": info.settings,
         "versions": dict(info.versions),
     }
-    try:
+    with writing_to(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         with stage(directory.parent) as staging:
-            (staging / RUN_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-            staging.rename(directory)
-    except OSError as error:
-        if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-            return False
-        raise OutputError(f"cannot write to {quote(directory)}: {error.strerror}") from error
+            (staging / RUN_FILE).write_bytes(seal(document))
+            try:
+                staging.rename(directory)
+            except OSError as error:
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                    return False
+                raise
     return True
 
 

@@ -15,7 +15,7 @@ import shutil
 import socket
 from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from fmapviz.errors import RefusedError, quote
 from fmapviz.inputs import path_hash
@@ -36,8 +36,8 @@ def find_done(run: Path, file: ImageFile) -> Path | None:
     """Give the finished directory of an input, if its size and time of modification are still the same."""
     for directory in _candidates(run, file):
         record = read_unit(directory)
-        if record is not None and record["source"]["path"] == file.path:
-            return directory if _same_source(record, file) else None
+        if _is_of(record, file):
+            return directory if _is_current(record, file) else None
     return None
 
 
@@ -82,15 +82,17 @@ def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *,
     files = [_entry(path, staging) for path in sorted(staging.iterdir())]
     document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": files}
     (staging / UNIT_FILE).write_bytes(seal(document))
+    unit: Path | None = None
     aside: list[Path] = []
     try:
-        for directory in _candidates(run, file):
-            if _place(staging, directory, run, file, force=force, aside=aside):
-                return directory
+        places = (name for name in _candidates(run, file) if _place(staging, name, run, file, force=force, aside=aside))
+        unit = next(places, None)
     finally:
         for old in aside:
-            _settle(old, run)
-    raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
+            _hand_down(old, unit) if unit else _put_back(old, run)
+    if unit is None:
+        raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
+    return unit
 
 
 def sweep(run: Path) -> None:
@@ -100,7 +102,7 @@ def sweep(run: Path) -> None:
         if not pid.isdecimal() or _alive(int(pid)):
             continue
         if leftover.name.endswith(ASIDE):
-            _settle(leftover, run)
+            _put_back(leftover, run)
         else:
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -135,21 +137,21 @@ def _candidates(run: Path, file: ImageFile) -> list[Path]:
     return [run / name for name in dict.fromkeys((file.unit, distinct, flat))]
 
 
-def _same_source(record: dict[str, Any], file: ImageFile) -> bool:
+def _is_of(record: dict[str, Any] | None, file: ImageFile) -> TypeGuard[dict[str, Any]]:
+    return record is not None and record["source"]["path"] == file.path
+
+
+def _is_current(record: dict[str, Any], file: ImageFile) -> bool:
     source = record["source"]
-    return bool((source["path"], source.get("size"), source.get("mtime_ns")) == (file.path, file.size, file.mtime_ns))
+    return bool((source.get("size"), source.get("mtime_ns")) == (file.size, file.mtime_ns))
 
 
 def _is_complete(record: Any) -> bool:
     # Any: whatever a JSON file may hold.
-    if (
-        not isinstance(record, dict)
-        or not isinstance(record.get("source"), dict)
-        or not isinstance(record.get("files"), list)
-    ):
+    source, files = (record.get("source"), record.get("files")) if isinstance(record, dict) else (None, None)
+    if not isinstance(source, dict) or not isinstance(files, list) or not isinstance(source.get("path"), str):
         return False
-    files_known = all(isinstance(entry, dict) and {"name", "size", "sha256"} <= entry.keys() for entry in record["files"])
-    return files_known and isinstance(record["source"].get("path"), str)
+    return all(isinstance(entry, dict) and {"name", "size", "sha256"} <= entry.keys() for entry in files)
 
 
 def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force: bool, aside: list[Path]) -> bool:
@@ -160,9 +162,9 @@ def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force:
     while (result := _rename(staging, directory, run)) == "taken":
         with suppress(FileNotFoundError):  # another process is just replacing it: once more
             record = _read_standing(directory)
-            if record is None or record["source"]["path"] != file.path:
+            if not _is_of(record, file):
                 return False  # another image's, or not ours
-            if _same_source(record, file) and (aside or not force):
+            if _is_current(record, file) and (aside or not force):
                 return True  # from another process, maybe just now
             old = _hidden(run, ASIDE)
             directory.rename(old)
@@ -212,32 +214,39 @@ def _is_inside_unit(directory: Path, run: Path) -> bool:
     return any((parent / UNIT_FILE).exists() for parent in directory.parents if parent != run and parent.is_relative_to(run))
 
 
-def _settle(old: Path, run: Path) -> None:
-    """Remove a directory that was moved aside, if its input has another one by now; else put it back."""
+def _hand_down(old: Path, successor: Path) -> None:
+    """Move what somebody else has laid into a directory to the one that replaces it, and remove the rest."""
+    record = read_unit(old)
+    if record is None:
+        return
+    ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
+    with suppress(FileNotFoundError):  # another process is at it as well, or replaces the successor: a sweep finds the rest
+        for path in old.iterdir():
+            if path.name not in ours:
+                taken = os.path.lexists(successor / path.name)
+                path.rename(successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
+        waste = _hidden(old.parent)
+        old.rename(waste)  # half of it must never be put back
+        shutil.rmtree(waste, ignore_errors=True)
+
+
+def _put_back(old: Path, run: Path) -> None:
+    """Give a directory that was moved aside its name again, unless its input has another one by now."""
     record = read_unit(old)
     if record is None:
         return
     source = record["source"]
     file = ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
-    with suppress(FileNotFoundError):  # another process does the same
-        for directory in _candidates(run, file):
-            successor = read_unit(directory)
-            if successor is not None and successor["source"]["path"] == file.path:
-                _hand_down(old, directory, record)
-                return
-        any(_rename(old, directory, run) == "placed" for directory in _candidates(run, file))
-
-
-def _hand_down(old: Path, directory: Path, record: dict[str, Any]) -> None:
-    """Move what somebody else has laid into a directory to its successor, and remove the rest."""
-    ours = {entry["name"] for entry in record["files"]} | {UNIT_FILE}
-    for path in old.iterdir():
-        if path.name not in ours:
-            taken = os.path.lexists(directory / path.name)
-            path.rename(directory / (f"{path.name}~{token_hex(4)}" if taken else path.name))
-    waste = _hidden(old.parent)
-    old.rename(waste)  # half of it must never be put back
-    shutil.rmtree(waste, ignore_errors=True)
+    candidates = _candidates(run, file)
+    successor = next((directory for directory in candidates if _is_of(read_unit(directory), file)), None)
+    if successor:
+        _hand_down(old, successor)
+        return
+    with suppress(FileNotFoundError):  # another process is at it as well
+        for directory in candidates:
+            result = _rename(old, directory, run)
+            if result == "placed" or (result == "taken" and _is_of(_read_standing(directory), file)):
+                break
 
 
 def _entry(path: Path, staging: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fmapviz.errors import InputError
 from fmapviz.images import read_image
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
+from fmapviz.runs import writing_to
 from fmapviz.units import commit, find_done, stage
 from fmapviz.values import Drawn, Failure, Image, ImageFile, Notice, Outcome
 
@@ -83,7 +84,7 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     """Do all of it, and tell of each input how it ended, in no certain order.
 
     Raises:
-        OSError: The output could not be written.
+        OutputError: The output could not be written.
     """
     writing: deque[Future[Outcome]] = deque()
     batch: list[_Prepared] = []
@@ -145,7 +146,7 @@ def _list(
         for item in found:
             job.found += 1
             _put(job, queue, pool.submit(_prepare, job, item))
-    except Exception as error:  # noqa: BLE001  it is raised again in the caller's thread
+    except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
         failed: _Arrival = Future()
         failed.set_exception(error)
         _put(job, queue, failed)
@@ -229,7 +230,7 @@ def _write(job: Job, prepared: _Prepared, drawn: Drawn, begun: float) -> Outcome
     """Encode and write one image's pictures, and commit its directory."""
     file, pictures = prepared.image.file, 0
     seen = as_seen(prepared.values, job.model.preparation)
-    with stage(job.directory) as staging:
+    with writing_to(job.directory), stage(job.directory) as staging:
         with ExitStack() as writers:
             writes = [writers.enter_context(open_writer(staging)) for open_writer in job.writers.values()]
             for picture in make_pictures(drawn, seen, file, job.info):

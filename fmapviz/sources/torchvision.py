@@ -74,11 +74,11 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
 
 def _own(name: str, weights: str, options: InputOptions) -> Model:
     path = fetch(weights) if re.match(r"(https?|file)://", weights) else Path(weights)
-    if not path.is_file() and not re.search(r"[./\\]", weights):
+    if not path.is_file() and (weights.startswith("random:") or not re.search(r"[./\\]", weights)):
         known = [entry.name for entry in _entries(name)]
         raise WeightsError(
             f"no such weights, and no such file: {quote(weights)}",
-            hint=suggest(weights.upper(), known) or f"{name} has {', '.join(known)}, default and random",
+            hint=suggest(weights.upper(), known) or f"{name} has {', '.join(known)}, default, random and random:SEED",
         )
     state, stripped = strip_prefixes(_modern_keys(read_state_dict(path)), _keys(name))
     kwargs = _heads_in(name, state)
