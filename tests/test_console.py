@@ -1,0 +1,125 @@
+"""What a person, a log file and a script are shown of a run."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from fmapviz import console as module
+from fmapviz.console import Console, say_json
+from fmapviz.errors import printable
+from fmapviz.values import Failure, Notice, Outcome, RunInfo, RunSummary, Started, Style
+
+INFO = RunInfo("alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png",), Style())
+STARTED = Started(Path("runs/alexnet"), INFO)
+DONE = Outcome("/a/x.png", "done", unit=Path("runs/alexnet/x.png"), notices=("first of 3 frames",), pictures=6, seconds=0.25)
+FAILED = Outcome(
+    "/a/\x1b.png", "failed", failure=Failure("/a/\x1b.png", "E_FORMAT", "no image: '/a/\x1b.png'", "look at it")
+)
+
+
+def summary(**changes):
+    fields = {
+        "directory": Path("runs/alexnet"), "found": 2, "done": 1, "skipped": 0, "failed": 1, "pictures": 6, "layers": 5,
+        "not_executed": ("aux1.conv", "aux2.conv"), "undrawn": {"fc": "a vector (1, 10)"}, "failures": (FAILED.failure,),
+        "seconds": 1.5,
+    }  # fmt: skip
+    return RunSummary(**{**fields, **changes})
+
+
+def story(console):
+    with console:
+        for event in (STARTED, Notice("twice the same"), DONE, FAILED):
+            console.tell(event)
+        console.finish(summary(), Path("my runs"))
+
+
+def test_words(capsys):
+    story(Console())
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["runs/alexnet", "tensorboard --logdir 'my runs'"]
+    assert err.splitlines() == [
+        "notice: twice the same",
+        "notice: /a/x.png: first of 3 frames",
+        r"error: no image: '/a/\x1b.png' [E_FORMAT]",
+        "hint: look at it",
+        "notice: not executed: 2 layers: aux1.conv, aux2.conv",
+        "notice: not drawn: fc: a vector (1, 10)",
+        "2 images: 1 done, 1 failed; 5 feature maps each, 6 pictures in 1.5 s",
+    ]
+
+
+def test_quiet_keeps_the_errors(capsys):
+    story(Console(verbosity=-1))
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["error", "hint"]
+
+
+def test_verbose_has_a_line_per_image(capsys):
+    story(Console(verbosity=1))
+    assert "done /a/x.png (6 pictures, 0.25 s)" in capsys.readouterr().err.splitlines()
+
+
+def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):
+    story(Console(json=True))
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["run", "notice", "image", "image", "summary"]
+    assert events[0]["weights"] == "random weights, seed 0"
+    assert events[2] == {
+        "event": "image", "path": "/a/x.png", "status": "done", "unit": "runs/alexnet/x.png",
+        "notices": ["first of 3 frames"], "pictures": 6, "seconds": 0.25,
+    }  # fmt: skip
+    assert (events[3]["code"], events[3]["path"]) == ("E_FORMAT", "/a/\x1b.png")
+    assert (events[4]["exit_code"], events[4]["tensorboard"]) == (3, "tensorboard --logdir 'my runs'")
+
+
+@pytest.mark.parametrize("odd", ["\udcff", "\n", "ä", "\u202e"])
+def test_json_is_ascii_and_keeps_odd_names(capsys, odd):
+    say_json({"path": odd})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert out.count("\n") == 1
+    assert json.loads(out)["path"] == odd
+
+
+def test_in_a_log_file_a_line_now_and_then_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(module, "LOG_INTERVAL_SECONDS", 0.0)
+    counted = threading.Event()
+
+    def count():
+        counted.set()
+        return 10
+
+    console = Console(count=count)
+    console.tell(STARTED)
+    assert counted.wait(10)
+    while console._total is None:
+        counted.wait(0.01)
+    console.tell(DONE)
+    err = capsys.readouterr().err
+    assert re.search(r"^progress: 1 of 10 images, [\d.]+ images/s, about \d+ s left$", err, flags=re.MULTILINE)
+    assert "\r" not in err
+
+
+def test_in_a_log_file_it_is_silent_before_thirty_seconds(capsys):
+    console = Console()
+    for event in (STARTED, *[DONE] * 5):
+        console.tell(event)
+    assert "progress" not in capsys.readouterr().err
+    assert module.LOG_INTERVAL_SECONDS == 30
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"), [((1, 0, 0), 0), ((0, 1, 0), 0), ((1, 0, 1), 3), ((0, 1, 1), 3), ((0, 0, 2), 4)]
+)
+def test_the_exit_code_is_the_truth(counts, code):
+    done, skipped, failed = counts
+    assert summary(found=sum(counts), done=done, skipped=skipped, failed=failed).exit_code == code
+
+
+def test_printable_keeps_what_can_be_read():
+    assert printable("grün 図.png") == "grün 図.png"
+    assert printable("a\tb\x7f\u2066") == r"a\tb\x7f\u2066"
