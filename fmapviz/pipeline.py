@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
 import time
 from collections import Counter
 from contextlib import closing, contextmanager
@@ -209,23 +211,29 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
         name=type(module).__name__.lower(),
         module=module,
         weights="weights as given",
-        sha256=digest_of_state(module.state_dict()),
+        sha256=_digest(module),
         preparation=standard(options),
         forward=nn.Module.__call__,
     )
 
 
+def _digest(module: nn.Module) -> str:
+    """Tell networks apart by their weights and by what they are made of: a stride or an activation is no weight."""
+    structure = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # a function's address is another one every time
+    return hashlib.sha256(f"{digest_of_state(module.state_dict())} {structure}".encode()).hexdigest()
+
+
 def _device(name: str, given: nn.Module | None) -> torch.device:
     if name == "auto":
-        own = next(given.parameters(), None) if given else None
-        if own is not None:
-            return own.device
+        home = _home(given) if given else None
+        if home is not None:
+            return home
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).cpu()  # the meta device gives nothing back
     except Exception as error:  # RuntimeError, AssertionError, ...: each backend has its own way to be absent
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RequestError(
@@ -237,13 +245,19 @@ def _device(name: str, given: nn.Module | None) -> torch.device:
 @contextmanager
 def _moved(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Have a module on another device for a while."""
-    own = next(module.parameters(), None)
-    module.to(device)
+    home = _home(module)
+    if home is None or home == device:
+        yield
+        return
     try:
+        module.to(device)
         yield
     finally:
-        if own is not None and own.device.type == "cpu":
-            module.to("cpu")
+        module.to(home)
+
+
+def _home(module: nn.Module) -> torch.device | None:
+    return next((values.device for values in chain(module.parameters(), module.buffers())), None)
 
 
 def _versions() -> dict[str, str]:

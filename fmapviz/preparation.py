@@ -194,6 +194,6 @@ def _of_bearable_shape(picture: PillowImage.Image, resize_size: list[int], *, cr
             f"a strip of {picture.width} x {picture.height} pixels becomes too long when resized",
             hint="--fit squash, pad or crop",
         )
-    keep = 8 * short
+    keep = 8 * short + long % 2  # even or odd as the whole: the middle stays the middle
     left, top = (max(0, (side - keep) // 2) for side in picture.size)
     return picture.crop((left, top, min(picture.width, left + keep), min(picture.height, top + keep)))

@@ -220,7 +220,7 @@ def _hand_down(old: Path, successor: Path) -> None:
     if record is None:
         return
     ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
-    with suppress(FileNotFoundError):  # another process is at it as well, or replaces the successor: a sweep finds the rest
+    with suppress(OSError):  # another process is at it as well, or replaces the successor: a sweep finds what is left
         for path in old.iterdir():
             if path.name not in ours:
                 taken = os.path.lexists(successor / path.name)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fmapviz.errors import RequestError, quote
@@ -70,7 +70,7 @@ class Style:
         """The two values of `fixed:LO,HI`, else None."""
         number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
         match = re.fullmatch(rf"fixed:{number},{number}", self.norm)
-        if not match or float(match[1]) >= float(match[2]):
+        if not match or not -inf < float(match[1]) < float(match[2]) < inf:  # 1e999 is infinite
             return None
         return float(match[1]), float(match[2])
 

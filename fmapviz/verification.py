@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.errors import RequestError, quote
 from fmapviz.runs import FAILURES_FILE, RUN_FILE, read_run
-from fmapviz.units import HIDDEN, UNIT_FILE, digest, read_unit
+from fmapviz.units import HIDDEN, UNIT_FILE, digest, is_sealed, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,28 +61,43 @@ def verify(directory: Path) -> Iterator[Verified]:
 
 
 def _places(top: Path) -> Iterator[Verified]:
-    for here, folders, files in os.walk(top):
+    refusals: list[OSError] = []
+    for here, folders, files in os.walk(top, onerror=refusals.append):
         place = Path(here)
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
-        if RUN_FILE in files and read_run(place) is None:
-            yield Verified(place, 1, (Problem(place / RUN_FILE, "damaged"),))
+        if RUN_FILE in files:
+            yield Verified(place, 1, _verify_run(place, set(files)))
         elif UNIT_FILE in files:
             yield _verify_unit(place, {*files, *folders})
             folders.clear()
-        elif RUN_FILE in files:
-            yield Verified(place, 1, _strangers(place, set(files) - {RUN_FILE, FAILURES_FILE}))
         elif _inside_run(place, top) and files:
             yield Verified(place, 0, _strangers(place, set(files)))
+    for refusal in refusals:
+        if Path(refusal.filename) != top:
+            yield Verified(Path(refusal.filename), 0, (Problem(Path(refusal.filename), str(refusal.strerror)),))
+
+
+def _verify_run(place: Path, present: set[str]) -> tuple[Problem, ...]:
+    strangers = present - {RUN_FILE, FAILURES_FILE} if read_run(place) else set()
+    return _verify_record(place / RUN_FILE) + _strangers(place, strangers)
 
 
 def _verify_unit(place: Path, present: set[str]) -> Verified:
     record = read_unit(place)
     if record is None:
-        return Verified(place, 0, (Problem(place / UNIT_FILE, "damaged"),))
+        return Verified(place, 0, _verify_record(place / UNIT_FILE))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
     damaged = (Problem(place / name, fault) for name, entry in claimed.items() if (fault := _fault(place / name, entry)))
     strangers = _strangers(place, present - claimed.keys() - {UNIT_FILE})
-    return Verified(place, len(claimed), (*damaged, *strangers))
+    return Verified(place, len(claimed), (*_verify_record(place / UNIT_FILE), *damaged, *strangers))
+
+
+def _verify_record(record: Path) -> tuple[Problem, ...]:
+    """Compare a record with its own checksum."""
+    try:
+        return () if is_sealed(record.read_bytes()) else (Problem(record, "damaged"),)
+    except OSError as error:
+        return (Problem(record, str(error.strerror)),)
 
 
 def _fault(path: Path, entry: dict[str, Any]) -> str | None:

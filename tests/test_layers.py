@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torchvision
+from tiny_models import Backwards, Recursive, Twins, images, overwritten
+from torch import nn
+
+from fmapviz.errors import RequestError
+from fmapviz.layers import default_types, find_layers, is_type, select_layers, unwrap
+
+
+def names(layers):
+    return [layer.name for layer in layers]
+
+
+def chosen(model, **options):
+    return names(select_layers(find_layers(model), **options))
+
+
+class MyConv(nn.Conv2d):
+    """A subclass, such as weight standardisation needs."""
+
+
+# --- finding
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "densenet121", "googlenet", "mobilenet_v3_small", "swin_t"])
+def test_every_module_is_found_once_under_the_name_torch_gives_it(name):
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+        network = torchvision.models.get_model(name)
+    found = [(layer.name, layer.module, layer.type) for layer in find_layers(network)]
+    assert found == [(path, module, type(module).__name__) for path, module in network.named_modules() if path]
+    assert not any(layer.aliases for layer in find_layers(network))
+
+
+def test_the_network_itself_is_no_layer_of_its_own():
+    assert find_layers(nn.Conv2d(3, 4, 3)) == []
+
+
+def test_a_module_under_two_names_is_found_once_and_its_other_names_are_mentioned():
+    network = Twins()
+    found = {layer.name: layer for layer in find_layers(network)}
+    assert list(found) == ["query", "query.0", "query.1"]
+    assert found["query"].aliases == ("key",)
+    assert found["query.1"].aliases == ("key.1",)
+    assert set(found["query.0"].aliases) == {"key.0", "stem"}
+    for layer in found.values():
+        assert all(network.get_submodule(alias) is layer.module for alias in layer.aliases)
+
+
+def test_a_network_that_contains_itself_is_walked_once():
+    found = {layer.name: layer.aliases for layer in find_layers(Recursive())}
+    assert list(found) == ["conv", "child"]
+
+
+def test_many_modules_that_all_know_each_other_are_walked_once():
+    network = nn.ModuleList(nn.Module() for _ in range(12))  # 12! paths
+    for module in network:
+        for number, other in enumerate(network):
+            module.add_module(f"to{number}", other)
+    assert len(find_layers(network)) == 12
+
+
+# --- choosing by type
+
+
+def test_without_a_type_all_conv2d_layers_are_chosen_in_the_order_of_definition():
+    assert chosen(Backwards()) == ["last", "never", "middle", "first"]
+
+
+def test_a_type_is_matched_through_base_classes():
+    network = nn.Sequential(MyConv(3, 4, 3), nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.ReLU())
+    assert chosen(network) == ["0", "1"]
+    assert chosen(network, types=["MyConv"]) == ["0"]
+    assert chosen(network, types=["ConvTranspose2d"]) == ["2"]
+    assert chosen(network, types=["_ConvNd"]) == ["0", "1", "2"]
+    assert chosen(network, types=["ReLU", "MyConv"]) == ["0", "3"]
+    assert chosen(network, types=["Module"]) == ["0", "1", "2", "3"]
+
+
+def test_a_parametrized_convolution_is_a_convolution():
+    network = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)))
+    assert "0" in chosen(network)
+
+
+def test_a_quantized_convolution_is_a_convolution_though_it_is_not_torchs():
+    with warnings.catch_warnings(action="ignore"):  # announces its own end
+        from torch.ao.nn import quantized
+
+        network = nn.Sequential(quantized.Conv2d(3, 4, 3))
+    assert not isinstance(network[0], nn.Conv2d)
+    assert chosen(network) == ["0"]
+
+
+def test_conv3d_is_chosen_only_where_there_is_no_conv2d():
+    clips = nn.Sequential(nn.Conv3d(3, 4, 3), nn.ReLU())
+    assert default_types(find_layers(clips)) == ("Conv3d",)
+    assert chosen(clips) == ["0"]
+    assert chosen(nn.Sequential(*clips, nn.Conv2d(4, 4, 3))) == ["2"]
+    assert default_types(find_layers(nn.Sequential(nn.Linear(3, 4)))) == ("Conv2d",)
+
+
+def test_a_type_is_a_whole_class_name():
+    (layer,) = find_layers(nn.Sequential(nn.Conv2d(3, 4, 3)))
+    assert is_type(layer, "Conv2d")
+    assert not is_type(layer, "Conv")
+    assert not is_type(layer, "conv2d")
+
+
+@pytest.mark.parametrize(
+    ("types", "hint"), [(["Conv2D"], "did you mean 'Conv2d'?"), (["Transformer"], "there are: Conv2d, ReLU")]
+)
+def test_a_type_that_does_not_occur_is_refused_with_those_that_do(types, hint):
+    with pytest.raises(RequestError, match=f"'{types[0]}'") as caught:
+        chosen(overwritten(), types=types)
+    assert caught.value.hint == hint
+
+
+def test_each_of_several_types_must_occur():
+    with pytest.raises(RequestError, match="'Linear'"):
+        chosen(overwritten(), types=["Conv2d", "Linear"])
+
+
+def test_a_network_without_any_layer_is_refused_with_a_whole_sentence():
+    with pytest.raises(RequestError, match="'Conv2d'") as caught:
+        chosen(nn.Conv2d(3, 4, 3))
+    assert caught.value.hint == "there are: none inside it"
+
+
+# --- choosing by name
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": ["layer1.*"]}, ["layer1.0.conv1", "layer1.0.conv2", "layer1.1.conv1", "layer1.1.conv2"]),
+        ({"include": ["layer1.0.conv1"]}, ["layer1.0.conv1"]),
+        ({"include": ["*.downsample.0"]}, ["layer2.0.downsample.0", "layer3.0.downsample.0", "layer4.0.downsample.0"]),
+        ({"include": ["layer[34].0.conv?"], "exclude": ["*.conv2"]}, ["layer3.0.conv1", "layer4.0.conv1"]),
+        ({"include": ["layer4.0.conv2", "conv1"]}, ["conv1", "layer4.0.conv2"]),
+        ({"exclude": ["layer*"]}, ["conv1"]),
+        ({"include": ["layer1*"], "types": ["BasicBlock"]}, ["layer1.0", "layer1.1"]),
+    ],
+)
+def test_globs_span_dots_and_the_order_is_the_networks(options, expected):
+    with torch.device("meta"):
+        assert chosen(torchvision.models.resnet18(), **options) == expected
+
+
+def test_a_glob_is_case_sensitive_and_matches_whole_names():
+    network = nn.Sequential()
+    for name in ("conv", "Conv", "conv1"):
+        network.add_module(name, nn.Conv2d(3, 3, 3))
+    assert chosen(network, include=["conv"]) == ["conv"]
+    assert chosen(network, include=["C*"]) == ["Conv"]
+
+
+@pytest.mark.parametrize("glob", ["stem", "key.0", "key.*"])
+def test_a_layer_is_also_found_by_its_other_names(glob):
+    assert chosen(Twins(), include=[glob]) == ["query.0"]
+
+
+def test_a_layer_is_also_left_out_by_its_other_names():
+    with pytest.raises(RequestError, match="no layer is left"):
+        chosen(Twins(), exclude=["stem"])
+
+
+def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
+    with torch.device("meta"), pytest.raises(RequestError, match=r"no layer matches 'layer1\.0\.conv3'") as caught:
+        chosen(torchvision.models.resnet18(), include=["conv1", "layer1.0.conv3"])
+    assert "layer1.0.conv2" in caught.value.hint
+
+
+def test_a_glob_that_fits_layers_of_another_type_says_so():
+    with pytest.raises(RequestError, match="no Conv2d among the layers that match '1'") as caught:
+        chosen(overwritten(), include=["1"])
+    assert caught.value.hint.endswith("--types ReLU")
+
+
+def test_leaving_nothing_is_refused():
+    with pytest.raises(RequestError, match="no layer is left"):
+        chosen(overwritten(), exclude=["*"])
+
+
+# --- wrappers
+
+
+def test_wrappers_are_taken_off_however_many_there_are():
+    network = overwritten()
+    assert unwrap(network) is network
+    assert unwrap(nn.DataParallel(network)) is network
+    assert unwrap(torch.compile(network, backend="eager")) is network
+    assert unwrap(torch.compile(nn.DataParallel(torch.compile(network, backend="eager")), backend="eager")) is network
+
+
+def test_a_network_with_a_part_called_module_is_not_a_wrapper():
+    network = nn.Module()
+    network.module = nn.Conv2d(3, 4, 3)
+    assert unwrap(network) is network
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda network: torch.jit.trace(network, images())])
+def test_a_scripted_model_is_refused(make):
+    with warnings.catch_warnings(action="ignore"):  # announces its own end
+        scripted = make(overwritten())
+    for wrapped in (scripted, nn.DataParallel(scripted)):
+        with pytest.raises(RequestError, match="hooks see Python modules only") as caught:
+            unwrap(wrapped)
+        assert caught.value.hint == "give the nn.Module it was made from"
+
+
+def test_an_exported_model_is_refused():
+    with warnings.catch_warnings(action="ignore"):
+        exported = torch.export.export(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (images(),))
+    with pytest.raises(RequestError, match="ExportedProgram: hooks see Python modules only"):
+        unwrap(exported)
+    with pytest.raises(RequestError, match="no layer of this type in the model: 'Conv2d'"):
+        chosen(unwrap(exported.module()))  # its convolutions are calls of functions
+
+
+@pytest.mark.parametrize("thing", ["alexnet", {"weight": torch.zeros(1)}, nn.Conv2d, None])
+def test_what_is_no_module_is_refused(thing):
+    with pytest.raises(RequestError, match=r"^not an nn\.Module: "):
+        unwrap(thing)

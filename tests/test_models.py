@@ -1,0 +1,149 @@
+"""Models by name: which there are, and what is made of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import models
+
+from fmapviz.errors import RequestError
+from fmapviz.models import check_name, known_names, load_model, outline_model
+from fmapviz.values import InputOptions
+
+SMALL = InputOptions(size=(64, 64))
+
+
+def test_the_kept_list_is_torchvisions():
+    assert known_names() == sorted(models.list_models())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("alexnet", ["alexnet"]),
+        ("vgg1*_bn", ["vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"]),
+        ("vgg11", ["vgg11", "vgg11_bn"]),
+        ("raft", ["raft_large", "raft_small"]),
+        ("raft_?????", ["raft_large", "raft_small"]),
+        ("resnet[15]*", ["resnet101", "resnet152", "resnet18", "resnet50"]),
+        ("ALEXNET", []),
+        ("alexnet ", []),
+        ("[", []),
+    ],
+)
+def test_names_are_found_by_a_part_or_a_glob(pattern, names):
+    assert known_names(pattern) == names
+
+
+def test_every_pattern_of_everything():
+    assert known_names("*") == known_names("") == known_names()
+
+
+@pytest.mark.parametrize(
+    ("spec", "nearest"),
+    [
+        ("alexnt", "did you mean 'alexnet'"),
+        ("resnet999", "resnet"),
+        ("ResNet50", "'resnet50'"),
+        ("vit-b-16", "'vit_b_16'"),
+        ("torchvision:alexnt", "`fmapviz models`"),
+        ("nowhere:alexnet", "'alexnet'"),
+        ("", "`fmapviz models` lists what there is"),
+        ("../alexnet", "'alexnet'"),
+        ("zzzzzz\x1b[31m", "`fmapviz models` lists what there is"),
+    ],
+)
+def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):
+    for look_up in (check_name, load_model, outline_model):
+        with pytest.raises(RequestError) as caught:
+            look_up(spec)
+        assert str(caught.value).startswith("no such model: '")
+        assert str(caught.value).isprintable()
+        assert nearest in caught.value.hint
+
+
+def test_names_are_checked_without_torch():
+    code = """
+import sys
+from fmapviz import errors, models, registry, values
+assert len(models.known_names("vgg1*")) == 8
+models.check_name("alexnet")
+try:
+    models.check_name("alexnt")
+except errors.RequestError:
+    assert not {"torch", "torchvision", "numpy", "PIL"} & sys.modules.keys()
+    raise SystemExit(0)
+raise SystemExit(1)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_name_can_say_where_it_comes_from():
+    check_name("torchvision:squeezenet1_1")
+    model = load_model("torchvision:squeezenet1_1", weights="random", options=SMALL)
+    assert model.name == "squeezenet1_1"
+    assert model.label == "squeezenet1_1 (random weights, seed 0)"
+
+
+def test_loading_and_outlining_leave_the_random_numbers_alone():
+    before = torch.get_rng_state()
+    for name in ("squeezenet1_1", "vit_b_32", "raft_small"):
+        outline_model(name)
+    load_model("squeezenet1_1", weights="random:5")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# One of each kind, with what it is given and what is said about it.
+KINDS = {
+    "squeezenet1_1": ((1, 3, 64, 64), True, ""),
+    "quantized_shufflenet_v2_x0_5": ((2, 3, 64, 64), True, ""),
+    "lraspp_mobilenet_v3_large": ((2, 3, 64, 64), True, ""),
+    "ssdlite320_mobilenet_v3_large": ((2, 3, 64, 64), False, ""),
+    "raft_small": ((1, 3, 128, 128), False, "an optical flow model takes two frames: the picture is given as both"),
+    "r3d_18": ((1, 3, 16, 64, 64), True, "a video model takes a clip: the picture is repeated for 16 frames"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_model_is_fed_in_its_own_form(name):
+    shape, batches, notice = KINDS[name]
+    noise = Image.effect_noise((90, 70), 80).convert("RGB")
+    model = load_model(name, weights="random", options=InputOptions(size=shape[-2:]))
+    prepared = model.preparation.apply(noise)
+    assert prepared.shape == shape[1:]
+    assert prepared.dtype == torch.float32
+    with torch.no_grad():
+        output = model.forward(model.module, torch.stack([prepared] * shape[0]))
+    assert output is not None
+    assert model.batches == batches
+    assert model.notices == ((notice,) if notice else ())
+    assert not any(module.training for module in model.module.modules())
+
+
+def test_an_outline_has_the_shapes_and_no_numbers():
+    outline = outline_model("squeezenet1_1")
+    whole = models.get_model("squeezenet1_1", weights=None)
+    assert {key: values.shape for key, values in outline.module.state_dict().items()} == {
+        key: values.shape for key, values in whole.state_dict().items()
+    }
+    assert all(values.is_meta for values in outline.module.state_dict().values())
+    assert (outline.weights, outline.sha256) == ("no weights", None)
+
+
+@pytest.mark.parametrize("load", [outline_model, lambda name, options: load_model(name, weights="random", options=options)])
+def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):
+    model = load("vit_b_32", options=SMALL)
+    assert model.module.image_size == 64
+    assert model.module.encoder.pos_embedding.shape[1] == 1 + (64 // 32) ** 2
+    assert load("vit_b_32", options=InputOptions()).module.image_size == 224
+    for size in ((64, 96), (70, 70), (31, 31)):
+        with pytest.raises(RequestError, match=f"vit_b_32 takes squares with a multiple of 32 pixels a side: '{size[0]}x"):
+            load("vit_b_32", options=InputOptions(size=size))
+
+
+def test_the_largest_vision_transformer_is_built_for_its_best_weights():
+    assert outline_model("vit_h_14").module.image_size == models.ViT_H_14_Weights.DEFAULT.transforms().crop_size[0]

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import torchvision
+from tiny_models import Pair
+from torch import nn
+from torchvision.models.convnext import CNBlock, CNBlockConfig
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.maxvit import MaxVit
+from torchvision.models.swin_transformer import SwinTransformer, SwinTransformerBlock
+from torchvision.models.video.swin_transformer import SwinTransformer3d
+
+from fmapviz.shapes import NotAMapError, as_maps, is_channels_last, tensors
+
+A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
+
+
+@dataclass
+class Detections:
+    boxes: torch.Tensor
+    masks: list[torch.Tensor]
+    note: str = "none"
+    extra: object = field(default=None, repr=False)
+
+
+class Opaque:
+    """Neither a tensor nor a container of any."""
+
+
+def outputs_of(model, kind, *inputs):
+    """Run a model and keep what its modules of some class returned, with the modules."""
+    kept = []
+
+    def keep(module, _args, output):
+        kept.append((module, output.clone()))
+
+    hooks = [module.register_forward_hook(keep) for module in model.modules() if isinstance(module, kind)]
+    with torch.no_grad():
+        model.eval()(*inputs)
+    for hook in hooks:
+        hook.remove()
+    assert kept
+    return kept
+
+
+def shape_of(values, module):
+    (maps,) = as_maps(values, module).values()
+    return tuple(maps.shape)
+
+
+def reason(values, module=None):
+    with pytest.raises(NotAMapError) as caught:
+        as_maps(values, module or nn.Identity())
+    return str(caught.value)
+
+
+# --- finding the tensors in an output
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (A, {"": A}),
+        (nn.Parameter(A), {"": A}),
+        ((A, B), {"[0]": A, "[1]": B}),
+        ([A, None, B], {"[0]": A, "[2]": B}),
+        ({"out": A, "aux": B}, {"['out']": A, "['aux']": B}),
+        ({0: A, "pool": B}, {"[0]": A, "['pool']": B}),
+        (OrderedDict(b=A, a=B), {"['b']": A, "['a']": B}),
+        (Pair(large=A, small=B), {"[0]": A, "[1]": B}),
+        (Detections(A, [B, C]), {".boxes": A, ".masks[0]": B, ".masks[1]": C}),
+        ((A, (B, [C])), {"[0]": A, "[1][0]": B, "[1][1][0]": C}),
+        ({"levels": [{"x": A}, Detections(B, [])]}, {"['levels'][0]['x']": A, "['levels'][1].boxes": B}),
+        (([A], {}), {"[0][0]": A}),
+        (ImageList(A, [(1, 1)]), {".tensors": A}),
+    ],
+)
+def test_tensors_are_found_with_the_path_to_each_in_order(output, expected):
+    found = list(tensors(output))
+    assert [part for part, _ in found] == list(expected)
+    for part, values in found:
+        assert values is expected[part] or values.data_ptr() == expected[part].data_ptr()
+
+
+@pytest.mark.parametrize("output", [None, 3, 1.5, "text", b"bytes", (), {}, [None, ()], Opaque(), {1, 2}])
+def test_where_there_is_no_tensor_none_is_found(output):
+    assert list(tensors(output)) == []
+
+
+# --- maps as convolutions return them
+
+
+@pytest.mark.parametrize("module", [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Sequential()])
+@pytest.mark.parametrize("size", [(8, 5, 5), (8, 5, 7), (7, 7, 7), (8, 1, 1), (1, 4, 4), (8, 1, 9)])
+def test_channels_first_maps_are_given_back_as_they_are(module, size):
+    values = torch.randn(2, *size)
+    assert as_maps(values, module)[""] is values
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv2d(3, 9, 3),
+        nn.ConvTranspose2d(3, 9, 3),
+        nn.BatchNorm2d(9),
+        nn.InstanceNorm2d(9),
+        nn.GroupNorm(3, 9),
+        nn.MaxPool2d(2),
+        nn.AvgPool2d(2),
+        nn.AdaptiveAvgPool2d(9),
+        nn.AdaptiveMaxPool2d(9),
+        nn.Upsample(9),
+        nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU()),
+        torchvision.models.resnet.BasicBlock(9, 9),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_nine_channels_nine_pixels_high_are_not_taken_for_channels_last(module):
+    values = torch.randn(2, 9, 9, 4)
+    assert as_maps(values, module)[""] is values
+
+
+def test_memory_format_is_no_matter():
+    values = torch.randn(2, 8, 5, 6).contiguous(memory_format=torch.channels_last)
+    assert as_maps(values, nn.Conv2d(3, 8, 3))[""] is values
+
+
+# --- channels last
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 6), nn.LayerNorm(6)])
+@pytest.mark.parametrize("size", [(5, 5), (5, 7), (6, 6), (1, 1)])
+def test_linear_and_layer_norm_work_on_the_last_axis(module, size):
+    values = torch.randn(2, *size, 6)
+    maps = as_maps(values, module)[""]
+    assert maps.shape == (2, 6, *size)
+    for channel in range(6):
+        assert torch.equal(maps[:, channel], values[..., channel])
+
+
+def test_a_layer_norm_over_all_axes_says_nothing_about_their_order():
+    values = torch.randn(2, 8, 5, 5)
+    assert as_maps(values, nn.LayerNorm([8, 5, 5]))[""] is values
+
+
+@pytest.mark.parametrize("size", [(64, 64), (64, 96)], ids=["square", "oblong"])
+def test_every_part_of_a_swin_transformer_is_read_channels_last(size):
+    torch.manual_seed(0)
+    network = SwinTransformer([4, 4], 12, [1, 1], [2, 2], [4, 4])
+    grids = {(size[0] // 4, size[1] // 4), (size[0] // 8, size[1] // 8)}
+    for module, values in outputs_of(network.features, SwinTransformerBlock | nn.LayerNorm, torch.randn(1, 3, *size)):
+        assert tuple(values.shape[1:3]) in grids
+        assert torch.equal(as_maps(values, module)[""], values.permute(0, 3, 1, 2))
+
+
+def test_swins_activations_are_told_by_their_square():
+    torch.manual_seed(0)
+    network = SwinTransformer([4, 4], 12, [1, 1], [2, 2], [4, 4])
+    for module, values in outputs_of(network.features, nn.GELU | nn.Dropout, torch.randn(1, 3, 64, 64)):
+        if values.ndim == 4:
+            assert torch.equal(as_maps(values, module)[""], values.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (32, 48)], ids=["square", "oblong"])
+def test_convnext_is_read_channels_first_outside_its_blocks(size):
+    torch.manual_seed(0)
+    network = torchvision.models.ConvNeXt([CNBlockConfig(24, None, 2)], num_classes=2).features
+    norm = torchvision.models.convnext.LayerNorm2d
+    for module, values in outputs_of(network, CNBlock | norm | nn.Conv2d, torch.randn(1, 3, *size)):
+        assert values.shape[1] == 24
+        assert as_maps(values, module)[""] is values
+    for module, values in outputs_of(network, nn.Linear, torch.randn(1, 3, *size)):
+        assert shape_of(values, module) == (1, values.shape[-1], size[0] // 4, size[1] // 4)
+
+
+def test_attention_over_channels_first_maps_is_read_so_though_its_parts_work_on_the_last_axis():
+    torch.manual_seed(0)
+    network = MaxVit((32, 32), 8, 2, [12], [1], 4, 0.0)
+    kind = torchvision.models.maxvit.PartitionAttentionLayer
+    for module, values in outputs_of(network, kind, torch.randn(1, 3, 32, 32)):
+        assert as_maps(values, module)[""] is values
+
+
+# --- tokens
+
+
+@pytest.mark.parametrize("prefix", range(6))
+@pytest.mark.parametrize("side", [7, 14, 16])
+def test_tokens_become_a_square_of_patches_without_their_prefix(prefix, side):
+    values = torch.randn(2, prefix + side * side, 3)
+    maps = as_maps(values, nn.LayerNorm(3))[""]
+    assert maps.shape == (2, 3, side, side)
+    for row, column in [(0, 0), (0, side - 1), (1, 0), (side - 1, side - 1)]:
+        assert torch.equal(maps[:, :, row, column], values[:, prefix + row * side + column])
+
+
+def test_a_vision_transformers_tokens_are_where_its_patches_were():
+    torch.manual_seed(0)
+    network = torchvision.models.VisionTransformer(32, 4, 1, 2, 16, 32, num_classes=2).eval()
+    picture = torch.zeros(1, 3, 32, 32)
+    picture[:, :, 8:12, 20:24] = 5  # row 2, column 5 of the patches
+    network.encoder.pos_embedding.data.zero_()
+    (_, values), *_ = outputs_of(network, nn.Dropout, picture)
+    maps = as_maps(values, nn.Dropout())[""]
+    differs = (maps - maps[:, :, :1, :1]).abs().sum(1)[0] > 1e-3
+    assert differs.nonzero().tolist() == [[2, 5]]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 15, 60])
+def test_tokens_that_are_no_square_are_refused_with_their_number(length):
+    message = reason(torch.zeros(2, length, 8), nn.Linear(4, 8))
+    assert message == f"{length} tokens (2, {length}, 8) are no square of patches"
+
+
+@pytest.mark.parametrize("module", [nn.Conv1d(3, 64, 3), nn.BatchNorm1d(64), nn.MaxPool1d(2), nn.Conv2d(3, 64, 3)])
+def test_a_signal_of_64_channels_is_not_taken_for_64_tokens(module):
+    assert "(2, 64, 100)" in reason(torch.zeros(2, 64, 100), module)
+
+
+# --- clips
+
+
+def test_a_clip_becomes_one_map_per_frame_named_in_order():
+    values = torch.randn(2, 4, 11, 5, 6)
+    maps = as_maps(values, nn.Conv3d(3, 4, 3))
+    assert list(maps) == [f".t{time:02d}" for time in range(11)]
+    for time, frame in enumerate(maps.values()):
+        assert torch.equal(frame, values[:, :, time])
+
+
+def test_a_clip_of_one_frame_and_a_clip_of_nine_are_named_briefly():
+    assert list(as_maps(torch.zeros(1, 4, 1, 5, 5), nn.Conv3d(3, 4, 3))) == [".t0"]
+    assert list(as_maps(torch.zeros(1, 4, 9, 5, 5), nn.ReLU()))[-1] == ".t8"
+
+
+@pytest.mark.parametrize("size", [(8, 8), (8, 16)], ids=["square", "oblong"])
+def test_a_swin_transformer_for_videos_is_read_channels_last_with_time_second(size):
+    torch.manual_seed(0)
+    network = SwinTransformer3d([2, 4, 4], 12, [2], [2], [4, 4, 4], num_classes=2)
+    kind = torchvision.models.swin_transformer.SwinTransformerBlock | nn.LayerNorm
+    for module, values in outputs_of(network.features, kind, torch.randn(1, 3, *size, 12)):
+        maps = as_maps(values, module)
+        assert list(maps) == [".t0", ".t1", ".t2"]
+        for time, frame in enumerate(maps.values()):
+            assert torch.equal(frame, values[:, time].permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("size", [(8, 4, 4, 4), (8, 4, 4, 6), (4, 4, 4, 8)])
+def test_a_container_of_3d_convolutions_is_read_channels_first(size):
+    values = torch.randn(1, *size)
+    assert not is_channels_last(values.shape, nn.Sequential(nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), nn.ReLU()))
+    assert shape_of(values[:, :, :1], nn.Sequential(nn.Conv3d(3, 8, 3))) == (1, size[0], *size[2:])
+
+
+# --- what cannot be drawn says why
+
+
+@pytest.mark.parametrize("size", [(2, 1000), (7,), ()])
+def test_a_vector_is_refused_as_one(size):
+    shown = str(tuple(size)).replace(",)", ")")
+    assert reason(torch.zeros(size)) == f"a vector {shown}, no rows and columns"
+
+
+def test_six_dimensions_are_refused_with_their_number():
+    assert reason(torch.zeros(1, 2, 3, 4, 5, 6)) == "6 dimensions (1, 2, 3, 4, 5, 6), no rows and columns"
+
+
+def test_an_empty_map_is_refused_as_one():
+    assert reason(torch.zeros(0, 8, 7, 7), nn.Conv2d(3, 8, 3)) == "empty: (0, 8, 7, 7), no region to look at"
+
+
+def test_complex_values_are_refused_as_such():
+    assert reason(torch.zeros(1, 2, 4, 4, dtype=torch.complex64)) == "complex values (1, 2, 4, 4)"
+
+
+def test_a_sparse_tensor_is_refused_as_such():
+    assert reason(torch.eye(4)[None, None].to_sparse()) == "a sparse tensor (1, 1, 4, 4)"
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_refused_as_such(layout):
+    with warnings.catch_warnings(action="ignore"):  # a prototype
+        nested = torch.nested.nested_tensor([torch.zeros(4, 5), torch.zeros(9, 5)], layout=layout)
+    assert "nested tensor" in reason(nested)
+
+
+def test_quantized_values_are_drawn_as_the_numbers_they_stand_for():
+    values = torch.randn(1, 3, 4, 5)
+    with warnings.catch_warnings(action="ignore"):  # announces its own end
+        quantized = torch.quantize_per_tensor(values, 0.1, 3, torch.quint8)
+        maps = as_maps(quantized, nn.Conv2d(3, 3, 3))[""]
+        assert torch.equal(maps, quantized.dequantize())
+    assert (maps - values.clamp(-0.3, 25)).abs().max() <= 0.0501
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64])
+def test_other_kinds_of_numbers_are_left_as_they_are(dtype):
+    values = torch.ones(1, 3, 4, 5, dtype=dtype)
+    assert as_maps(values, nn.Identity())[""] is values
+
+
+def test_what_was_given_is_never_changed():
+    for module, size in [(nn.Linear(3, 8), (2, 5, 5, 8)), (nn.ReLU(), (2, 26, 8)), (nn.Conv3d(3, 4, 3), (2, 4, 3, 5, 5))]:
+        values = torch.randn(size)
+        before = values.clone()
+        for maps in as_maps(values, module).values():
+            assert maps.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
+        assert torch.equal(values, before)
+        assert values.shape == before.shape
+        assert values._version == 0

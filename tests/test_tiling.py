@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+from io import BytesIO
+from math import ceil, isqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from torchvision.utils import make_grid, save_image
+
+from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels, tile
+from fmapviz.values import Style
+from fmapviz.views import maps as maps_view
+
+NAN, INF = torch.nan, torch.inf
+CHANNELS = [*range(1, 18), 64, 96, 255, 2048]
+SHAPES = [(1, 1), (1, 7), (6, 1), (5, 9), (13, 13)]
+
+
+def random_maps(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 + 1
+
+
+def reference(maps, *, columns=None, padding=2, **norm):
+    """What torchvision makes of the channels of one image, in one grey channel."""
+    norm = norm or {"scale_each": True}
+    grid = make_grid(maps[:, None].clone(), normalize=True, nrow=columns or isqrt(len(maps)), padding=padding, **norm)
+    assert torch.equal(grid[0], grid[1])
+    return grid[0].mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
+
+
+def upscaled(maps, factor):
+    return torch.nn.functional.interpolate(maps[None], scale_factor=factor, mode="nearest")[0]
+
+
+def checkerboard(shape):
+    rows, columns = np.indices(shape[-2:])
+    return torch.from_numpy(((rows + columns) % 2 * 255).astype(np.uint8)).expand(shape)
+
+
+def tiles_of(grid, count, shape, *, padding=2):
+    """Cut a grid apart again."""
+    columns = isqrt(count)
+    for number in range(count):
+        top, left = (place * (side + padding) + padding for place, side in zip(divmod(number, columns), shape, strict=True))
+        yield grid[top : top + shape[0], left : left + shape[1]]
+
+
+# --- bit-equal with make_grid and save_image
+
+
+@pytest.mark.parametrize("count", CHANNELS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_grid_is_make_grids(count, shape):
+    maps = random_maps(count, *shape)
+    assert torch.equal(tile(maps), reference(maps))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_a_grid_is_what_save_image_writes(count):
+    maps, file = random_maps(count, 9, 11), BytesIO()
+    save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=isqrt(count), padding=2), file, format="png")
+    written = np.asarray(Image.open(file))
+    assert written.shape[2] == 3
+    for channel in range(3):
+        assert np.array_equal(tile(maps).numpy(), written[:, :, channel])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10, 64])
+@pytest.mark.parametrize("padding", [0, 1, 2, 7])
+@pytest.mark.parametrize("columns", [None, 1, 3, 5, 10000])
+def test_padding_and_columns_are_make_grids(count, padding, columns):
+    maps = random_maps(count, 5, 4)
+    grid = tile(maps, Style(padding=padding, columns=columns))
+    assert torch.equal(grid, reference(maps, padding=padding, columns=columns))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 96])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 9)], ids=str)
+def test_layer_norm_is_make_grid_without_scale_each(count, shape):
+    maps = random_maps(count, *shape)
+    assert torch.equal(tile(maps, Style(norm="layer")), reference(maps, scale_each=False))
+
+
+@pytest.mark.parametrize(
+    "limits", [(-1, 1), (0, 1), (-2.5, 7.25), (0.1, 0.3), (2.13, 2.36), (1.071, 1.131), (0, 1e-7), (-100, 100)]
+)
+@pytest.mark.parametrize("count", [1, 7, 96])
+def test_fixed_norm_is_make_grids_value_range(limits, count):
+    maps = random_maps(count, 40, 40)
+    low, high = limits
+    maps[::2] = torch.rand(maps[::2].shape, generator=torch.Generator().manual_seed(1)) * (high - low) + low
+    style = Style(norm=f"fixed:{low},{high}")
+    assert style.limits == limits
+    assert torch.equal(tile(maps, style), reference(maps, value_range=limits))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+@pytest.mark.parametrize("scale", [2, 3, 8])
+def test_scale_is_make_grid_of_tiles_enlarged_without_smoothing(count, scale):
+    maps = random_maps(count, 5, 4)
+    for padding in (0, 2, 5):
+        style = Style(scale=scale, padding=padding)
+        assert torch.equal(tile(maps, style), reference(upscaled(maps, scale), padding=padding))
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-7, 1e-5, 1e-3, 1e5, 1e30])
+@pytest.mark.parametrize("norm", ["channel", "layer"])
+def test_large_and_small_values_are_make_grids(factor, norm):
+    maps = random_maps(10, 6, 6) * factor
+    assert torch.equal(tile(maps, Style(norm=norm)), reference(maps, scale_each=norm == "channel"))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 7.0, -1e30, 1e-30])
+def test_constant_channels_are_black_as_make_grids_are(value):
+    maps = random_maps(7, 6, 6)
+    maps[2] = maps[6] = value
+    assert torch.equal(tile(maps), reference(maps))
+    assert not tile(maps[2:3]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:-1,2.5"])
+def test_other_floats_are_scaled_in_float32(dtype, norm):
+    maps = random_maps(10, 30, 30).to(dtype)
+    assert torch.equal(tile(maps, Style(norm=norm)), tile(maps.float(), Style(norm=norm)))
+    if norm == "channel":
+        assert torch.equal(tile(maps), reference(maps.float()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.int16, torch.int64])
+def test_whole_numbers_and_truth_values_are_drawn_too(dtype):
+    maps = (random_maps(10, 6, 6) * 20).abs().to(dtype)
+    assert torch.equal(tile(maps), reference(maps.float()))
+
+
+def test_values_that_float32_cannot_hold_are_drawn_as_infinite_ones():
+    maps = torch.tensor([[[1e300, 1.0], [2.0, 3.0]]], dtype=torch.float64)
+    assert tile(maps).tolist() == [[0, 0], [128, 255]]  # the first is black as part of a checkerboard
+    assert measure(as_floats(maps[None])).bad.tolist() == [[1]]
+
+
+def strided(maps):
+    """The same values, laid out in memory in every way that a network may leave them."""
+    images, channels, height, width = maps.shape
+    padded = torch.full((images, channels + 2, height + 3, width + 4), NAN)
+    padded[:, 1:-1, 1:-2, 2:-2] = maps
+    return {
+        "contiguous": maps.contiguous(),
+        "channels last": maps.contiguous(memory_format=torch.channels_last),
+        "moved": maps.movedim(1, -1).contiguous().movedim(-1, 1),
+        "transposed": maps.mT.contiguous().mT,
+        "cut out": padded[:, 1:-1, 1:-2, 2:-2],
+        "batch inside": maps.movedim(0, -1).contiguous().movedim(-1, 0),
+    }
+
+
+@pytest.mark.parametrize("layout", strided(torch.zeros(1, 1, 1, 1)))
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_the_layout_in_memory_is_no_matter(layout, count):
+    plain = random_maps(3, count, 5, 6)
+    maps = strided(plain)[layout]
+    assert torch.equal(maps, plain)
+    assert torch.equal(tile(maps), torch.stack([reference(each) for each in plain]))
+
+
+def test_expanded_maps_are_no_matter():
+    maps = random_maps(1, 1, 6).expand(7, 5, 6)
+    assert torch.equal(tile(maps), reference(maps))
+
+
+@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_batch_is_its_images_one_by_one(norm, count):
+    maps = random_maps(4, count, 6, 5) * torch.tensor([1.0, 10, 1e-3, 0])[:, None, None, None]
+    style = Style(norm=norm, scale=2)
+    grids = tile(maps, style)
+    assert torch.equal(grids, torch.stack([tile(image, style) for image in maps]))
+    assert torch.equal(grids, maps_view.draw(maps, measure(maps), style))
+
+
+@pytest.mark.parametrize("style", [Style(), Style(norm="layer"), Style(norm="fixed:0,1"), Style(scale=3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.float64])
+def test_what_is_drawn_is_never_changed(style, dtype):
+    maps = (random_maps(2, 7, 6, 5) * 10).abs().to(dtype)
+    if maps.is_floating_point():
+        maps[0, 0, 0, 0] = NAN
+    before, version = maps.clone(), maps._version
+    tile(maps, style).fill_(9)
+    assert torch.equal(maps.nan_to_num(), before.nan_to_num())
+    assert maps._version == version
+
+
+def test_maps_that_need_gradients_are_drawn():
+    maps = random_maps(7, 6, 5).requires_grad_()
+    assert torch.equal(tile(maps), reference(maps.detach()))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    maps=st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 4)).flatmap(
+        lambda shape: arrays(np.float32, shape, elements=st.floats(-(2.0**120), 2.0**120, width=32))
+    ),
+    columns=st.none() | st.integers(1, 14),
+    padding=st.integers(0, 4),
+    norm=st.sampled_from(["channel", "layer"]),
+)
+@example(maps=np.float32([[[0, 1e-5]], [[0, 9.9e-6]]]), columns=None, padding=2, norm="channel")
+@example(maps=np.float32([[[16777216, 16777217]], [[-1e36, 1e-45]]]), columns=1, padding=0, norm="channel")
+def test_whatever_the_values_a_grid_is_make_grids(maps, columns, padding, norm):
+    maps = torch.from_numpy(maps)
+    grid = tile(maps, Style(norm=norm, columns=columns, padding=padding))
+    assert torch.equal(grid, reference(maps, columns=columns, padding=padding, scale_each=norm == "channel"))
+
+
+# --- one channel
+
+
+def test_a_single_channel_is_drawn_bare_without_padding():
+    maps = random_maps(1, 5, 9)
+    assert tile(maps).shape == (5, 9)
+    assert tile(maps, Style(padding=7, columns=3, scale=2)).shape == (10, 18)
+    assert tile(maps[None].expand(3, -1, -1, -1)).shape == (3, 5, 9)
+
+
+@pytest.mark.parametrize(("count", "columns", "rows"), [(2, 1, 2), (3, 1, 3), (64, 8, 8), (65, 8, 9), (80, 8, 10)])
+def test_the_size_of_a_grid(count, columns, rows):
+    assert tile(torch.zeros(count, 5, 9)).shape == (rows * 7 + 2, columns * 11 + 2)
+    assert rows == ceil(count / columns)
+
+
+# --- values that are not finite
+
+
+@pytest.mark.parametrize("bad", [[NAN], [INF], [-INF], [NAN, INF, -INF]], ids=str)
+@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:-1,1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_value_that_is_not_finite_is_marked_and_takes_no_part_in_the_scaling(bad, norm, dtype):
+    clean = random_maps(7, 6, 5).to(dtype)
+    maps, marked, stand_in = clean.clone(), torch.zeros(7, 6, 5, dtype=torch.bool), clean.clone()
+    for number, value in enumerate(bad):
+        for channel, row, column in [(1, number, 0), (1, number, 1), (4, 3, number)]:
+            maps[channel, row, column] = value
+            marked[channel, row, column] = True
+    for channel in (1, 4):  # any finite value that is no new extreme
+        stand_in[channel][marked[channel]] = clean[channel][~marked[channel]].min()
+    grid = tile(maps, Style(norm=norm))
+    expected, board = tile(stand_in, Style(norm=norm)), checkerboard((6, 5))
+    pairs = zip(tiles_of(grid, 7, (6, 5)), tiles_of(expected, 7, (6, 5)), marked, strict=True)
+    for found, wanted, mark in pairs:
+        assert torch.equal(found[~mark], wanted[~mark])
+        assert torch.equal(found[mark], board[mark])
+
+
+def test_neighbours_of_a_poisoned_channel_are_exactly_as_without_it():
+    maps = random_maps(9, 6, 5)
+    poisoned = maps.clone()
+    poisoned[4] = NAN
+    for number, (before, after) in enumerate(
+        zip(tiles_of(tile(maps), 9, (6, 5)), tiles_of(tile(poisoned), 9, (6, 5)), strict=True)
+    ):
+        if number != 4:
+            assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
+def test_a_channel_without_a_finite_value_is_a_checkerboard_and_has_no_say(norm):
+    maps = random_maps(4, 6, 5)
+    maps[1], maps[2] = NAN, INF
+    found = list(tiles_of(tile(maps, Style(norm=norm)), 4, (6, 5)))
+    wanted = list(tiles_of(tile(maps[[0, 0, 3, 3]], Style(norm=norm)), 4, (6, 5)))
+    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(found[3], wanted[3])
+    assert torch.equal(found[1], checkerboard((6, 5)))
+    assert torch.equal(found[2], checkerboard((6, 5)))
+
+
+@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
+def test_an_image_without_a_finite_value_leaves_the_others_alone(norm):
+    maps = random_maps(2, 4, 6, 5)
+    maps[1] = NAN
+    grids = tile(maps, Style(norm=norm))
+    assert torch.equal(grids[0], tile(maps[0], Style(norm=norm)))
+    assert all(torch.equal(each, checkerboard((6, 5))) for each in tiles_of(grids[1], 4, (6, 5)))
+
+
+def test_a_checkerboard_has_fields_of_a_value_each():
+    maps = torch.full((1, 4, 4), NAN)
+    assert tile(maps)[:2, :2].tolist() == [[0, 255], [255, 0]]
+    assert torch.equal(tile(maps, Style(scale=3)), tile(maps).repeat_interleave(3, 0).repeat_interleave(3, 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
+        elements=st.floats(-10, 10, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]),
+    )
+)
+def test_ranges_are_those_of_the_finite_values(maps):
+    ranges = measure(torch.from_numpy(maps))
+    for image, channel in np.ndindex(maps.shape[:2]):
+        values = maps[image, channel]
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (np.nan, np.nan)
+        np.testing.assert_array_equal(ranges.low[image, channel], low)
+        np.testing.assert_array_equal(ranges.high[image, channel], high)
+        assert (0 if ranges.bad is None else ranges.bad[image, channel].item()) == values.size - finite.size
+    assert (ranges.bad is None) == bool(np.isfinite(maps).all())
+    assert ranges.low.dtype == ranges.high.dtype == torch.float32
+
+
+# --- choosing channels
+
+
+def highs(*rows):
+    values = torch.tensor(rows)
+    return Ranges(values - 1, values, None)
+
+
+def test_all_channels_need_no_choice():
+    assert choose_channels(highs([1.0, 2.0]), Style()) is None
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"),
+    [
+        ("0", [0]),
+        ("3,0", [3, 0]),
+        ("1-3", [1, 2, 3]),
+        ("2,1-3,2", [2, 1, 3]),
+        ("3,99", [3]),
+        ("2-1000", [2, 3]),
+        ("4,5-9", []),
+    ],
+)
+def test_listed_channels_come_in_the_order_given_and_only_those_there_are(channels, expected):
+    chosen = choose_channels(highs([0.0] * 4, [1.0] * 4, [2.0] * 4), Style(channels=channels))
+    assert chosen.dtype == torch.int64
+    assert chosen.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"),
+    [
+        ("top:1", [[2], [0]]),
+        ("top:3", [[2, 0, 4], [0, 1, 2]]),
+        ("top:5", [[2, 0, 4, 3, 1], [0, 1, 2, 3, 4]]),
+        ("top:99", [[2, 0, 4, 3, 1], [0, 1, 2, 3, 4]]),
+    ],
+)
+def test_the_highest_channels_are_chosen_per_image_and_of_equal_ones_the_first(channels, expected):
+    ranges = highs([3.0, -2.0, 5.0, 1.0, 3.0], [7.0, 7.0, 7.0, 7.0, 7.0])
+    assert choose_channels(ranges, Style(channels=channels)).tolist() == expected
+
+
+def test_ties_are_stable_among_many_channels():
+    ranges = highs([float(number % 2) for number in range(2048)])
+    assert choose_channels(ranges, Style(channels="top:1030")).tolist()[0] == [*range(1, 2048, 2), 0, 2, 4, 6, 8, 10]
+
+
+def test_a_channel_without_a_finite_value_is_chosen_last():
+    maps = random_maps(1, 4, 3, 3)
+    maps[0, 1] = NAN
+    maps[0, 2] = -1e30
+    chosen = choose_channels(measure(maps), Style(channels="top:4")).tolist()[0]
+    assert chosen[2:] == [2, 1]
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
+    maps = random_maps(2, 9, 6, 5)
+    if poisoned:
+        maps[1, 3, 0, 0] = NAN
+    ranges = measure(maps)
+    chosen = torch.tensor([[5, 3, 0], [3, 8, 8]])
+    taken, of_taken = take_channels(maps, ranges, chosen)
+    assert taken.shape == (2, 3, 6, 5)
+    for image, row in enumerate(chosen.tolist()):
+        expected = maps[image][row]
+        assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
+        for style in (Style(), Style(norm="layer")):
+            assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))

@@ -1,0 +1,548 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from fmapviz import units
+from fmapviz.errors import RefusedError
+from fmapviz.inputs import path_hash
+from fmapviz.units import commit, find_done, read_unit, stage, sweep
+from fmapviz.values import ImageFile
+from fmapviz.verification import verify
+
+HOST = sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def source(path="/photos/lena.png", unit=None, size=1000, mtime_ns=123):
+    return ImageFile(path, unit or Path(path).name, size, mtime_ns)
+
+
+def finish(run, file, content="pixels", *, force=False, name="input.png"):
+    with stage(run) as staging:
+        (staging / name).write_text(content)
+        return commit(staging, run, file, {"layers": []}, force=force)
+
+
+def tree(run):
+    """Give what everything below a directory is: a file's content, a link's goal, None for a directory."""
+    return {
+        str(path.relative_to(run)): str(path.readlink())
+        if path.is_symlink()
+        else None
+        if path.is_dir()
+        else path.read_bytes()
+        for path in run.rglob("*")
+    }
+
+
+def hidden(run):
+    return [path.name for path in run.rglob(".*")]
+
+
+def problems(run):
+    return [f"{problem.path}: {problem.message}" for place in verify(run) for problem in place.problems]
+
+
+def run_python(code, *arguments):
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+# --- a directory and its record
+
+
+def test_a_unit_tells_its_source_its_record_and_every_file(run):
+    with stage(run) as staging:
+        (staging / "input.png").write_bytes(b"input")
+        (staging / "00_conv.maps.png").write_bytes(b"")
+        directory = commit(staging, run, source(), {"model": "net (random)", "layers": [{"min": None}]})
+    assert directory == run / "lena.png"
+    record = json.loads((directory / "unit.json").read_bytes())
+    assert {key: value for key, value in record.items() if key != "sha256"} == {
+        "fmapviz": 1,
+        "unit": "lena.png",
+        "source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123},
+        "model": "net (random)",
+        "layers": [{"min": None}],
+        "files": [
+            {"name": "00_conv.maps.png", "size": 0, "sha256": sha256(b"").hexdigest()},
+            {"name": "input.png", "size": 5, "sha256": sha256(b"input").hexdigest()},
+        ],
+    }
+    assert read_unit(directory) == record
+    assert sorted(tree(run)) == ["lena.png", "lena.png/00_conv.maps.png", "lena.png/input.png", "lena.png/unit.json"]
+
+
+def test_a_unit_in_a_folder_keeps_the_tree(run):
+    assert finish(run, source("/photos/cats/a/lena.png", "cats/a/lena.png")) == run / "cats/a/lena.png"
+    assert finish(run, source("/photos/cats/b.png", "cats/b.png")) == run / "cats/b.png"
+    assert problems(run) == []
+
+
+def test_a_path_that_is_no_text_is_kept(run):
+    path = os.fsdecode(b"/photos/l\xe9na.png")
+    finish(run, source(path, "l_na.png"))
+    assert find_done(run, source(path, "l_na.png")) == run / "l_na.png"
+    assert read_unit(run / "l_na.png")["source"]["path"] == path
+
+
+def test_a_staged_directory_is_hidden_and_names_host_and_process(run):
+    with stage(run) as staging:
+        assert staging.parent == run
+        assert staging.name.startswith(f".fmapviz-{HOST}-{os.getpid()}-")
+        assert list(staging.iterdir()) == []
+
+
+def test_an_exception_leaves_nothing_staged(run):
+    class Stop(BaseException):
+        pass
+
+    def interrupted():
+        with stage(run) as staging:
+            (staging / "input.png").write_text("half")
+            raise Stop
+
+    with pytest.raises(Stop):
+        interrupted()
+    assert tree(run) == {}
+
+
+def test_a_record_that_json_cannot_hold_leaves_nothing(run):
+    with pytest.raises(ValueError, match="not JSON compliant"), stage(run) as staging:
+        commit(staging, run, source(), {"layers": [{"min": float("nan")}]})
+    assert tree(run) == {}
+
+
+def test_nothing_is_staged_where_there_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError), stage(tmp_path / "missing"):
+        pass
+    assert tree(tmp_path) == {}
+
+
+# --- done or not
+
+
+def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
+    assert find_done(run, source()) is None
+    directory = finish(run, source())
+    assert find_done(run, source()) == directory
+    assert find_done(run, source(size=1001)) is None
+    assert find_done(run, source(mtime_ns=124)) is None
+    assert find_done(run, source("/other/lena.png")) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}}',
+        b'{"source": {"size": 1000, "mtime_ns": 123}, "files": []}',
+        b'{"source": {"path": 7, "size": 1000, "mtime_ns": 123}, "files": []}',
+        b'{"source": "/photos/lena.png", "files": []}',
+        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": ["input.png"]}',
+        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": [{"name": "input.png"}]}',
+    ],
+)
+def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
+    (run / "lena.png").mkdir()
+    (run / "lena.png/unit.json").write_bytes(record)
+    assert read_unit(run / "lena.png") is None
+    assert find_done(run, source()) is None
+    other = finish(run, source(), force=True)
+    assert other == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert find_done(run, source()) == other
+    assert tree(run / "lena.png") == {"unit.json": record}
+
+
+def test_the_faster_of_two_stays(run):
+    directory = finish(run, source(), "first")
+    before = directory.stat().st_ino
+    assert finish(run, source(), "second") == directory
+    assert (directory / "input.png").read_text() == "first"
+    assert directory.stat().st_ino == before
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize(("changes", "force"), [({}, True), ({"size": 7}, False), ({"mtime_ns": 7}, False)])
+def test_a_changed_source_or_force_replaces_all_that_was_ours(changes, force, run):
+    finish(run, source(), "old", name="01_gone.maps.png")
+    directory = finish(run, source(**changes), "new", force=force)
+    assert directory == run / "lena.png"
+    assert sorted(tree(directory)) == ["input.png", "unit.json"]
+    assert (directory / "input.png").read_text() == "new"
+    assert find_done(run, source(**changes)) == directory
+    assert problems(run) == []
+    assert hidden(run) == []
+
+
+def test_what_somebody_laid_into_a_unit_survives_its_replacement(run):
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    (directory / ".hidden").write_text("mine too")
+    (directory / "more").mkdir()
+    (directory / "more/unit.json").write_text("also mine")
+    (directory / "link").symlink_to("/nowhere")
+    for content in ("new", "newer"):
+        finish(run, source(), content, force=True)
+        assert {name: what for name, what in tree(directory).items() if name != "unit.json"} == {
+            "input.png": content.encode(),
+            "notes.txt": b"mine",
+            ".hidden": b"mine too",
+            "more": None,
+            "more/unit.json": b"also mine",
+            "link": "/nowhere",
+        }
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_what_somebody_laid_into_a_unit_survives_under_another_name_if_that_is_taken(run):
+    directory = finish(run, source(), "old")
+    (directory / "extra.png").write_text("mine")
+    finish(run, source(), "new", force=True, name="extra.png")
+    assert (directory / "extra.png").read_text() == "new"
+    (moved,) = directory.glob("extra.png~*")
+    assert moved.read_text() == "mine"
+
+
+# --- names that are taken
+
+
+def test_a_second_source_of_the_same_name_is_told_apart(run):
+    first, second = source("/a/lena.png"), source("/b/lena.png")
+    assert finish(run, first, "a") == run / "lena.png"
+    assert finish(run, second, "b") == run / f"lena.png~{path_hash('/b/lena.png')}"
+    assert find_done(run, first) == run / "lena.png"
+    assert find_done(run, second) == run / f"lena.png~{path_hash('/b/lena.png')}"
+    for file in (first, second):
+        assert finish(run, file, "again", force=True) == find_done(run, file)
+    assert len(list(run.iterdir())) == 2
+    assert problems(run) == []
+
+
+def test_a_unit_never_lies_inside_another(run):
+    outer = source("/one/a", "a")
+    inner = source("/two/a/b/lena.png", "a/b/lena.png")
+    assert finish(run, outer) == run / "a"
+    assert finish(run, inner) == run / f"lena.png~{path_hash(inner.path)}"
+    assert find_done(run, inner) == run / f"lena.png~{path_hash(inner.path)}"
+    assert problems(run) == []
+
+
+def test_a_unit_whose_name_is_a_folder_already_is_told_apart(run):
+    outer = source("/one/a", "a")
+    inner = source("/two/a/b/lena.png", "a/b/lena.png")
+    assert finish(run, inner) == run / "a/b/lena.png"
+    assert finish(run, outer) == run / f"a~{path_hash(outer.path)}"
+    assert problems(run) == []
+
+
+def test_units_and_folders_of_one_name_at_the_same_moment(run):
+    """The folder is made, the unit takes its name while it is empty, and the other unit would come to lie inside."""
+
+    barrier = threading.Barrier(2)
+
+    def one(file):
+        barrier.wait()
+        return finish(run, file)
+
+    with ThreadPoolExecutor(2) as pool:
+        for name in map(str, range(200)):
+            files = source(f"/one/{name}", name), source(f"/two/{name}/lena.png", f"{name}/lena.png")
+            assert list(pool.map(one, files)) == [find_done(run, file) for file in files]
+    assert problems(run) == []
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link to a folder", "dangling link", "pipe"])
+def test_what_is_not_ours_is_left_alone(kind, run, tmp_path):
+    taken = run / "lena.png"
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "file":
+        taken.write_text("mine")
+    elif kind == "folder":
+        taken.mkdir()
+        (taken / "notes.txt").write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(taken)
+    else:
+        taken.symlink_to(tmp_path / ("elsewhere" if kind == "link to a folder" else "nowhere"))
+    before = taken.lstat()
+    directory = finish(run, source(), force=True)
+    assert directory == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert find_done(run, source()) == directory
+    assert (taken.lstat().st_ino, taken.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert tree(tmp_path / "elsewhere") == {}
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_file_where_a_folder_should_be_is_left_alone(depth, run):
+    (run / "cats").write_text("mine")
+    file = source(
+        "/photos/cats/x/lena.png", "/".join(["cats", "x", "lena.png"][-depth - 1 :]).replace("x", "cats", depth == 1)
+    )
+    directory = finish(run, file)
+    assert directory == run / f"lena.png~{path_hash(file.path)}"
+    assert find_done(run, file) == directory
+    assert (run / "cats").read_text() == "mine"
+
+
+def test_an_empty_directory_may_be_used(run):
+    (run / "lena.png").mkdir()
+    assert finish(run, source()) == run / "lena.png"
+
+
+def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
+    for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
+        (run / name).write_text("mine")
+    before = tree(run)
+    with pytest.raises(RefusedError, match=r"no free name for '/photos/lena\.png'"):
+        finish(run, source())
+    assert tree(run) == before
+
+
+# --- what killed processes leave
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fmapviz import units
+from fmapviz.units import commit, stage
+from fmapviz.values import ImageFile
+
+run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+renames = 0
+def at(event, args):
+    global renames
+    if event == "os.rename":
+        renames += 1
+        if moment == f"rename {renames}":
+            die()
+
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    if moment == "writing":
+        die()
+    sys.addaudithook(at)
+    commit(staging, run, ImageFile(path, unit, 1000, 999), {"layers": []})
+"""
+
+
+def kill(run, moment, file):
+    result = run_python(KILLED, run, moment, file.unit, file.path)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+
+
+def test_what_a_killed_process_was_writing_is_swept_away(run):
+    kill(run, "writing", source())
+    assert len(hidden(run)) == 1
+    sweep(run)
+    assert tree(run) == {}
+
+
+def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run):
+    with stage(run) as staging:
+        (staging / "input.png").write_text("half")
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        strange = [f".fmapviz-000000-{dead.pid}-abc", f".fmapviz-{HOST}", f".fmapviz-{HOST}-x-y", ".fmapviz", ".git"]
+        for name in strange:
+            (run / name).mkdir()
+            (run / name / "x").write_text("x")
+        before = tree(run)
+        sweep(run)
+        assert tree(run) == before
+
+
+def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    before = tree(directory)
+    kill(run, "rename 3", source())  # the first finds the name taken, the second moves the old one aside
+    assert not directory.exists()
+    sweep(run)
+    assert tree(directory) == before
+    assert find_done(run, source()) == directory
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
+    """The name without a hash is another image's."""
+    finish(run, source("/a/lena.png"), "a")
+    second = source("/b/lena.png")
+    directory = finish(run, second, "b")
+    before = tree(directory)
+    kill(run, "rename 4", second)
+    assert not directory.exists()
+    sweep(run)
+    assert tree(directory) == before
+    assert hidden(run) == []
+
+
+def test_a_unit_in_a_folder_is_put_back(run):
+    file = source("/photos/cats/lena.png", "cats/lena.png")
+    directory = finish(run, file)
+    kill(run, "rename 3", file)
+    sweep(run)
+    assert find_done(run, file) == directory
+    assert hidden(run) == []
+
+
+def test_a_unit_moved_aside_and_replaced_is_removed_but_for_what_is_not_ours(run):
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    kill(run, "rename 4", source())  # the new one is in its place
+    assert (directory / "input.png").read_text() == "new"
+    assert not (directory / "notes.txt").exists()
+    sweep(run)
+    assert (directory / "input.png").read_text() == "new"
+    assert (directory / "notes.txt").read_text() == "mine"
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
+    finish(run, source(), "old")
+    kill(run, "rename 3", source())
+    directory = finish(run, source(mtime_ns=7), "newer")
+    sweep(run)
+    assert (directory / "input.png").read_text() == "newer"
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_that_cannot_be_put_back_is_kept(run):
+    finish(run, source(), "old")
+    kill(run, "rename 3", source())
+    for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
+        (run / name).write_text("mine")
+    sweep(run)
+    (kept,) = run.glob(".*/input.png")
+    assert kept.read_text() == "old"
+    assert (run / "lena.png").read_text() == "mine"
+    (run / "lena.png").unlink()
+    sweep(run)
+    assert find_done(run, source()) == run / "lena.png"
+
+
+def test_when_the_last_rename_fails_the_old_unit_is_put_back(run, monkeypatch):
+    directory = finish(run, source(), "old")
+    before = tree(directory)
+    rename = Path.rename
+
+    def fail(self, target):
+        if "-old" not in self.name and Path(target) == directory and not directory.exists():
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="No space left"):
+        finish(run, source(), "new", force=True)
+    assert tree(directory) == before
+    assert hidden(run) == []
+
+
+# --- many processes
+
+MANY = """
+import os, sys
+from pathlib import Path
+from fmapviz import units
+from fmapviz.units import commit, stage, sweep
+from fmapviz.values import ImageFile
+
+run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def work(process):
+    for number in range(rounds):
+        if task == "sweep":
+            sweep(run)
+            continue
+        # "same": all the same image; "newer": a source that changes all the time; "names": images of one name
+        path, mtime = {"force": ("/a/lena.png", 1), "same": ("/a/lena.png", 1), "newer": ("/a/lena.png", number),
+                       "names": (f"/{process}/lena.png", 1)}[task]
+        with stage(run) as staging:
+            (staging / "input.png").write_text(f"{process} {number}")
+            commit(staging, run, ImageFile(path, "lena.png", 1, mtime), {}, force=task == "force")
+
+wait, go = os.pipe()
+children = []
+for process in range(8):
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.read(wait, 1)  # until the parent closes the other end
+        try:
+            work(process)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+os.close(wait)
+os.close(go)
+for pid in children:
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
+def test_eight_processes_finish_units_at_the_same_moment(task, run):
+    finish(run, source("/a/lena.png"), "old")
+    (run / "lena.png/notes.txt").write_text("mine")
+    result = run_python(MANY, run, task, 20)
+    assert (result.stdout, result.stderr) == ("", "")
+    sweep(run)
+    units_there = sorted(path.name for path in run.iterdir())
+    if task == "names":
+        assert units_there == sorted(["lena.png", *(f"lena.png~{path_hash(f'/{n}/lena.png')}" for n in range(8))])
+    else:
+        assert units_there == ["lena.png"]
+    assert (run / "lena.png/notes.txt").read_text() == "mine"
+    assert problems(run) == [f"{run}/lena.png/notes.txt: not made by fmapviz"]
+
+
+def test_eight_processes_sweep_at_the_same_moment(run):
+    files = [source(f"/photos/{n}.png") for n in range(6)]
+    for file in files[:3]:
+        kill(run, "writing", file)
+    for file in files[3:]:
+        finish(run, file, "old")
+        (run / file.unit / "notes.txt").write_text("mine")
+        kill(run, "rename 3" if file is not files[5] else "rename 4", file)
+    result = run_python(MANY, run, "sweep", 1)
+    assert (result.stdout, result.stderr) == ("", "")
+    assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
+    for name, content in (("3.png", "old"), ("4.png", "old"), ("5.png", "new")):
+        assert (run / name / "input.png").read_text() == content
+        assert (run / name / "notes.txt").read_text() == "mine"
+
+
+def test_units_does_not_load_torch():
+    assert run_python("import sys, fmapviz.units; sys.exit('torch' in sys.modules)").returncode == 0
+
+
+def test_the_names_of_our_own_files_are_known():
+    assert (units.UNIT_FILE, units.HIDDEN) == ("unit.json", ".fmapviz-")

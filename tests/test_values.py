@@ -1,0 +1,308 @@
+"""Values refuse what makes no sense, and say what would."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fmapviz.errors import (
+    FmapvizError,
+    InputError,
+    NothingToDoError,
+    OutputError,
+    RefusedError,
+    RequestError,
+    WeightsError,
+    printable,
+    quote,
+    suggest,
+)
+from fmapviz.values import FeatureMap, InputOptions, Layer, Picture, RunInfo, RunSummary, Style
+
+
+def refusal(make, *args, **kwargs):
+    with pytest.raises(RequestError) as caught:
+        make(*args, **kwargs)
+    assert caught.value.exit_code == 2
+    assert str(caught.value).isprintable()
+    return str(caught.value), caught.value.hint
+
+
+# Style
+
+
+@pytest.mark.parametrize(
+    ("norm", "limits"),
+    [
+        ("channel", None),
+        ("layer", None),
+        ("fixed:0,1", (0.0, 1.0)),
+        ("fixed:-1,1", (-1.0, 1.0)),
+        ("fixed:-.5,+2.", (-0.5, 2.0)),
+        ("fixed:1e-3,2.5E+2", (0.001, 250.0)),
+    ],
+)
+def test_norms(norm, limits):
+    assert Style(norm=norm).limits == limits
+
+
+@pytest.mark.parametrize(
+    "norm",
+    ["", "channels", "Layer", "fixed", "fixed:", "fixed:1", "fixed:1,1", "fixed:2,1", "fixed:0,1,2", "fixed:a,b",
+     "fixed:0;1", "fixed: 0,1", "fixed:nan,1", "fixed:0,inf", "fixed:0,1e999", "fixed:-1e999,0", "fixed:0x1,2",
+     "layer\x1b[31m"],
+)  # fmt: skip
+def test_norms_that_are_none(norm):
+    message, hint = refusal(Style, norm=norm)
+    assert message == f"no such norm: {quote(norm)}"
+    assert hint == "one of channel, layer, fixed:LO,HI (LO below HI)"
+
+
+@pytest.mark.parametrize(
+    ("channels", "top", "listed"),
+    [
+        ("all", None, None),
+        ("top:1", 1, None),
+        ("top:16", 16, None),
+        ("0", None, (0,)),
+        ("0,3,8-10", None, (0, 3, 8, 9, 10)),
+        ("5,1, 3", None, (5, 1, 3)),
+        ("3,1-4,3,2", None, (3, 1, 2, 4)),
+        ("7-7", None, (7,)),
+    ],
+)
+def test_channels(channels, top, listed):
+    style = Style(channels=channels)
+    assert (style.top, style.listed) == (top, listed)
+
+
+@pytest.mark.parametrize(
+    "channels",
+    ["", "none", "All", "-1", "1-", "-3-5", "8-3", "1,,2", "1,", ",1", "top", "top:", "top:0", "top:-1", "top:x", "top:1.5",
+     "1.5", "a", "0 1", "1-2-3", "12345678"],
+)  # fmt: skip
+def test_channels_that_are_none(channels):
+    assert refusal(Style, channels=channels) == (f"no such channels: '{channels}'", "one of all, 0,3,8-15, top:16")
+
+
+@pytest.mark.parametrize("style", [{"columns": 1}, {"columns": 5000}, {"padding": 0}, {"padding": 1000}, {"scale": 64}])
+def test_numbers_of_a_style(style):
+    (name,) = style
+    assert getattr(Style(**style), name) == style[name]
+
+
+@pytest.mark.parametrize(
+    ("style", "message"),
+    [
+        ({"columns": 0}, "columns must be at least 1: '0'"),
+        ({"columns": -3}, "columns must be at least 1: '-3'"),
+        ({"padding": -1}, "padding must be 0 to 1000 pixels: '-1'"),
+        ({"padding": 1001}, "padding must be 0 to 1000 pixels: '1001'"),
+        ({"scale": 0}, "scale must be a whole number from 1 to 64: '0'"),
+        ({"scale": 65}, "scale must be a whole number from 1 to 64: '65'"),
+    ],
+)
+def test_numbers_of_a_style_that_make_no_sense(style, message):
+    assert refusal(Style, **style)[0] == message
+
+
+# Input options
+
+
+def parse(**options):
+    return InputOptions.parse(**{"size": None, "fit": None, "mean": None, "std": None} | options)
+
+
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [
+        ({}, {}),
+        ({"size": "224"}, {"size": (224, 224)}),
+        ({"size": "240x320"}, {"size": (240, 320)}),
+        ({"size": "1X16384"}, {"size": (1, 16384)}),
+        ({"fit": "crop"}, {"fit": "crop"}),
+        ({"fit": "squash"}, {"fit": "squash"}),
+        ({"fit": "pad", "size": "8"}, {"fit": "pad", "size": (8, 8)}),
+        ({"fit": "none"}, {"fit": "none"}),
+        ({"mean": "0"}, {"mean": (0.0,)}),
+        ({"mean": "0.485,0.456,0.406"}, {"mean": (0.485, 0.456, 0.406)}),
+        ({"mean": "-1, 0,1e-3"}, {"mean": (-1.0, 0.0, 0.001)}),
+        ({"std": "0.5"}, {"std": (0.5,)}),
+        ({"std": ".1,.2,.3"}, {"std": (0.1, 0.2, 0.3)}),
+    ],
+)
+def test_input_options_as_they_are_typed(typed, options):
+    assert parse(**typed) == InputOptions(**options)
+
+
+@pytest.mark.parametrize("size", ["", "x", "224x", "x224", "1x2x3", "-5", "22.4", "224 x 224", "224px", "1e3", "1234567"])
+def test_sizes_that_are_none(size):
+    assert refusal(parse, size=size) == (f"no such size: '{size}'", "a number of pixels, or HEIGHTxWIDTH such as 240x320")
+
+
+@pytest.mark.parametrize("size", ["0", "0x5", "5x0", "16385", "1x999999"])
+def test_sizes_that_no_picture_has(size):
+    height, _, width = size.partition("x")
+    assert refusal(parse, size=size)[0] == f"size must be 1 to 16384 pixels: '{height}x{width or height}'"
+
+
+@pytest.mark.parametrize("fit", ["", "Crop", "stretch", "None", "\x1b[1m"])
+def test_fits_that_are_none(fit):
+    assert refusal(parse, fit=fit) == (f"no such fit: {quote(fit)}", "one of crop, squash, pad, none")
+
+
+def test_no_fit_to_a_size():
+    message, hint = refusal(parse, fit="none", size="224")
+    assert message == "--fit none keeps every picture as it is"
+    assert "--size" in hint
+
+
+@pytest.mark.parametrize("option", ["mean", "std"])
+class TestMeanAndDeviation:
+    @pytest.mark.parametrize(
+        "text", ["", "a", "1,", "0.5;0.5;0.5", "0.5 0.5 0.5", "1,2,x", "nan", "inf", "0.5,-inf,1", "1e999"]
+    )
+    def test_no_numbers(self, option, text):
+        assert refusal(parse, **{option: text}) == (
+            f"{option} is not a list of numbers: '{text}'",
+            "such as 0.485,0.456,0.406",
+        )
+
+    @pytest.mark.parametrize("numbers", [(1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
+    def test_numbers_for_other_channels_than_a_picture_has(self, option, numbers):
+        text = ",".join(map(str, numbers))
+        for make in (parse, InputOptions):
+            value = text if make is parse else numbers
+            assert refusal(make, **{option: value}) == (
+                f"{option} must be 1 or 3 numbers: '{text}'",
+                "such as 0.485,0.456,0.406",
+            )
+
+    def test_no_number_at_all(self, option):
+        assert refusal(InputOptions, **{option: ()})[0] == f"{option} must be 1 or 3 numbers: ''"
+
+
+@pytest.mark.parametrize("std", ["0", "-1", "0.2,0,0.2", "1,1,-0.5"])
+def test_deviations_that_nothing_can_be_divided_by(std):
+    message, _ = refusal(parse, std=std)
+    assert message == f"std must be above 0: '{','.join(str(float(number)) for number in std.split(','))}'"
+
+
+# Pictures' names
+
+names = st.text(st.characters(), max_size=300).map(lambda name: f"07 {name}")
+
+
+@given(names, names)
+def test_a_picture_becomes_a_file_of_a_safe_name_of_its_own(one, other):
+    first, second = (Picture("maps", name, b"", 1, 1, {}).file_name for name in (one, other))
+    assert re.fullmatch(r"07(_[\w.\-#\[\]'%~]+\.maps)?\.png", first, re.ASCII)
+    assert len(first) <= 255
+    assert Path(first).name == first
+    assert (first == second) == (one == other)
+
+
+def test_names_of_layers_stay_readable():
+    names = {"00 features.0": "00_features.0.maps.png", "12 layer1.0.relu#2": "12_layer1.0.relu#2.maps.png",
+             "03 head['out'][0]": "03_head['out'][0].maps.png", "04 a/b": "04_a%2Fb.maps.png",
+             "input": "input.png"}  # fmt: skip
+    assert {name: Picture("maps", name, b"", 1, 1, {}).file_name for name in names} == names
+
+
+def test_names_that_look_the_same_are_kept_apart():
+    names = [unicodedata.normalize(form, "00 é") for form in ("NFC", "NFD")]
+    assert len({Picture("maps", name, b"", 1, 1, {}).file_name for name in names}) == 2
+
+
+def test_feature_maps_are_named_by_layer_call_and_part():
+    layer = Layer("layer1.0.relu", "ReLU", nn.ReLU())
+    values = torch.zeros(2, 3, 4, 5)
+    assert FeatureMap(layer, 1, 0, "", values).name == "layer1.0.relu"
+    assert FeatureMap(layer, 2, 5, "", values).name == "layer1.0.relu#2"
+    assert FeatureMap(layer, 3, 5, "['out']", values).name == "layer1.0.relu#3['out']"
+    assert FeatureMap(layer, 1, 0, "", values).shape == (2, 3, 4, 5)
+
+
+# Runs
+
+INFO = RunInfo("alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png",), Style())
+
+
+def test_runs_have_the_same_fingerprint_exactly_when_their_settings_are_equal():
+    others = [
+        replace(INFO, model="vgg11"),
+        replace(INFO, weights="IMAGENET1K_V1"),
+        replace(INFO, sha256="00"),
+        replace(INFO, preparation="crop to 8x8"),
+        replace(INFO, types=("Conv2d", "ReLU")),
+        replace(INFO, layers=("features.*",)),
+        replace(INFO, exclude=("features.*",)),
+        replace(INFO, views=("maps", "spectrum")),
+        replace(INFO, formats=("tensorboard",)),
+        *(replace(INFO, style=Style(**style)) for style in (
+            {"norm": "layer"}, {"columns": 3}, {"padding": 3}, {"channels": "0"}, {"scale": 2})),
+    ]  # fmt: skip
+    fingerprints = {info.fingerprint for info in (INFO, *others)}
+    assert len(fingerprints) == 1 + len(others)
+    assert all(re.fullmatch("[0-9a-f]{16}", fingerprint) for fingerprint in fingerprints)
+    assert (
+        replace(INFO, versions={"torch": "2.0"}).fingerprint == replace(INFO, style=Style()).fingerprint == INFO.fingerprint
+    )
+
+
+def test_a_runs_settings_survive_json():
+    assert json.loads(json.dumps(INFO.settings))["style"]["norm"] == "channel"
+    assert "versions" not in INFO.settings
+    assert INFO.label == "alexnet (random weights, seed 0)"
+
+
+@pytest.mark.parametrize(
+    ("done", "skipped", "failed", "code"),
+    [(2, 0, 0, 0), (0, 2, 0, 0), (1, 1, 1, 3), (0, 1, 1, 3), (0, 0, 3, 4), (0, 0, 0, 4)],
+)
+def test_a_run_ends_with_a_code(done, skipped, failed, code):
+    summary = RunSummary(Path(), done + skipped + failed, done, skipped, failed, 0, 0, (), {}, (), 0.0)
+    assert summary.exit_code == code
+
+
+# Errors
+
+
+def test_errors_carry_their_exit_code_and_hint():
+    codes = {RequestError: 2, WeightsError: 2, NothingToDoError: 4, OutputError: 5, RefusedError: 6}
+    for kind, code in codes.items():
+        error = kind("what failed", hint="what to do")
+        assert (str(error), error.hint, error.exit_code) == ("what failed", "what to do", code)
+        assert isinstance(error, FmapvizError)
+    error = InputError("E_DECODE", "what failed")
+    assert (str(error), error.hint, error.exit_code, error.code) == ("what failed", None, 3, "E_DECODE")
+
+
+@given(st.text(st.characters()))
+def test_what_is_quoted_can_be_shown(text):
+    assert quote(text).isprintable()
+    quote(text).encode()
+    assert printable(text) == text or not text.isprintable()
+
+
+def test_what_is_quoted_can_be_recognised():
+    assert quote(Path("/a b/ä.png")) == "'/a b/ä.png'"
+    assert printable("a\nb\u202ec\udcff") == "a\\nb\\u202ec\\udcff"
+
+
+def test_near_words_are_suggested():
+    known = ["alexnet", "vgg11", "vgg11_bn", "vgg13"]
+    assert suggest("alexnt", known) == "did you mean 'alexnet'?"
+    assert suggest("vgg12", iter(known)).startswith("did you mean 'vgg1")
+    assert suggest("zzz", known) is None
+    assert suggest("", known) is None
+    assert suggest("x", []) is None

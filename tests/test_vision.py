@@ -1,0 +1,189 @@
+"""torchvision without its compiler, and networks without their random initialisation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from checkpoint_files import assert_holds, build, poisoned_memory
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from fmapviz.initialization import NoInitialization
+from fmapviz.listing import list_layers
+from fmapviz.models import load_model
+
+ARCHITECTURES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "fcn_resnet50",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v3_small",
+    "quantized_mobilenet_v2",
+    "r3d_18",
+    "raft_small",
+    "regnet_y_400mf",
+    "resnet18",
+    "retinanet_resnet50_fpn",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "ssdlite320_mobilenet_v3_large",
+    "swin_t",
+    "vgg11_bn",
+    "vit_b_32",
+]
+
+
+def run(code):
+    """Run code in a fresh process, in which a warning is an error."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def facts(network):
+    """List everything that a network's modules know: parameters, buffers, other tensors, numbers and words."""
+    found = {}
+    for name, module in network.named_modules():
+        known = {key: value for key, value in vars(module).items() if "hook" not in key}
+        leaves = (leaf for leaf in tree_leaves(known) if isinstance(leaf, torch.Tensor | bool | int | float | str))
+        found |= {(name, number): leaf for number, leaf in enumerate(leaves)}
+    return found
+
+
+def equal(one, other):
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+# Without random initialisation
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_loaded_network_is_in_everything_the_one_that_was_saved(name, tmp_path):
+    transformed = {"transform_input": True} if name in {"googlenet", "inception_v3"} else {}
+    original = build(name, **transformed)
+    torch.save(original.state_dict(), tmp_path / "weights.pth")
+    with poisoned_memory():  # what nobody initialised would be NaN
+        loaded = load_model(name, weights=str(tmp_path / "weights.pth")).module
+    (tmp_path / "weights.pth").unlink()
+    assert_holds(loaded, original.state_dict())
+    expected, got = facts(original), facts(loaded)
+    assert expected.keys() == got.keys()
+    assert [key for key in expected if not equal(expected[key], got[key])] == []
+
+
+def test_parameters_keep_the_bytes_their_memory_had():
+    with poisoned_memory(), NoInitialization():
+        layer = nn.Conv2d(3, 4, 3)
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        nn.init.kaiming_normal_(tensor=layer.weight)
+        nn.init.constant_(layer.bias, 1.0)
+    assert layer.weight.isnan().all()
+    assert layer.bias.isnan().all()
+
+
+def test_buffers_and_plain_tensors_are_made_as_always():
+    with poisoned_memory(), NoInitialization():
+        batch_norm = nn.BatchNorm2d(4)
+        index = torch.zeros(3).add_(2).mul_(3)
+    assert batch_norm.running_mean.tolist() == [0.0] * 4
+    assert batch_norm.running_var.tolist() == [1.0] * 4
+    assert batch_norm.num_batches_tracked == 0
+    assert index.tolist() == [6.0] * 3
+
+
+def test_initialisation_is_as_before_outside_and_after_an_error():
+    with pytest.raises(ZeroDivisionError), NoInitialization():
+        _ = 1 / 0
+    torch.manual_seed(3)
+    expected = nn.Conv2d(3, 4, 3)
+    torch.manual_seed(3)
+    with NoInitialization():
+        nn.Conv2d(3, 4, 3)
+    assert torch.equal(nn.Conv2d(3, 4, 3).weight, expected.weight)
+
+
+# Without the compiler
+
+
+def test_torchvision_is_imported_without_the_compiler_and_whole():
+    run(
+        """
+import sys
+from fmapviz import vision
+heavy = {"torch._dynamo", "torch._inductor", "sympy"} & {".".join(name.split(".")[:2]) for name in sys.modules}
+assert not heavy, heavy
+assert "torch._dynamo.utils" not in sys.modules  # no stand-in stays behind
+import torchvision
+assert vision.torchvision is torchvision and vision.models is torchvision.models
+assert torchvision.models.list_models() and torchvision.ops.nms and torchvision.transforms.Compose
+"""
+    )
+
+
+def test_the_compiler_is_there_afterwards_for_operators_and_for_models():
+    """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
+    run(
+        """
+import sys, torch, warnings
+from fmapviz import vision
+maps, boxes = torch.rand(2, 3, 16, 16), torch.tensor([[0, 1.0, 2.0, 9.0, 12.0], [1, 0.0, 0.0, 15.0, 15.0]])
+align = vision.torchvision.ops.roi_align
+expected = align(maps, boxes, 5, spatial_scale=0.5, sampling_ratio=2)
+torch.use_deterministic_algorithms(True)
+torch.testing.assert_close(align(maps, boxes, 5, spatial_scale=0.5, sampling_ratio=2), expected)
+is_compile_supported = sys.modules["torchvision.ops.roi_align"].is_compile_supported
+answer = is_compile_supported("cpu")
+import torch._dynamo.utils as real
+assert sys.modules["torch._dynamo.utils"] is real and real.__spec__.origin.endswith("utils.py")
+assert answer == real.is_compile_supported("cpu") and isinstance(answer, bool)
+assert is_compile_supported is not real.is_compile_supported  # it was stood in for
+
+network, batch, graphs = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()), torch.rand(1, 3, 8, 8), []
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of torch's own
+    torch.testing.assert_close(torch.compile(network, backend=backend)(batch), network(batch))
+assert len(graphs) == 1
+"""
+    )
+
+
+def test_a_compiler_that_is_there_already_stays():
+    run(
+        """
+import sys
+import torch._dynamo as compiler
+import torch._dynamo.utils as utils
+from fmapviz import vision
+vision.never_compile()
+assert sys.modules["torch._dynamo"] is compiler and sys.modules["torch._dynamo.utils"] is utils
+assert sys.modules["torchvision.ops.roi_align"].is_compile_supported is utils.is_compile_supported
+"""
+    )
+
+
+def test_a_process_that_promises_not_to_compile_lists_layers_as_any_other():
+    names = ["r3d_18", "raft_small", "shufflenet_v2_x0_5"]
+    out = run(
+        f"""
+import sys
+from fmapviz import vision
+vision.never_compile()
+from fmapviz.listing import list_layers
+for name in {names}:
+    print(list_layers(name))
+assert not [name for name in sys.modules if name.startswith("torch._dynamo.")]
+"""
+    )
+    assert out.splitlines() == [str(list_layers(name)) for name in names]

@@ -1,0 +1,642 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from torch import nn
+
+from fmapviz.errors import OutputError
+from fmapviz.pipeline import visualize
+from fmapviz.values import InputOptions, Outcome, Style
+from fmapviz.verification import verify
+
+SMALL = InputOptions(size=(16, 16))
+
+
+class Net(nn.Module):
+    """Two convolutions; a red corner is too much for it."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.a = nn.Conv2d(3, 4, 3)
+            self.b = nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        if (x[:, 0, :4, :4].amin((1, 2)) > 2).any():
+            raise ValueError("a red corner")
+        return self.b(self.a(x).relu())
+
+
+class Folding(Net):
+    """Looks at the four quarters of every image, as samples of their own."""
+
+    def forward(self, x):
+        quarters = x.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        return super().forward(quarters).unflatten(0, (len(x), 4)).mean(1)
+
+
+def paint(path, seed=0, size=(16, 20), corner=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+    if corner:
+        pixels[:6, :6] = corner
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Twelve pictures in two folders."""
+    names = [*(f"{n}.png" for n in range(8)), *(f"more/{n}.png" for n in range(4))]
+    for seed, name in enumerate(names):
+        paint(tmp_path / "pictures" / name, seed)
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Run over some inputs with what all these tests have in common."""
+
+    def run(inputs, model=None, **options):
+        return visualize(model or Net(), inputs, **{"out": tmp_path / "out", "options": SMALL, "workers": 2, **options})
+
+    return run
+
+
+def counts(summary):
+    return summary.found, summary.done, summary.skipped, summary.failed
+
+
+def problems(out):
+    return [str(problem.path.name) for place in verify(out) for problem in place.problems]
+
+
+def hidden(out):
+    return [path.name for path in out.rglob(".*")]
+
+
+def content(out):
+    """Give what all files below a directory say, but for the time."""
+    files = {}
+    for path in filter(Path.is_file, out.rglob("*")):
+        name = str(path.relative_to(out))
+        if "tfevents" in name:
+            events = map(Event.FromString, RawEventFileLoader(str(path)).Load())
+            files[name] = [value.SerializeToString(deterministic=True) for event in events for value in event.summary.value]
+        elif path.name == "unit.json":
+            record = json.loads(path.read_bytes())
+            del record["sha256"]
+            for entry in record["files"]:
+                if "tfevents" in entry["name"]:
+                    del entry["sha256"]
+            files[name] = record
+        else:
+            files[name] = path.read_bytes()
+    return files
+
+
+def threads():
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("fmapviz")}
+
+
+def wait_until(true):
+    """The thread that lists inputs notices within a tenth of a second that nobody listens."""
+    deadline = time.monotonic() + 20
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return true()
+
+
+# --- as it arrives
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_an_image_is_finished_before_the_next_is_known(batch_size, pictures, look):
+    finished = threading.Event()
+    waited = []
+
+    def slowly():
+        for n in range(3):
+            yield pictures / f"{n}.png"
+            waited.append(finished.wait(60))
+            finished.clear()
+
+    def tell(event):
+        if isinstance(event, Outcome):
+            assert (event.unit / "unit.json").is_file()
+            finished.set()
+
+    assert look(slowly(), batch_size=batch_size, on_event=tell).done == 3
+    assert waited == [True] * 3
+
+
+def test_inputs_are_not_listed_far_ahead(pictures, look):
+    """Memory does not grow with the list."""
+    listed, ahead = [], []
+
+    def listing():
+        for path in sorted(pictures.rglob("*.png")):
+            listed.append(path)
+            yield path
+
+    def tell(event):
+        if isinstance(event, Outcome):
+            ahead.append(len(listed) - len(ahead))
+            time.sleep(0.02)  # slower than anything else here
+
+    look(listing(), on_event=tell, workers=1)
+    assert len(ahead) == 12
+    assert max(ahead) <= 2 + 1 + 3  # in the queue, being written, in hand
+
+
+@pytest.mark.parametrize("error", [ValueError("no more"), OSError(5, "no more"), KeyboardInterrupt("no more")])
+def test_an_exception_in_the_list_of_inputs_reaches_the_caller(error, pictures, look, tmp_path):
+    def broken():
+        yield pictures / "0.png"
+        yield pictures / "1.png"
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        look(broken())
+    assert caught.value is error
+    assert hidden(tmp_path / "out") == []
+    assert problems(tmp_path / "out") == []
+    assert wait_until(lambda: not threads())
+
+
+def test_the_order_of_inputs_does_not_matter(pictures, look, tmp_path):
+    paths = sorted(pictures.glob("*.png"))
+    look(paths, out=tmp_path / "one", to=["png"])
+    random.Random(1).shuffle(paths)
+    look(paths, out=tmp_path / "other", to=["png"])
+    assert content(tmp_path / "one") == content(tmp_path / "other")
+
+
+# --- what fails
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_bad_image_in_the_middle_fails_alone(batch_size, pictures, look):
+    (pictures / "3.png").write_bytes(b"no image")
+    (pictures / "5.png").write_bytes((pictures / "4.png").read_bytes()[:200])
+    (pictures / "6.png").write_bytes(b"")
+    missing = pictures / "gone.png"
+    events = []
+    summary = look([pictures, missing], batch_size=batch_size, on_event=events.append)
+    assert counts(summary) == (13, 9, 0, 4)
+    assert summary.exit_code == 3
+    codes = {"3.png": "E_FORMAT", "5.png": "E_DECODE", "6.png": "E_EMPTY", "gone.png": "E_MISSING"}
+    assert {Path(failure.path).name: failure.code for failure in summary.failures} == codes
+    outcomes = [event for event in events if isinstance(event, Outcome)]
+    assert {Path(event.path).name for event in outcomes if event.status == "failed"} == set(codes)
+    assert len(outcomes) == 13
+    noted = [json.loads(line) for line in (summary.directory / "failures.jsonl").read_text().splitlines()]
+    assert {Path(entry["path"]).name: entry["code"] for entry in noted} == codes
+    assert not any((summary.directory / name).exists() for name in codes)
+    assert problems(summary.directory) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_an_image_on_which_the_model_fails_fails_alone(batch_size, pictures, look):
+    for name in ("2.png", "5.png"):
+        paint(pictures / name, corner=(255, 0, 0))
+    summary = look(pictures, batch_size=batch_size)
+    assert counts(summary) == (12, 10, 0, 2)
+    assert {(Path(failure.path).name, failure.code, failure.message) for failure in summary.failures} == {
+        (name, "E_MODEL", "the model failed after no layer: ValueError: a red corner") for name in ("2.png", "5.png")
+    }
+    assert len(list(summary.directory.rglob("unit.json"))) == 10
+
+
+def test_a_model_that_always_fails(pictures, look):
+    class Broken(Net):
+        def forward(self, x):
+            return self.a(self.b(x))
+
+    summary = look(pictures, Broken(), batch_size=8)
+    assert counts(summary) == (12, 0, 0, 12)
+    assert summary.exit_code == 4
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, look):
+    summary = look(pictures, Folding(), batch_size=batch_size, to=["png"])
+    assert counts(summary) == (12, 12, 0, 0)
+    record = json.loads((summary.directory / "3.png/unit.json").read_bytes())
+    assert [(layer["name"], layer["samples"]) for layer in record["layers"]] == [("a", 4), ("b", 4)]
+    with torch.no_grad():
+        pixels = np.asarray(Image.open(summary.directory / "3.png/input.png")) / np.float32(255)
+        x = torch.from_numpy((pixels - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225]))
+        first = Net().a(x.permute(2, 0, 1)[None, :, :8, :8].float())
+    assert record["layers"][0]["max"] == pytest.approx(float(first.max()), rel=0.02)
+    assert record["layers"][0]["shape"] == [4, 6, 6]
+
+
+def test_images_of_different_sizes_in_one_run(tmp_path, look):
+    sizes = [(16, 16), (16, 16), (20, 16), (16, 16), (9, 31), (9, 31), (9, 31), (9, 31), (9, 31)]
+    paths = [paint(tmp_path / "pictures" / f"{n}.png", n, size) for n, size in enumerate(sizes)]
+    summary = look(paths, options=InputOptions(fit="none"), batch_size=4, to=["png"])
+    assert counts(summary) == (9, 9, 0, 0)
+    for path, (height, width) in zip(paths, sizes, strict=True):
+        record = json.loads((summary.directory / path.name / "unit.json").read_bytes())
+        assert record["layers"][1]["shape"] == [5, height - 4, width - 4]
+
+
+def test_strict_ends_at_the_first_failure(pictures, look, tmp_path):
+    (pictures / "2.png").write_bytes(b"no image")
+    (pictures / "5.png").write_bytes(b"no image")
+    summary = look(pictures, strict=True)
+    assert summary.failed == 1
+    assert summary.found == summary.done + summary.failed <= 7
+    assert [Path(failure.path).name for failure in summary.failures] == ["2.png"]
+    assert summary.exit_code == (3 if summary.done else 4)
+    assert hidden(tmp_path / "out") == []
+    assert wait_until(lambda: not threads())
+    (pictures / "2.png").unlink()
+    (pictures / "5.png").unlink()
+    assert look(pictures, strict=True).exit_code == 0
+
+
+# --- interruption
+
+
+def test_an_interruption_while_telling_leaves_nothing_behind(pictures, look, tmp_path):
+    before = {path: path.read_bytes() for path in pictures.rglob("*.png")}
+    seen = []
+
+    def tell(event):
+        if isinstance(event, Outcome):
+            seen.append(event)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        look(pictures, on_event=tell, to=["png", "tensorboard"])
+    assert wait_until(lambda: not threads())
+    assert hidden(tmp_path / "out") == []
+    assert problems(tmp_path / "out") == []
+    summary = look(pictures, to=["png", "tensorboard"])
+    assert summary.skipped >= 3
+    assert summary.found == 12
+    assert {path: path.read_bytes() for path in pictures.rglob("*.png")} == before
+
+
+def test_an_interruption_during_the_forward_pass_leaves_nothing_behind(pictures, look, tmp_path):
+    class Interrupted(Net):
+        passes = 0
+
+        def forward(self, x):
+            self.passes += 1
+            if self.passes == 4:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    model = Interrupted().train()
+    with pytest.raises(KeyboardInterrupt):
+        look(pictures, model)
+    assert wait_until(lambda: not threads())
+    assert hidden(tmp_path / "out") == []
+    assert problems(tmp_path / "out") == []
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+    assert not model._forward_pre_hooks
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mine"), OSError(28, "mine")])
+def test_an_exception_while_telling_reaches_the_caller(error, pictures, look, tmp_path):
+    def tell(event):
+        if isinstance(event, Outcome):
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        look(pictures, on_event=tell)
+    assert caught.value is error
+    assert hidden(tmp_path / "out") == []
+
+
+def test_a_run_directory_that_disappears_is_an_output_error(pictures, look, tmp_path):
+    seen = []
+
+    def tell(event):
+        if isinstance(event, Outcome):
+            seen.append(event)
+            shutil.rmtree(tmp_path / "out/net", ignore_errors=True)
+
+    with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}/out/net'") as caught:
+        look(pictures, on_event=tell)
+    assert caught.value.exit_code == 5
+    assert re.fullmatch(rf"{len(seen)} of \d+ images are done; make room and run the same command again", caught.value.hint)
+    assert wait_until(lambda: not threads())
+    assert not (tmp_path / "out/net/run.json").exists()
+
+
+# --- what a run uses
+
+
+def test_threads_and_open_files_are_as_before(pictures, look):
+    (pictures / "3.png").write_bytes(b"no image")
+    look(pictures, batch_size=2)  # whatever is opened once for the whole process
+
+    def handles():
+        return sorted(str(handle.readlink()) for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink())
+
+    before = handles(), threading.active_count()
+    for workers in (1, 4):
+        look(pictures, force=True, workers=workers, to=["png", "tensorboard"])
+    assert wait_until(lambda: threading.active_count() <= before[1])
+    assert handles() == before[0]
+    assert not threads()
+
+
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path, look):
+    paths = [paint(tmp_path / "pictures" / f"{n}.png", n) for n in range(300)]
+    resident = []
+
+    def tell(event):
+        if isinstance(event, Outcome):
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("needs Linux")
+    assert look(paths, on_event=tell, style=Style(scale=4)).done == 300
+    assert resident[299] - resident[49] < 4_000_000
+
+
+# --- processes that are killed, that fail, that work side by side
+#
+# Importing torch takes two seconds, so one process imports it and forks for every order.
+
+SERVER = """
+import errno, json, os, resource, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+import torch
+from fmapviz import registry
+from fmapviz.errors import FmapvizError
+from fmapviz.pipeline import visualize
+from fmapviz.values import InputOptions
+from fmapviz.views import maps
+from fmapviz.writers import png, tensorboard
+from PIL import Image
+from torch import nn
+
+torch.set_num_threads(1)
+# Imports what a process without rights may not be able to read.
+registry.names("fmapviz.views")
+Image.init()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+operations = 0
+
+def watch(out, kill_at, fail_at):
+    def hook(event, args):
+        global operations
+        if event == "open":
+            path, _, flags = args
+            if not (flags & (os.O_WRONLY | os.O_RDWR) and str(path).startswith(out)):
+                return
+        elif event not in {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}:
+            return
+        operations += 1
+        if operations == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if operations == fail_at and event not in {"os.remove", "os.rmdir"}:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    sys.addaudithook(hook)
+
+def obey(order):
+    inputs, out = order["inputs"], order["out"]
+    if order.get("limit"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"], order["limit"]))
+    if order.get("unprivileged") and os.getuid() == 0:
+        os.setuid(65534)
+    watch(out, order.get("kill_at"), order.get("fail_at"))
+    try:
+        summary = visualize(Net(), inputs, out=out, to=["png", "tensorboard"], options=InputOptions(size=(16, 16)),
+                            workers=order.get("workers", 1), force=order.get("force", False))
+    except FmapvizError as error:
+        return {"error": type(error).__name__, "message": str(error), "hint": error.hint, "code": error.exit_code}
+    except BaseException as error:
+        return {"error": repr(error), "code": 1}
+    counts = [summary.found, summary.done, summary.skipped, summary.failed]
+    return {"code": summary.exit_code, "counts": counts, "operations": operations}
+
+def begin(order, wait, go):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, read
+    os.close(go)
+    os.read(wait, 1)  # until the parent closes the other end
+    os.write(write, json.dumps(obey(order)).encode())
+    os._exit(0)
+
+for line in sys.stdin:
+    orders = json.loads(line)
+    wait, go = os.pipe()
+    children = [begin(order, wait, go) for order in orders]
+    os.close(wait)
+    os.close(go)
+    if "kill_after" in orders[0]:
+        time.sleep(orders[0]["kill_after"])
+        os.kill(children[0][0], signal.SIGKILL)
+    replies = []
+    for pid, read in children:
+        with open(read, "rb") as pipe:
+            reply = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        replies.append({"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else json.loads(reply))
+    print(json.dumps(replies), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    command = [sys.executable, "-c", SERVER, str(Path(__file__).parent.parent)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+
+        def send(*orders):
+            process.stdin.write(json.dumps(orders, default=str) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield send
+        process.stdin.close()
+
+
+@pytest.fixture(params=["new", "changed"])
+def situation(request, server, tmp_path):
+    """Two pictures, an OUT to start from, and what it holds when a run over them has ended.
+
+    If they are `changed`, that is what a run over other pictures of the same names gave, None else.
+    """
+    inputs, start = tmp_path / "pictures", None
+    paths = [inputs / "0.png", inputs / "more/1.png"]
+    if request.param == "changed":
+        start = tmp_path / "start"
+        for path in paths:
+            paint(path, 7)
+        assert server({"inputs": [inputs], "out": start})[0]["counts"] == [2, 2, 0, 0]
+        (start / "net/0.png/notes.txt").write_text("mine")
+    for seed, path in enumerate(paths):
+        paint(path, seed)
+    assert server({"inputs": [inputs], "out": tmp_path / "reference"})[0]["counts"] == [2, 2, 0, 0]
+    expected = content(tmp_path / "reference")
+    return inputs, start, expected | ({"net/0.png/notes.txt": b"mine"} if start else {})
+
+
+def prepare(out, start):
+    shutil.rmtree(out, ignore_errors=True)
+    if start:
+        shutil.copytree(start, out)
+
+
+def test_a_process_killed_at_any_operation_leaves_nothing_half_done(situation, server, tmp_path):
+    inputs, start, expected = situation
+    out, moments = tmp_path / "out", 0
+    while True:
+        prepare(out, start)
+        (reply,) = server({"inputs": [inputs], "out": out, "kill_at": moments + 1})
+        if reply != {"signal": signal.SIGKILL}:
+            break
+        moments += 1
+        if (out / "net").exists():
+            assert set(problems(out)) <= {"notes.txt"}, moments
+        (reply,) = server({"inputs": [inputs], "out": out})
+        assert reply["code"] == 0, (moments, reply)
+        assert content(out) == expected, moments
+    assert reply["code"] == 0
+    assert moments == reply["operations"] > 20
+
+
+def test_a_process_that_fails_at_any_operation_says_so_and_leaves_nothing_half_done(situation, server, tmp_path):
+    inputs, start, expected = situation
+    out, moment, failures = tmp_path / "out", 0, 0
+    while True:
+        moment += 1
+        prepare(out, start)
+        (reply,) = server({"inputs": [inputs], "out": out, "fail_at": moment})
+        if reply.get("operations", moment) < moment:
+            break
+        if reply["code"] != 0:  # else it only failed to tidy up, and does so next time
+            failures += 1
+            assert (reply["error"], reply["code"]) == ("OutputError", 5), moment
+            assert reply["message"].endswith("No space left on device"), moment
+            assert hidden(out) == [], moment
+        if (out / "net").exists():
+            assert "error" not in reply or re.fullmatch(r"[01] of [12] images are done; make room .*", reply["hint"]), moment
+            assert set(problems(out)) <= {"notes.txt"}, moment
+        (reply,) = server({"inputs": [inputs], "out": out})
+        assert reply["code"] == 0, moment
+        assert content(out) == expected, moment
+    assert failures > 15
+
+
+@pytest.mark.parametrize("limit", [10, 1000, 1500, 3000])
+def test_a_full_disk_is_said_and_leaves_nothing_half_done(limit, situation, server, tmp_path):
+    """A limit on the size of files stands for the full disk: the write itself fails, not the opening."""
+    inputs, start, expected = situation
+    out = tmp_path / "out"
+    prepare(out, start)
+    (reply,) = server({"inputs": [inputs], "out": out, "limit": limit})
+    assert (reply["error"], reply["code"]) == ("OutputError", 5)
+    assert reply["message"].endswith("File too large")
+    assert hidden(out) == []
+    assert server({"inputs": [inputs], "out": out})[0]["code"] == 0
+    assert content(out) == expected
+
+
+def test_a_read_only_run_is_said(server):
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own cannot be entered by other users
+        inputs, out = Path(folder, "pictures"), Path(folder, "out")
+        paint(inputs / "0.png")
+        assert server({"inputs": [inputs], "out": out})[0]["code"] == 0
+        paint(inputs / "1.png")
+        before = content(out)
+        for path, mode in ((Path(folder), 0o755), (out, 0o777), (out / "net", 0o555)):
+            path.chmod(mode)
+        (reply,) = server({"inputs": [inputs], "out": out, "unprivileged": True})
+        assert (reply["error"], reply["code"]) == ("OutputError", 5)
+        assert reply["message"] == f"cannot write to '{out}/net': Permission denied"
+        assert re.fullmatch(r"[01] of 2 images are done; make room .*", reply["hint"])
+        assert content(out) == before
+        (out / "net").chmod(0o755)
+
+
+def test_a_process_killed_at_any_time_leaves_nothing_half_done(pictures, server, tmp_path):
+    begun = time.monotonic()
+    assert server({"inputs": [pictures], "out": tmp_path / "reference", "workers": 4})[0]["code"] == 0
+    takes = time.monotonic() - begun
+    expected = content(tmp_path / "reference")
+    out, dice, killed = tmp_path / "out", random.Random(), 0
+    for number in range(20):
+        moment = dice.uniform(0, takes)
+        order = {"inputs": [pictures], "out": out, "workers": 4, "force": number % 2 == 1}
+        (reply,) = server({**order, "kill_after": moment})
+        killed += "signal" in reply
+        if (out / "net").exists():
+            assert problems(out) == [], moment
+        if number % 4 == 3:
+            (reply,) = server({**order, "force": False})
+            assert (reply["code"], reply["counts"][0]) == (0, 12), moment
+            assert content(out) == expected, moment
+            if number % 8 == 7:
+                shutil.rmtree(out)
+    assert killed > 5
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_eight_processes_with_the_same_command(force, pictures, server, tmp_path):
+    assert server({"inputs": [pictures], "out": tmp_path / "reference"})[0]["code"] == 0
+    out = tmp_path / "out"
+    replies = server(*[{"inputs": [pictures], "out": out, "force": force}] * 8)
+    assert [(reply["code"], reply["counts"][0], reply["counts"][3]) for reply in replies] == [(0, 12, 0)] * 8
+    assert content(out) == content(tmp_path / "reference")
+    assert problems(out) == []
+    assert hidden(out) == []
+
+
+def test_eight_processes_with_a_share_each(pictures, server, tmp_path):
+    paths = sorted(pictures.glob("*.png"))
+    assert server({"inputs": paths, "out": tmp_path / "reference"})[0]["code"] == 0
+    out = tmp_path / "out"
+    replies = server(*({"inputs": [path], "out": out} for path in paths))
+    assert [(reply["code"], reply["counts"]) for reply in replies] == [(0, [1, 1, 0, 0])] * 8
+    assert content(out) == content(tmp_path / "reference")
+    assert problems(out) == []
+    assert hidden(out) == []

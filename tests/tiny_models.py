@@ -1,0 +1,197 @@
+"""Small networks, each awkward in one way, and what a network's whole state is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from fmapviz.preparation import standard
+from fmapviz.values import InputOptions, Model
+
+
+def as_model(module, *, forward=nn.Module.__call__):
+    """Make of a module what `fmapviz.load_model` gives."""
+    return Model("tiny", module, "random", None, standard(InputOptions()), forward)
+
+
+def images(count=2, side=16):
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(count))
+
+
+def overwritten():
+    """AlexNet's habit: each convolution's output is overwritten by the activation after it."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Conv2d(8, 5, 3), nn.ReLU(inplace=True)).eval()
+
+
+class Calls(nn.Module):
+    """Calls one activation three times, as ResNet's blocks do, and one convolution twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.relu(x - 1)
+        x = self.relu(self.conv(x))
+        return self.relu(self.conv(x))
+
+
+class Backwards(nn.Module):
+    """Runs its layers in another order than it defines them, and one not at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Conv2d(5, 6, 1)
+        self.never = nn.Conv2d(3, 4, 1)
+        self.middle = nn.Conv2d(4, 5, 1)
+        self.first = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return self.last(self.middle(self.first(x)))
+
+
+class Twins(nn.Module):
+    """Has one encoder under two names, and a convolution of it under a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        self.key = self.query
+        self.stem = self.query[0]
+
+    def forward(self, x):
+        return self.query(x) + self.key(x)
+
+
+class Recursive(nn.Module):
+    """Contains itself, and calls itself until nothing is left to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.again = self
+        self.child = nn.Module()
+        self.child.parent = self
+
+    def forward(self, x, depth=3):
+        x = self.conv(x)
+        return self.again(x, depth - 1) if depth > 1 else x
+
+
+class Training(nn.Module):
+    """Has everything that training mode changes, with flags as they are in the middle of fine-tuning."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = (
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)).eval().requires_grad_(False)
+        )
+        self.head = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Conv2d(4, 2, 1))
+        self.head[1].eval()
+
+    def forward(self, x):
+        return self.head(self.frozen(x))
+
+
+class Fails(nn.Module):
+    """Raises what it is told to, after two of its three convolutions."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True))
+        self.third = nn.Conv2d(4, 4, 3)
+        self.error = error
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        if self.error is not None:
+            raise self.error
+        return self.third(x)
+
+
+class Pair(NamedTuple):
+    large: torch.Tensor
+    small: torch.Tensor
+
+
+class Returns(nn.Module):
+    """Returns whatever it is told to make of its input."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x)
+
+
+class Passes(nn.Module):
+    """Has one part work on its input and goes on with the input, whatever the part returns."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        self.part(x)
+        return self.conv(x)
+
+
+class Regions(nn.Module):
+    """A detector: looks at several regions of each image with the same convolution."""
+
+    def __init__(self, regions):
+        super().__init__()
+        self.backbone = nn.Conv2d(3, 4, 3)
+        self.head = nn.Conv2d(4, 2, 1)
+        self.regions = regions
+
+    def forward(self, x):
+        x = self.backbone(x)
+        return self.head(torch.cat([x * (number + 1) for number in range(self.regions)]))
+
+
+class Tokens(nn.Module):
+    """A Vision Transformer of two layers: 8 x 8 patches, a class token."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 2, 2)
+        layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, mask=None):
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        return self.encoder(torch.cat([tokens.mean(1, keepdim=True), tokens], 1), src_key_padding_mask=mask)
+
+
+def state_of(model):
+    """Tell everything about a network, and around it, that a capture must leave as it was; equal means untouched."""
+    return {
+        "modules": {name: _module_state(module) for name, module in model.named_modules()},
+        "numbers": {name: _bytes(values) for name, values in [*model.named_parameters(), *model.named_buffers()]},
+        "gradients": {
+            name: (values.requires_grad, None if values.grad is None else _bytes(values.grad))
+            for name, values in model.named_parameters()
+        },
+        "random": _bytes(torch.get_rng_state()),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "grad mode": torch.is_grad_enabled(),
+        "hooks of all modules": {name: list(hooks) for name, hooks in vars(torch_module).items() if "_hooks" in name},
+    }
+
+
+def _module_state(module):
+    hooks = {name: list(value.items()) for name, value in vars(module).items() if "hooks" in name}
+    return hooks, module.training, getattr(module, "inplace", None), sorted(vars(module)), type(module)
+
+
+def _bytes(values):
+    return values.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes(), values._version
