@@ -106,6 +106,12 @@ def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
     return ("Conv2d",)
 
 
+def scripted_parts(layers: Sequence[Layer]) -> list[str]:
+    """Name the outermost scripted parts of a network, inside which no hook can see."""
+    scripted = [layer.name for layer in layers if isinstance(layer.module, jit.ScriptModule)]
+    return [name for name in scripted if not any(name.startswith(f"{outer}.") for outer in scripted)]
+
+
 def is_type(layer: Layer, name: str) -> bool:
     """Tell whether a layer's class or one of its bases has this name."""
     return any(base.__name__ == name for base in type(layer.module).__mro__)

@@ -21,7 +21,7 @@ from fmapviz import __version__, registry
 from fmapviz.checkpoints import digest_of_state
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.inputs import find_images
-from fmapviz.layers import default_types, find_layers, select_layers, unwrap
+from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, unwrap
 from fmapviz.models import load_model
 from fmapviz.preparation import standard
 from fmapviz.runs import check_output, note_failure, open_run
@@ -129,6 +129,8 @@ def visualize(
     tell(Started(directory, info))
     if not types and kinds == ("Conv3d",):
         tell(Notice("the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"))
+    if parts := scripted_parts(existing):
+        tell(Notice(f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"))
     for message in loaded.notices:
         tell(Notice(message))
     job = Job(

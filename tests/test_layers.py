@@ -9,7 +9,7 @@ from tiny_models import Backwards, Recursive, Twins, images, overwritten
 from torch import nn
 
 from fmapviz.errors import RequestError
-from fmapviz.layers import default_types, find_layers, is_type, select_layers, unwrap
+from fmapviz.layers import default_types, find_layers, is_type, scripted_parts, select_layers, unwrap
 
 
 def names(layers):
@@ -210,6 +210,15 @@ def test_a_scripted_model_is_refused(make):
         with pytest.raises(RequestError, match="hooks see Python modules only") as caught:
             unwrap(wrapped)
         assert caught.value.hint == "give the nn.Module it was made from"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_the_scripted_parts_of_a_network_are_named():
+    block = torch.jit.script(nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU()))
+    network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(block))
+    assert scripted_parts(find_layers(network)) == ["1.0"]
+    assert chosen(network) == ["0"]
+    assert scripted_parts(find_layers(nn.Sequential(nn.Conv2d(3, 3, 1)))) == []
 
 
 def test_an_exported_model_is_refused():
