@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.drawing import ForwardError, MixedBatchError, draw, is_out_of_memory
-from fmapviz.errors import InputError
+from fmapviz.errors import InputError, quote
 from fmapviz.images import read_image
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
@@ -206,8 +206,9 @@ def _draw(job: Job, batch: list[_Prepared]) -> Iterator[tuple[_Prepared, Drawn |
         if not memory and not isinstance(error, ForwardError | MixedBatchError):
             raise
         if len(batch) == 1:
+            path = batch[0].image.file.path
             code, reason = ("E_MEMORY", "out of memory") if memory else ("E_MODEL", str(error))
-            yield batch[0], Failure(batch[0].image.file.path, code, reason)
+            yield batch[0], Failure(path, code, f"{reason}: {quote(path)}")
             return
     else:
         yield from zip(batch, drawn, strict=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,11 @@ def test_every_command_of_the_readme(workplace):
         result = shell(command, workplace)
         assert result.returncode == 0, (command, result.stderr)
     runs = workplace / "runs"
-    assert len(list((runs / "squeezenet1_1").rglob("00_*.maps.png"))) == 6, "the folder, and the same pictures by find"
+    units = {path.parent.relative_to(runs / "squeezenet1_1").as_posix() for path in runs.rglob("squeezenet1_1/**/unit.json")}
+    listed = {"textures.png", "village.jpg"}  # by find: a path in a list keeps its own name, not its tree
+    assert units == listed | {
+        "more/textures.png", "more/village.jpg", "rotated_exif.jpg", "shapes.png", "still_life.jpg", "test_chart.png",
+    }  # fmt: skip
     assert (runs / "both" / "shapes.png" / "00_features.0.maps.png").exists()
     assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
 
@@ -106,12 +111,17 @@ def test_completion_can_be_installed(tmp_path):
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
 
 
-def test_the_wheel_holds_what_the_package_needs():
-    """What `pip install .` copies is what the build backend is told to: the package, with its list and its type marker."""
-    package = ROOT / "fmapviz"
-    assert (package / "py.typed").exists()
-    assert (package / "sources" / "torchvision.txt").exists()
-    assert 'packages = ["fmapviz"]' in (ROOT / "pyproject.toml").read_text()
+def test_the_wheel_holds_what_the_package_needs(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        held = set(wheel.namelist())
+    kept = {
+        path for path in (ROOT / "fmapviz").rglob("*") if path.suffix in {".py", ".txt", ".typed"} or path.name == "py.typed"
+    }
+    assert {path.relative_to(ROOT).as_posix() for path in kept} <= held
+    assert {"fmapviz/py.typed", "fmapviz/sources/torchvision.txt"} <= held
+    assert not [name for name in held if name.startswith(("tests/", "sample_images/"))]
 
 
 def test_pictures_and_links_of_the_readme_exist():

@@ -42,7 +42,7 @@ FAMILIES = [
     ("ssdlite320_mobilenet_v3_large", None),
     ("mvit_v2_s", None),
     ("r3d_18", None),
-    ("s3d", SMALL),
+    ("s3d", None),
     ("swin3d_t", SMALL),
     ("raft_small", InputOptions(size=(128, 128))),
 ]
