@@ -134,7 +134,7 @@ def _read_pickle(path: Path) -> object:
                 f"refused: {quote(path)} holds Python objects ({printable(culprit[1])}), which would run code when loaded",
                 hint="save only the weights, with torch.save(model.state_dict(), path)",
             ) from error
-        reason = error.strerror if isinstance(error, OSError) else "torch.save wrote no such file"
+        reason = error.strerror if isinstance(error, OSError) else "damaged, cut off, or no checkpoint at all"
         raise WeightsError(f"cannot read {quote(path)}: {reason}", hint=_DAMAGED) from error
 
 

@@ -31,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     subcommand_metavar="MODEL INPUT...",
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -140,7 +139,7 @@ def run(
     fit: Fit = None,
     mean: Mean = None,
     std: Std = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where all runs lie.", rich_help_panel=_RUNNING)] = Path("runs"),
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where all runs lie.", rich_help_panel=_RUNNING)] = "runs",
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="This run's directory in it.", show_default="the model's name",
@@ -179,7 +178,9 @@ def run(
     Exit codes: 0 all done; 1 a bug; 2 the request is wrong; 3 some inputs failed; 4 no input gave anything; 5 the output
     could not be written; 6 refused, the place belongs to something else; 130, 143 interrupted.
     """
-    check_name(model)
+    _check_model(model)
+    if not out:
+        raise RequestError("--out is empty", hint="--out . is the current directory")
     style = Style(norm=norm, columns=columns, padding=padding, channels=channels, scale=scale)
     options = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
     views, formats = split(view or ["maps"]), split(to or ["tensorboard"])
@@ -191,7 +192,7 @@ def run(
     from fmapviz.pipeline import visualize
 
     def count() -> int:
-        return sum(1 for _ in find_images(inputs, avoid=out))
+        return sum(1 for _ in find_images(inputs, avoid=Path(out)))
 
     verbosity = -1 if quiet else int(verbose)
     with Console(verbosity=verbosity, json=json, count=None if "-" in inputs else count) as console:
@@ -215,7 +216,7 @@ def run(
             force=force,
             on_event=console.tell,
         )
-        console.finish(summary, out)
+        console.finish(summary, Path(out))
     return summary.exit_code
 
 
@@ -237,6 +238,8 @@ def list_layers(
 
     vision.never_compile()
     rows = listing.list_layers(model, layers=layers or (), exclude=exclude or (), types=split(types or []), options=options)
+    if not types and all(row.type.startswith("Conv3") for row in rows):
+        say_error("notice: the model has no Conv2d layer: these are its Conv3d layers")
     if json:
         for row in rows:
             say_json({"event": "layer", **{field: getattr(row, field) for field in type(row).__slots__}})
@@ -277,7 +280,8 @@ def verify(
     if json:
         say_json({"event": "summary", "directories": units, "files": files, "damaged": damaged, "exit_code": code})
     elif damaged:
-        say_error(f"{damaged} of {units} directories damaged; the command that made them, with --force, makes them anew")
+        say_error(f"{damaged} of {units} directories are not as they were made")
+        say_error("hint: the command that made them, with --force, makes images' directories anew")
     else:
         say(f"{units} directories, {files} files: all there and whole")
     return code
@@ -298,8 +302,11 @@ def _main() -> int:
             show_error(error)
             return _summarize(error.exit_code, error)
         except typer.TyperException as error:
-            show_error(_usage_error(error))
-            return _summarize(2, error)
+            wrong = _usage_error(error)
+            show_error(wrong)
+            return _summarize(2, wrong)
+        except SystemExit as stop:  # the parser's own way out, with 1 where nobody listens to its help any more
+            return 0 if stop.code in {None, 0, 1} else 2
         except _Interrupted as interruption:
             say_error("interrupted: what is finished stays, and the same command continues")
             return _summarize(128 + interruption.number, interruption)
@@ -324,8 +331,8 @@ def _usage_error(error: typer.TyperException) -> RequestError:
         return RequestError(
             f"no such option: {quote(option)}", hint=f"did you mean {near}?" if near else "fmapviz run --help lists them"
         )
-    message = error.format_message().rstrip(".")
-    return RequestError(message[:1].lower() + message[1:], hint="fmapviz --help")
+    message = error.format_message().partition(", unable to parse")[0].rstrip(".")
+    return RequestError(message[:1].lower() + message[1:], hint="fmapviz run --help")
 
 
 class _Interrupted(BaseException):
@@ -371,6 +378,17 @@ def _open_missing_streams() -> None:
             reconfigure(errors="backslashreplace")
 
 
+def _check_model(spec: str) -> None:
+    """Make sure that there is such a model, and think of a misspelt command where there is none."""
+    try:
+        check_name(spec)
+    except RequestError as error:
+        near = suggest(spec, ("layers", "models", "verify", "run"))
+        if near:
+            error.hint = f"{near} {error.hint or ''}".strip()
+        raise
+
+
 def _version(*, on: bool) -> None:
     if on:
         say(f"fmapviz {__version__}")
@@ -382,11 +400,14 @@ def _paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:
     from fmapviz.inputs import read_list
 
     for path in inputs:
-        if path == "-":
+        if path != "-":
+            yield path
+            continue
+        try:
             with open(0, "rb", closefd=False) as stream:
                 yield from read_list(stream, null=null)
-        else:
-            yield path
+        except OSError as error:
+            raise RequestError(f"cannot read paths from standard input: {error.strerror}") from error
 
 
 def _table(rows: list[LayerInfo]) -> list[str]:

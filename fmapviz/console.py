@@ -46,6 +46,7 @@ class Console:
         self._seen = {"done": 0, "skipped": 0, "failed": 0}
         self._begun = self._logged = time.monotonic()
         self._bar: Progress | None = None
+        self._formats: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -71,12 +72,14 @@ class Console:
         if self._verbosity >= 0:
             self._say_error(_sentence(summary))
         command = f"tensorboard --logdir {shlex.quote(str(out))}"
+        shown = "tensorboard" in self._formats and summary.exit_code != 4
         if self._json:
             fields = asdict(summary)
-            self._object("summary", **fields, exit_code=summary.exit_code, tensorboard=command)
+            self._object("summary", **fields, exit_code=summary.exit_code, tensorboard=command if shown else None)
         else:
             say(printable(str(summary.directory)))
-            say(printable(command))
+            if shown:
+                say(printable(command))
 
     def notice(self, message: str) -> None:
         """Tell something worth knowing, on standard error."""
@@ -85,6 +88,7 @@ class Console:
 
     def _begin(self, event: Started) -> None:
         info = event.info
+        self._formats = info.formats
         self._begun = self._logged = time.monotonic()
         self._object(
             "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import sys
 from http.client import HTTPException
 from pathlib import Path
@@ -18,6 +19,8 @@ from fmapviz.errors import WeightsError, printable, quote
 
 # An unreachable server must be known within ten seconds of the command, importing torch included.
 PATIENCE_SECONDS = 5.0
+# How long a download that has begun may bring nothing.
+STALL_SECONDS = 60.0
 
 
 def fetch(url: str) -> Path:
@@ -88,11 +91,15 @@ def _open(url: str) -> str:
 
 
 def _download(url: str, cached: Path) -> str | None:
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(STALL_SECONDS)  # torch's downloader would wait for ever
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         hub.download_url_to_file(url, str(cached), _promised_digest(cached.name), progress=sys.stderr.isatty())
     except (OSError, ValueError, HTTPException, RuntimeError) as error:  # RuntimeError: the hash is another one
         return str(error) or type(error).__name__
+    finally:
+        socket.setdefaulttimeout(patience)
     return None
 
 

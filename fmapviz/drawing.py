@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.errors import FmapvizError
+from fmapviz.errors import FmapvizError, quote
 from fmapviz.hooks import observe
 from fmapviz.shapes import NotAMapError, as_maps
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 class ForwardError(FmapvizError):
     """The model's own forward pass failed; the message names the last layer that ran."""
+
+    @classmethod
+    def after(cls, layer: str, error: Exception) -> ForwardError:
+        """Say what went wrong after which layer; the empty name stands for none."""
+        place = f"after layer {quote(layer)}" if layer else "before the first layer"
+        return cls(f"the model failed {place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
 class MixedBatchError(Exception):
@@ -56,7 +62,7 @@ def draw(model: Model, layers: Sequence[Layer], views: Mapping[str, View], style
         if sheet.error is None:
             if is_out_of_memory(error):
                 raise
-            raise ForwardError(f"the model failed after {sheet.last}: {_short(error)}") from error
+            raise ForwardError.after(sheet.last, error) from error
     if sheet.error is not None:  # a failure of ours, also where the model caught it or made another of it
         raise sheet.error
     silent = {layer.name: "returned no tensor" for layer in layers if layer.name not in sheet.seen and calls[layer.module]}
@@ -76,14 +82,14 @@ class _Sheet:
         self.drawings: list[list[Drawing]] = [[] for _ in range(images)]
         self.seen: set[str] = set()
         self.undrawn: dict[str, str] = {}
-        self.last = "no layer"
+        self.last = ""
         self.error: Exception | None = None
         self._views = views
         self._style = style
 
     def receive(self, feature_map: FeatureMap) -> None:
         self.seen.add(feature_map.layer.name)
-        self.last = f"layer '{feature_map.name}'"
+        self.last = feature_map.name
         try:
             for suffix, maps in as_maps(feature_map.values, feature_map.layer.module).items():
                 self._draw(feature_map, suffix, maps)
@@ -160,8 +166,3 @@ def _undisturbed(device: torch.device) -> Any:
     if device.type == "cuda":
         return torch.random.fork_rng(devices=[device])
     return torch.random.fork_rng(devices=[])
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"

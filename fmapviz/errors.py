@@ -91,5 +91,6 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
         >>> suggest("alexnt", ["alexnet", "vgg11"])
         "did you mean 'alexnet'?"
     """
-    nearest = get_close_matches(word, list(known), n=3, cutoff=0.5)
+    by_lower_case = {name.lower(): name for name in known}
+    nearest = [by_lower_case[name] for name in get_close_matches(word.lower(), by_lower_case, n=3, cutoff=0.5)]
     return f"did you mean {', '.join(map(quote, nearest))}?" if nearest else None

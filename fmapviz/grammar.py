@@ -7,6 +7,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 from fmapviz import registry
+from fmapviz.errors import RequestError, quote
 from fmapviz.models import known_names
 
 VIEWS, WRITERS = "fmapviz.views", "fmapviz.writers"
@@ -22,8 +23,8 @@ class RunByDefault(TyperGroup):
     # Any: the classes of contexts and completions are not public.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command's name first, wherever it stands, or `run` where there is none."""
-        words = list(args)
-        if words and words[0] not in self._own_options(ctx):
+        words = list(args) or ["--help"]
+        if words[0] not in self._own_options(ctx):
             position = self._first_word(ctx, words)
             if position is not None and words[position] in self.commands:
                 words.insert(0, words.pop(position))
@@ -33,7 +34,10 @@ class RunByDefault(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete a model's name where a command's could stand."""
-        model = next(parameter for parameter in self.commands["run"].params if parameter.name == "model")
+        run = self.commands["run"]
+        if incomplete.startswith("-"):
+            return [*super().shell_complete(ctx, incomplete), *run.shell_complete(ctx, incomplete)]
+        model = next(parameter for parameter in run.params if parameter.name == "model")
         return [*super().shell_complete(ctx, incomplete), *model.shell_complete(ctx, incomplete)]
 
     def _own_options(self, ctx: Any) -> set[str]:
@@ -104,8 +108,14 @@ def split(values: list[str]) -> tuple[str, ...]:
     Example:
         >>> split(["png,tensorboard", "png"])
         ('png', 'tensorboard')
+
+    Raises:
+        RequestError: There is no name in it.
     """
-    return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    names = tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    if values and not names:
+        raise RequestError(f"a list without a name in it: {quote(','.join(values))}")
+    return names
 
 
 def _complete_word(words: tuple[str, ...], incomplete: str) -> list[str]:
@@ -114,5 +124,6 @@ def _complete_word(words: tuple[str, ...], incomplete: str) -> list[str]:
 
 def _complete_list(package: str, incomplete: str) -> list[tuple[str, str]]:
     before, comma, last = incomplete.rpartition(",")
-    names = (name for name in registry.names(package) if name.startswith(last))
+    given = before.split(",")
+    names = (name for name in registry.names(package) if name.startswith(last) and name not in given)
     return [(f"{before}{comma}{name}", registry.describe(package, name)) for name in names]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz.layers import find_layers, select_layers, unwrap
+from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.shapes import tensors
 from fmapviz.values import FeatureMap
 
@@ -98,7 +98,7 @@ def capture(
         (2, 8, 30, 30)
     """
     chosen = select_layers(
-        find_layers(unwrap(model)), types=_several(types), include=_several(layers), exclude=_several(exclude)
+        find_layers(unwrap(model)), types=several(types), include=several(layers), exclude=several(exclude)
     )
     maps: dict[str, FeatureMap] = {}
 
@@ -134,10 +134,6 @@ class _Counter:
 
     def next_index(self) -> int:
         return next(self._executed)
-
-
-def _several(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @contextmanager

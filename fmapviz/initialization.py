@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# What `torch.nn.init` and builders do to a parameter in place: draw numbers, and bring them into shape.
-_FILLING = {"normal_", "uniform_", "erfinv_", "mul_", "add_", "sub_", "div_", "clamp_"}
+# What `torch.nn.init` and builders draw random numbers with.
+_FILLING = {"normal_", "uniform_"}
+_trunc_normal = nn.init.trunc_normal_
 
 
 class NoInitialization(TorchFunctionMode):
@@ -26,6 +27,17 @@ class NoInitialization(TorchFunctionMode):
         ...     layer = nn.Linear(1_000_000, 1_000)  # 4 GB, at once
     """
 
+    def __enter__(self) -> Self:
+        """Begin; `trunc_normal_` is replaced whole: torch 2.15's draws again whatever it finds out of its bounds."""
+        nn.init.trunc_normal_ = _untouched
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End, and have everything as before."""
+        nn.init.trunc_normal_ = _trunc_normal
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -33,10 +45,14 @@ class NoInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Pass on every function but those that fill a parameter."""
+        """Pass on every function but those that fill a parameter with random numbers."""
         kwargs = kwargs or {}
         if getattr(func, "__module__", "") == nn.init.__name__:
             return args[0] if args else kwargs["tensor"]
         if args and isinstance(args[0], nn.Parameter) and getattr(func, "__name__", "") in _FILLING:
             return args[0]
         return func(*args, **kwargs)
+
+
+def _untouched(tensor: Tensor, *_args: object, **_kwargs: object) -> Tensor:
+    return tensor

@@ -117,6 +117,11 @@ def is_type(layer: Layer, name: str) -> bool:
     return any(base.__name__ == name for base in type(layer.module).__mro__)
 
 
+def several(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Take one name for a list of one."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
 

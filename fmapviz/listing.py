@@ -12,7 +12,7 @@ from torch import nn
 
 from fmapviz.drawing import ForwardError
 from fmapviz.hooks import observe
-from fmapviz.layers import find_layers, select_layers, unwrap
+from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.models import load_model, outline_model
 from fmapviz.preparation import standard
 from fmapviz.values import InputOptions, LayerInfo, Model
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def list_layers(
     model: str | nn.Module | Model,
     *,
-    layers: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    types: Sequence[str] = (),
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
     options: InputOptions | None = None,
 ) -> list[LayerInfo]:
     """List layers in the order of execution, those that do not run at the end.
@@ -54,6 +54,7 @@ def list_layers(
         1 features.3 Conv2d (192, 27, 27) 307392
     """
     options = options or InputOptions()
+    layers, exclude, types = several(layers), several(exclude), several(types)
     if isinstance(model, str):
         try:
             return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
@@ -69,11 +70,11 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
     seen: dict[str, list[FeatureMap]] = {layer.name: [] for layer in chosen}
-    last = "no layer"
+    last = ""
 
     def receive(feature_map: FeatureMap) -> None:
         nonlocal last
-        last = f"layer '{feature_map.name}'"
+        last = feature_map.name
         # Only the shape is wanted; all layers of a detector together are gigabytes.
         seen[feature_map.layer.name].append(replace(feature_map, values=feature_map.values.to("meta")))
 
@@ -86,9 +87,7 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
             with observe(model.module, chosen, receive):
                 model.forward(model.module, batch)
         except Exception as error:
-            raise ForwardError(
-                f"the model failed after {last}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            ) from error
+            raise ForwardError.after(last, error) from error
     rows = [_row(layer, seen[layer.name]) for layer in chosen]
     return sorted(rows, key=lambda row: (row.index is None, row.index))
 

@@ -21,7 +21,7 @@ from fmapviz import __version__, registry
 from fmapviz.checkpoints import digest_of_state
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.inputs import find_images
-from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, unwrap
+from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.models import load_model
 from fmapviz.preparation import standard
 from fmapviz.runs import check_output, note_failure, open_run
@@ -45,11 +45,11 @@ def visualize(
     out: str | Path = "runs",
     name: str | None = None,
     weights: str = "default",
-    layers: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    types: Sequence[str] = (),
-    views: Sequence[str] = ("maps",),
-    to: Sequence[str] = ("tensorboard",),
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    views: str | Sequence[str] = ("maps",),
+    to: str | Sequence[str] = ("tensorboard",),
     style: Style = _PLAIN,
     options: InputOptions = _AS_TRAINED,
     device: str = "auto",
@@ -98,6 +98,7 @@ def visualize(
         (1, 6)
     """
     out = Path(out)
+    layers, exclude, types, views, to = map(several, (layers, exclude, types, views, to))
     for package, members in ((VIEWS, views), (WRITERS, to)):
         _check_members(package, members)
     for option, number in (("batch size", batch_size), ("workers", workers)):
@@ -169,7 +170,8 @@ def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Eve
                         break
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
-            error.hint = f"{done} of {job.found} images are done; make room and run the same command again"
+            listed = f"{done} of the {job.found} images listed so far are done"
+            error.hint = f"{listed}; make room and run the same command again"
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found
@@ -205,7 +207,12 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
 
 def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
     if isinstance(model, str):
-        model = load_model(model, weights=weights, options=options)
+        loaded = load_model(model, weights=weights, options=options)
+        return replace(loaded, module=unwrap(loaded.module))
+    if weights != "default":
+        raise RequestError(
+            f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
+        )
     if isinstance(model, Model):
         return replace(model, module=unwrap(model.module))
     module = unwrap(model)
@@ -237,10 +244,7 @@ def _device(name: str, given: nn.Module | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # the meta device gives nothing back
     except Exception as error:  # RuntimeError, AssertionError, ...: each backend has its own way to be absent
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RequestError(
-            f"no such device here: {quote(name)}", hint=f"--device auto takes what there is ({reason})"
-        ) from error
+        raise RequestError(f"no such device here: {quote(name)}", hint="--device auto takes what there is") from error
     return device
 
 

@@ -61,7 +61,7 @@ def as_trained(preset: Any, options: InputOptions) -> Preparation:
         prepared: Tensor = preset(_of_bearable_shape(picture, preset.resize_size, crops=_crop_size(preset) is not None))
         return prepared
 
-    return Preparation(apply, mean, std, " ".join(repr(preset).split()))
+    return Preparation(apply, mean, std, _words(preset))
 
 
 def unscaled(options: InputOptions) -> Preparation:
@@ -115,7 +115,7 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
             frame = preset(functional.pil_to_tensor(bearable)[None])
         return frame.expand(-1, frames, -1, -1)
 
-    words = fitted.description if options.size or options.fit else " ".join(repr(preset).split())
+    words = fitted.description if options.size or options.fit else _words(preset)
     return Preparation(apply, mean, std, f"{words}, {frames} equal frames")
 
 
@@ -172,6 +172,18 @@ def _keep(picture: PillowImage.Image, _height: int, _width: int) -> PillowImage.
 
 
 _FITS = {"crop": _crop, "squash": _squash, "pad": _pad, "none": _keep}
+
+
+def _words(preset: Any) -> str:
+    """Describe a preset; whatever of it changes the result is in the words."""
+    crop = _crop_size(preset)
+    steps = [f"resize to {_sides(preset.resize_size)}", f"crop to {_sides(crop)}" if crop else ""]
+    steps += [f"{preset.interpolation.value}", f"mean {tuple(preset.mean)}", f"std {tuple(preset.std)}"]
+    return ", ".join(step for step in steps if step)
+
+
+def _sides(sides: list[int]) -> str:
+    return "x".join(map(str, sides))
 
 
 def _crop_size(preset: Any) -> list[int] | None:

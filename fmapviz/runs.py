@@ -36,7 +36,7 @@ def check_output(out: Path) -> None:
     if not place.is_dir():
         raise OutputError(f"not a directory: {quote(place)}", hint="choose another place with --out")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write to {quote(place)}", hint="choose another place with --out")
+        raise OutputError(f"cannot write to {quote(place)}: read-only, or not permitted", hint="another --out may do")
 
 
 def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
@@ -53,7 +53,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
             newer version.
         OutputError: The disk is full, say.
     """
-    if name is not None and (not name or name.startswith(".") or "/" in name or "\\" in name or not name.isprintable()):
+    if name is not None and not _is_good(name):
         raise RequestError(f"no good name for a directory: {quote(name)}", hint="without slashes, not beginning with a dot")
     names = [name] if name else _numbered(info.model)
     for candidate in names:
@@ -96,6 +96,11 @@ def writing_to(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"cannot write to {quote(place)}: {error.strerror or error}") from error
+
+
+def _is_good(name: str) -> bool:
+    fits = 0 < len(os.fsencode(name)) <= 200
+    return fits and name.isprintable() and not name.startswith(".") and not set(name) & {"/", "\\", '"'}
 
 
 def _numbered(model: str) -> Any:

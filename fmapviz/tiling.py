@@ -12,6 +12,7 @@ from math import ceil, isqrt
 import torch
 from torch import Tensor
 
+from fmapviz.errors import RequestError
 from fmapviz.values import Style
 
 _PLAIN = Style()
@@ -104,10 +105,16 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         uint8 `(H', W')` or `(N, H', W')` on the device of `maps`. A NaN or infinite value is drawn as a checkerboard of
         black and white and takes no part in the scaling of its neighbours.
 
+    Raises:
+        RequestError: Another number of dimensions, nothing in it, or complex numbers.
+
     Example:
         >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
         torch.Size([458, 458])
     """
+    if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
+        kind = "complex " if maps.is_complex() else ""
+        raise RequestError(f"no maps (C, H, W) or (N, C, H, W) of real numbers: '{kind}{tuple(maps.shape)}'")
     if maps.ndim == 3:
         return tile(maps[None], style, ranges)[0]
     maps = as_floats(maps)

@@ -29,6 +29,7 @@ UNIT_FILE = "unit.json"
 FORMAT = 1
 HIDDEN = ".fmapviz-"
 ASIDE = "-old"  # ends the hidden name of a finished directory that another one is to replace
+WRECK = "-damaged"  # ends the hidden name of one whose record was lost
 _SEAL = b',\n "sha256": "'
 
 
@@ -103,7 +104,7 @@ def sweep(run: Path) -> None:
             continue
         if leftover.name.endswith(ASIDE):
             _put_back(leftover, run)
-        else:
+        elif not leftover.name.endswith(WRECK):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -162,14 +163,22 @@ def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force:
     while (result := _rename(staging, directory, run)) == "taken":
         with suppress(FileNotFoundError):  # another process is just replacing it: once more
             record = _read_standing(directory)
+            if force and record is None and _is_wreck(directory):
+                directory.rename(_hidden(run, WRECK))
+                continue
             if not _is_of(record, file):
                 return False  # another image's, or not ours
-            if _is_current(record, file) and (aside or not force):
-                return True  # from another process, maybe just now
+            if _is_current(record, file) and not force:
+                return True  # another process was faster
             old = _hidden(run, ASIDE)
             directory.rename(old)
             aside.append(old)
     return result == "placed"
+
+
+def _is_wreck(directory: Path) -> bool:
+    """Tell a directory of ours whose record is lost from somebody else's. It is hidden, not removed, in case it is not."""
+    return any((directory / name).exists() for name in (UNIT_FILE, "input.png", "events.out.tfevents.fmapviz"))
 
 
 def _read_standing(directory: Path) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fmapviz.errors import RequestError, quote
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image as PillowImage
     from torch import Tensor, nn
+
+_LARGEST = 3.4028234663852886e38  # what float32 holds
 
 Fit = Literal["crop", "squash", "pad", "none"]
 Norm = Literal["channel", "layer", "fixed"]
@@ -70,7 +72,7 @@ class Style:
         """The two values of `fixed:LO,HI`, else None."""
         number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
         match = re.fullmatch(rf"fixed:{number},{number}", self.norm)
-        if not match or not -inf < float(match[1]) < float(match[2]) < inf:  # 1e999 is infinite
+        if not match or not -_LARGEST <= float(match[1]) < float(match[2]) <= _LARGEST:
             return None
         return float(match[1]), float(match[2])
 

@@ -186,6 +186,8 @@ def _draw_and_write(
             yield drawn
         elif isinstance(drawn, Failure):
             yield Outcome(drawn.path, "failed", failure=drawn)
+        elif not drawn.drawings:
+            yield Outcome(prepared.image.file.path, "failed", failure=_nothing_drawn(prepared, drawn))
         else:
             job.last_drawn = len({drawing.layer for drawing in drawn.drawings})
             job.not_executed.update(drawn.not_executed)
@@ -219,6 +221,13 @@ def _draw(job: Job, batch: list[_Prepared]) -> Iterator[tuple[_Prepared, Drawn |
         yield batch[0], Notice(f"out of memory with {len(batch)} images at once: going on with {half}")
     yield from _draw(job, batch[:half])
     yield from _draw(job, batch[half:])
+
+
+def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:
+    """Say why no chosen layer gave a picture, by the example of the first."""
+    path = prepared.image.file.path
+    name, reason = next(iter(drawn.undrawn.items()), (drawn.not_executed[0], "not executed"))
+    return Failure(path, "E_NOTHING", f"no layer gave a picture: {quote(name)}: {reason}: {quote(path)}")
 
 
 def _dtype(model: Model) -> torch.dtype:

@@ -12,7 +12,9 @@ from fmapviz.console import Console, say_json
 from fmapviz.errors import printable
 from fmapviz.values import Failure, Notice, Outcome, RunInfo, RunSummary, Started, Style
 
-INFO = RunInfo("alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png",), Style())
+INFO = RunInfo(
+    "alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png", "tensorboard"), Style()
+)
 STARTED = Started(Path("runs/alexnet"), INFO)
 DONE = Outcome("/a/x.png", "done", unit=Path("runs/alexnet/x.png"), notices=("first of 3 frames",), pictures=6, seconds=0.25)
 FAILED = Outcome(

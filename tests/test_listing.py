@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,23 @@ def test_a_module_runs_in_its_own_precision_and_is_left_as_it_was(dtype):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
+def test_what_the_layers_return_is_not_kept():
+    """All layers of a detector together would be gigabytes."""
+
+    class Chain(nn.Sequential):
+        def forward(self, x):
+            outputs = []
+            for layer in self:
+                x = layer(x)
+                outputs.append(weakref.ref(x.untyped_storage()))
+            self.alive = sum(output() is not None for output in outputs)
+            return x
+
+    chain = Chain(*(nn.Conv2d(3, 3, 1) for _ in range(5)))
+    assert len(list_layers(chain, options=SMALL)) == 5
+    assert chain.alive == 1
+
+
 def test_wrappers_are_seen_through():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     plain = list_layers(network, options=SMALL)
@@ -188,16 +206,16 @@ def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
 @pytest.mark.parametrize(
     ("model", "options", "after"),
     [
-        (nn.Sequential(nn.Conv2d(1, 3, 3)), SMALL, "no layer: RuntimeError"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(5, 4, 3)), SMALL, "layer '0': RuntimeError"),
-        ("inception_v3", InputOptions(size=(32, 32)), "layer 'Mixed_5d.branch_pool.conv': RuntimeError"),
-        ("vit_b_32", InputOptions(fit="none"), "no layer: AssertionError"),
+        (nn.Sequential(nn.Conv2d(1, 3, 3)), SMALL, "before the first layer: RuntimeError"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(5, 4, 3)), SMALL, "after layer '0': RuntimeError"),
+        ("inception_v3", InputOptions(size=(32, 32)), "after layer 'Mixed_5d.branch_pool.conv': RuntimeError"),
+        ("vit_b_32", InputOptions(fit="none"), "before the first layer: AssertionError"),
     ],
 )
 def test_a_forward_pass_that_fails_names_the_last_layer_that_ran(model, options, after):
     with pytest.raises(FmapvizError) as caught:
         list_layers(model, options=options)
-    assert str(caught.value).startswith(f"the model failed after {after}: ")
+    assert str(caught.value).startswith(f"the model failed {after}: ")
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
 

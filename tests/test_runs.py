@@ -6,12 +6,10 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from fmapviz import runs
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.runs import check_output, note_failure, open_run, read_run
 from fmapviz.values import Failure, RunInfo, Style
@@ -265,7 +263,7 @@ def test_permissions_are_asked_for():
         (out / "net").chmod(0o700)
         assert result.stderr == ""
         assert result.stdout.splitlines() == [
-            f"OutputError cannot write to '{out}/sealed'",
+            f"OutputError cannot write to '{out}/sealed': read-only, or not permitted",
             f"OutputError cannot write to '{out}/sealed/net': Permission denied",
             "net-2",
         ]
@@ -388,7 +386,3 @@ def test_what_killed_processes_left_is_swept_away(tmp_path):
     assert len([path for path in tmp_path.rglob("*") if path.name.startswith(".fmapviz-")]) == 2
     assert open_run(tmp_path, INFO) == directory
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["net", "net/run.json"]
-
-
-def test_the_numbers_have_no_end():
-    assert list(islice(runs._numbered("net"), 3)) == ["net", "net-2", "net-3"]

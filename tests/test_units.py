@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from fmapviz import units
 from fmapviz.errors import RefusedError
 from fmapviz.inputs import path_hash
 from fmapviz.units import commit, find_done, read_unit, stage, sweep
@@ -147,31 +147,64 @@ def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
     assert find_done(run, source("/other/lena.png")) is None
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[]",
-        b"null",
-        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}}',
-        b'{"source": {"size": 1000, "mtime_ns": 123}, "files": []}',
-        b'{"source": {"path": 7, "size": 1000, "mtime_ns": 123}, "files": []}',
-        b'{"source": "/photos/lena.png", "files": []}',
-        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": ["input.png"]}',
-        b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": [{"name": "input.png"}]}',
-    ],
-)
+DAMAGED = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[]",
+    b"null",
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}}',
+    b'{"source": {"size": 1000, "mtime_ns": 123}, "files": []}',
+    b'{"source": {"path": 7, "size": 1000, "mtime_ns": 123}, "files": []}',
+    b'{"source": "/photos/lena.png", "files": []}',
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": ["input.png"]}',
+    b'{"source": {"path": "/photos/lena.png", "size": 1000, "mtime_ns": 123}, "files": [{"name": "input.png"}]}',
+]
+
+
+@pytest.mark.parametrize("record", DAMAGED)
 def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
     (run / "lena.png").mkdir()
     (run / "lena.png/unit.json").write_bytes(record)
     assert read_unit(run / "lena.png") is None
     assert find_done(run, source()) is None
-    other = finish(run, source(), force=True)
+    other = finish(run, source())
     assert other == run / f"lena.png~{path_hash('/photos/lena.png')}"
     assert find_done(run, source()) == other
     assert tree(run / "lena.png") == {"unit.json": record}
+
+
+FORCED = """
+import sys
+from pathlib import Path
+from fmapviz.units import commit, stage
+from fmapviz.values import ImageFile
+
+run = Path(sys.argv[1])
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    print(commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 123), {}, force=True).name)
+"""
+
+
+@pytest.mark.parametrize("damage", ["a damaged record", "no record"])
+def test_force_replaces_a_unit_whose_record_is_lost_and_keeps_the_old_one_hidden(damage, run):
+    """What in it was not ours cannot be told any more, so nothing is removed, not even by a later run."""
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    if damage == "no record":
+        (directory / "unit.json").unlink()
+    else:
+        (directory / "unit.json").write_text("{")
+    before = tree(directory)
+    result = run_python(FORCED, run)
+    assert (result.stdout, result.stderr) == ("lena.png\n", "")
+    sweep(run)
+    assert (directory / "input.png").read_text() == "new"
+    assert find_done(run, source()) == directory
+    (kept,) = run.glob(".*")
+    assert tree(kept) == before
+    assert problems(run) == []
 
 
 def test_the_faster_of_two_stays(run):
@@ -326,7 +359,6 @@ def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz import units
 from fmapviz.units import commit, stage
 from fmapviz.values import ImageFile
 
@@ -335,12 +367,11 @@ run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-renames = 0
+counts = {"os.rename": 0, "os.remove": 0}
 def at(event, args):
-    global renames
-    if event == "os.rename":
-        renames += 1
-        if moment == f"rename {renames}":
+    if event in counts:
+        counts[event] += 1
+        if moment == f"{event} {counts[event]}":
             die()
 
 with stage(run) as staging:
@@ -382,7 +413,7 @@ def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
     directory = finish(run, source(), "old")
     (directory / "notes.txt").write_text("mine")
     before = tree(directory)
-    kill(run, "rename 3", source())  # the first finds the name taken, the second moves the old one aside
+    kill(run, "os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
     assert not directory.exists()
     sweep(run)
     assert tree(directory) == before
@@ -396,7 +427,7 @@ def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
     second = source("/b/lena.png")
     directory = finish(run, second, "b")
     before = tree(directory)
-    kill(run, "rename 4", second)
+    kill(run, "os.rename 4", second)
     assert not directory.exists()
     sweep(run)
     assert tree(directory) == before
@@ -406,7 +437,7 @@ def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
 def test_a_unit_in_a_folder_is_put_back(run):
     file = source("/photos/cats/lena.png", "cats/lena.png")
     directory = finish(run, file)
-    kill(run, "rename 3", file)
+    kill(run, "os.rename 3", file)
     sweep(run)
     assert find_done(run, file) == directory
     assert hidden(run) == []
@@ -415,7 +446,7 @@ def test_a_unit_in_a_folder_is_put_back(run):
 def test_a_unit_moved_aside_and_replaced_is_removed_but_for_what_is_not_ours(run):
     directory = finish(run, source(), "old")
     (directory / "notes.txt").write_text("mine")
-    kill(run, "rename 4", source())  # the new one is in its place
+    kill(run, "os.rename 4", source())  # the new one is in its place
     assert (directory / "input.png").read_text() == "new"
     assert not (directory / "notes.txt").exists()
     sweep(run)
@@ -426,16 +457,24 @@ def test_a_unit_moved_aside_and_replaced_is_removed_but_for_what_is_not_ours(run
 
 def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
     finish(run, source(), "old")
-    kill(run, "rename 3", source())
+    kill(run, "os.rename 3", source())
     directory = finish(run, source(mtime_ns=7), "newer")
     sweep(run)
     assert (directory / "input.png").read_text() == "newer"
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
+def test_what_is_left_of_a_replaced_unit_does_not_come_back(run):
+    directory = finish(run, source(), "old")
+    kill(run, "os.remove 2", source())
+    shutil.rmtree(directory)
+    sweep(run)
+    assert tree(run) == {}
+
+
 def test_a_unit_that_cannot_be_put_back_is_kept(run):
     finish(run, source(), "old")
-    kill(run, "rename 3", source())
+    kill(run, "os.rename 3", source())
     for name in ("lena.png", f"lena.png~{path_hash('/photos/lena.png')}"):
         (run / name).write_text("mine")
     sweep(run)
@@ -447,29 +486,49 @@ def test_a_unit_that_cannot_be_put_back_is_kept(run):
     assert find_done(run, source()) == run / "lena.png"
 
 
-def test_when_the_last_rename_fails_the_old_unit_is_put_back(run, monkeypatch):
-    directory = finish(run, source(), "old")
-    before = tree(directory)
-    rename = Path.rename
-
-    def fail(self, target):
-        if "-old" not in self.name and Path(target) == directory and not directory.exists():
-            raise OSError(28, "No space left on device")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="No space left"):
-        finish(run, source(), "new", force=True)
-    assert tree(directory) == before
-    assert hidden(run) == []
-
-
 # --- many processes
+
+REPLACED = """
+import os, sys
+from pathlib import Path
+from fmapviz.units import commit, stage
+from fmapviz.values import ImageFile
+
+run, what = Path(sys.argv[1]), sys.argv[2]
+mtime = {"the same": 999, "another": 7}.get(what)
+
+def write(unit, content, mtime):
+    with stage(run) as staging:
+        (staging / "input.png").write_text(content)
+        return commit(staging, run, ImageFile("/photos/lena.png", unit, 1000, mtime), {})
+
+done = False
+def at(event, args):
+    # What another process may do at the moment when this one looks into the directory that is in its way.
+    global done
+    if event == "open" and str(args[0]) == str(run / "lena.png/unit.json") and not done:
+        done = True
+        os.rename(run / "lena.png", run / "moved aside")
+        if mtime:
+            os.rename(write("other", "theirs", mtime), run / "lena.png")
+
+sys.addaudithook(at)
+print(write("lena.png", "ours", 999).name)
+"""
+
+
+@pytest.mark.parametrize(("what", "content"), [("nothing yet", "ours"), ("the same", "theirs"), ("another", "ours")])
+def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
+    finish(run, source(), "old")
+    result = run_python(REPLACED, run, what)
+    assert (result.stdout, result.stderr) == ("lena.png\n", "")
+    assert sorted(path.name for path in run.iterdir()) == ["lena.png", "moved aside"]
+    assert (run / "lena.png/input.png").read_text() == content
+
 
 MANY = """
 import os, sys
 from pathlib import Path
-from fmapviz import units
 from fmapviz.units import commit, stage, sweep
 from fmapviz.values import ImageFile
 
@@ -531,7 +590,7 @@ def test_eight_processes_sweep_at_the_same_moment(run):
     for file in files[3:]:
         finish(run, file, "old")
         (run / file.unit / "notes.txt").write_text("mine")
-        kill(run, "rename 3" if file is not files[5] else "rename 4", file)
+        kill(run, "os.rename 3" if file is not files[5] else "os.rename 4", file)
     result = run_python(MANY, run, "sweep", 1)
     assert (result.stdout, result.stderr) == ("", "")
     assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
@@ -542,7 +601,3 @@ def test_eight_processes_sweep_at_the_same_moment(run):
 
 def test_units_does_not_load_torch():
     assert run_python("import sys, fmapviz.units; sys.exit('torch' in sys.modules)").returncode == 0
-
-
-def test_the_names_of_our_own_files_are_known():
-    assert (units.UNIT_FILE, units.HIDDEN) == ("unit.json", ".fmapviz-")

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from fmapviz.initialization import NoInitialization
 from fmapviz.listing import list_layers
-from fmapviz.models import load_model
+from fmapviz.models import load_model, outline_model
 
 ARCHITECTURES = [
     "alexnet",
@@ -72,21 +72,27 @@ def test_a_loaded_network_is_in_everything_the_one_that_was_saved(name, tmp_path
     original = build(name, **transformed)
     torch.save(original.state_dict(), tmp_path / "weights.pth")
     with poisoned_memory():  # what nobody initialised would be NaN
-        loaded = load_model(name, weights=str(tmp_path / "weights.pth")).module
+        model = load_model(name, weights=str(tmp_path / "weights.pth"))
     (tmp_path / "weights.pth").unlink()
+    loaded = model.module
     assert_holds(loaded, original.state_dict())
     expected, got = facts(original), facts(loaded)
     assert expected.keys() == got.keys()
     assert [key for key in expected if not equal(expected[key], got[key])] == []
+    assert model.preparation.description == outline_model(name).preparation.description  # as for its best published weights
 
 
 def test_parameters_keep_the_bytes_their_memory_had():
     with poisoned_memory(), NoInitialization():
         layer = nn.Conv2d(3, 4, 3)
-        nn.init.trunc_normal_(layer.weight, std=0.02)
+    assert layer.weight.isnan().all()
+    assert layer.bias.isnan().all()
+    layer.weight.data.fill_(7.0)
+    with NoInitialization():
+        nn.init.trunc_normal_(layer.weight, mean=1.0, std=0.02)
         nn.init.kaiming_normal_(tensor=layer.weight)
         nn.init.constant_(layer.bias, 1.0)
-    assert layer.weight.isnan().all()
+    assert (layer.weight == 7.0).all()
     assert layer.bias.isnan().all()
 
 
@@ -101,8 +107,10 @@ def test_buffers_and_plain_tensors_are_made_as_always():
 
 
 def test_initialisation_is_as_before_outside_and_after_an_error():
+    functions = dict(vars(nn.init))
     with pytest.raises(ZeroDivisionError), NoInitialization():
         _ = 1 / 0
+    assert vars(nn.init) == functions
     torch.manual_seed(3)
     expected = nn.Conv2d(3, 4, 3)
     torch.manual_seed(3)

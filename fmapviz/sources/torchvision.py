@@ -73,6 +73,8 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
 
 
 def _own(name: str, weights: str, options: InputOptions) -> Model:
+    if "://" in weights and not re.match(r"(https?|file)://", weights):
+        raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
     path = fetch(weights) if re.match(r"(https?|file)://", weights) else Path(weights)
     if not path.is_file() and (weights.startswith("random:") or not re.search(r"[./\\]", weights)):
         known = [entry.name for entry in _entries(name)]
