@@ -43,6 +43,11 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--size", "1x"], "no such size: '1x'", "HEIGHTxWIDTH"),
         (["alexnet", "x.png", "--fit", "fill"], "no such fit: 'fill'", "squash"),
         (["alexnet", "x.png", "--columns", "many"], "for '--columns'", ""),
+        (["alexnet", "x.png", "--out", ""], "--out is empty", ""),
+        (["alexnet", "x.png", "--to", ""], "a list without a name in it", ""),
+        (["alexnet", "x.png", "--to", "PGN"], "no such format: 'PGN'", "'png'"),
+        (["alexnet", "x.png", "--norm", "fixed:-1e308,1e308"], "no such norm", ""),
+        (["lyers", "alexnet"], "no such model: 'lyers'", "'layers'"),
         (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
         (["alexnet"], "missing argument 'INPUT'", ""),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
@@ -101,6 +106,8 @@ class TestAnswersWithoutTorch:
             ("--to t", {"tensorboard"}),
             ("alexnet x.png --fit s", {"squash"}),
             ("alexnet x.png --bat", {"--batch-size"}),
+            ("--ver", {"--version", "--verbose"}),
+            ("--to png,", {"png,tensorboard"}),
         ],
     )
     def test_the_shell_completes_models_views_formats_and_options(self, words, completions):
@@ -215,6 +222,11 @@ class TestRun:
         for way in (str(tmp_path / "torch_home"), "alexnet-owt-7be5be79.pth", "--weights FILE", "--weights random"):
             assert way in hint
 
+    def test_a_model_of_videos_is_listed_by_its_conv3d_layers_and_says_so(self, fmapviz):
+        result = fmapviz("layers", "r3d_18")
+        assert "Conv3d" in lines(result.stderr)[0]
+        assert len(lines(result.stdout)) == 21
+
     def test_python_m_and_layers(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)
         assert table[0].split() == ["#", "layer", "type", "output", "parameters", "calls"]
@@ -245,6 +257,16 @@ class TestStreams:
         script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
         assert lines(result.stdout) == ["alexnet", "alexnet"]
+
+    def test_help_that_nobody_reads_to_its_end(self):
+        script = f"{sys.executable} -m fmapviz run --help | head -1; exit ${{PIPESTATUS[0]}}"
+        assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).returncode == 0
+
+    def test_standard_input_that_cannot_be_read(self, tmp_path):
+        script = f"{sys.executable} -m fmapviz squeezenet1_1 - --weights random 0> written"
+        result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
+        assert result.returncode == 2
+        assert lines(result.stderr)[0] == "error: cannot read paths from standard input: Bad file descriptor"
 
     @pytest.mark.parametrize(
         ("redirection", "code", "error"),

@@ -788,3 +788,34 @@ def test_out_is_relative_to_where_it_is_called(pictures, look, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert look(["pictures/one.png"], out="here").directory == Path("here/net")
     assert unit_of(tmp_path / "here/net/one.png")["source"]["path"] == str(pictures / "one.png")
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_text("{"), lambda path: path.unlink()], ids=["torn", "deleted"])
+def test_force_repairs_an_image_whose_record_is_lost(pictures, look, tmp_path, damage):
+    first = look(pictures)
+    damage(first.directory / "one.png" / "unit.json")
+    assert problems(tmp_path / "out")
+    again = look(pictures, force=True)
+    assert (again.directory, again.done) == (first.directory, 3)
+    assert problems(tmp_path / "out") == []
+    assert not list(first.directory.glob("*~*")), "it has its own name again"
+    hidden = list(first.directory.glob(".fmapviz-*-damaged"))
+    assert [path.name for directory in hidden for path in directory.glob("00_*.png")], "what was there is kept"
+
+
+def test_nothing_to_draw_is_a_failure_with_the_reason(pictures, look):
+    summary = look(pictures, style=Style(channels="100"))
+    assert (summary.done, summary.failed, summary.exit_code) == (0, 3, 4)
+    assert {failure.code for failure in summary.failures} == {"E_NOTHING"}
+    assert "none of those chosen" in summary.failures[0].message
+    assert not list(summary.directory.rglob("unit.json"))
+
+
+def test_one_name_stands_for_a_list_of_one(pictures, look):
+    summary = look(pictures / "one.png", to="png", views="maps", types="Conv2d")
+    assert summary.pictures == 1 + summary.layers
+
+
+def test_weights_are_for_models_given_by_name(pictures, look):
+    with pytest.raises(RequestError, match="the model has weights already: 'random'"):
+        look(pictures, weights="random")

@@ -62,6 +62,9 @@ def _random(name: str, seed: int, options: InputOptions) -> Model:
 
 def _published(name: str, weights: str, options: InputOptions) -> Model:
     entry = _entry(name, weights)
+    if _is_vit(name) and options.size not in {None, (entry.transforms().crop_size[0],) * 2}:
+        trained = entry.transforms().crop_size[0]
+        raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out --size")
     path = fetch(entry.url)
     with _weights_only(), NoInitialization():
         try:
