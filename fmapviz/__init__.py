@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from fmapviz.listing import list_layers as list_layers
     from fmapviz.models import known_names as known_names
     from fmapviz.models import load_model as load_model
+    from fmapviz.options import InputOptions as InputOptions
+    from fmapviz.options import Style as Style
     from fmapviz.pipeline import visualize as visualize
     from fmapviz.tiling import tile as tile
     from fmapviz.values import FeatureMap as FeatureMap
     from fmapviz.values import Image as Image
-    from fmapviz.values import InputOptions as InputOptions
     from fmapviz.values import LayerInfo as LayerInfo
     from fmapviz.values import Model as Model
     from fmapviz.values import Notice as Notice
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from fmapviz.values import RunInfo as RunInfo
     from fmapviz.values import RunSummary as RunSummary
     from fmapviz.values import Started as Started
-    from fmapviz.values import Style as Style
 
 __version__ = "0.1.0"
 
@@ -46,11 +46,11 @@ _HOMES = {
     "hooks": ("capture",),
     "listing": ("list_layers",),
     "models": ("known_names", "load_model"),
+    "options": ("InputOptions", "Style"),
     "pipeline": ("visualize",),
     "tiling": ("tile",),
     "values": (
-        "FeatureMap", "Image", "InputOptions", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "RunInfo", "RunSummary",
-        "Started", "Style",
+        "FeatureMap", "Image", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "RunInfo", "RunSummary", "Started",
     ),
 }  # fmt: skip
 

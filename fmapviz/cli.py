@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import traceback
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fmapviz import __version__, grammar, registry
-from fmapviz.console import Console, say, say_error, say_json, show_error
+from fmapviz.console import Console, layer_table, say, say_error, say_json, show_error
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import VIEWS, WRITERS, split
 from fmapviz.models import check_name, known_names
-from fmapviz.values import InputOptions, Style
+from fmapviz.options import InputOptions, Style
+from fmapviz.process import Interrupted, open_missing_streams, signals_heeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
-
-    from fmapviz.values import LayerInfo
+    from collections.abc import Iterable, Iterator
 
 app = typer.Typer(
     name="fmapviz",
@@ -246,7 +241,7 @@ def list_layers(
         executed = sum(row.index is not None for row in rows)
         say_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
     else:
-        say("\n".join(_table(rows)))
+        say("\n".join(layer_table(rows)))
 
 
 @app.command("models")
@@ -293,9 +288,8 @@ def main() -> NoReturn:
 
 
 def _main() -> int:
-    with ExitStack() as stack:
-        stack.enter_context(_signals())
-        _open_missing_streams()
+    open_missing_streams()
+    with signals_heeded():
         try:
             return int(app(standalone_mode=False) or 0)
         except FmapvizError as error:
@@ -307,7 +301,7 @@ def _main() -> int:
             return _summarize(2, wrong)
         except SystemExit as stop:  # the parser's own way out, with 1 where nobody listens to its help any more
             return 0 if stop.code in {None, 0, 1} else 2
-        except _Interrupted as interruption:
+        except Interrupted as interruption:
             say_error("interrupted: what is finished stays, and the same command continues")
             return _summarize(128 + interruption.number, interruption)
         except Exception as error:  # noqa: BLE001  a bug: shown whole, and --json still ends with a summary
@@ -333,49 +327,6 @@ def _usage_error(error: typer.TyperException) -> RequestError:
         )
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
     return RequestError(message[:1].lower() + message[1:], hint="fmapviz run --help")
-
-
-class _Interrupted(BaseException):
-    """A signal asks to end; not an Exception, so that nothing on the way takes it for one."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"interrupted by {signal.Signals(number).name}")
-        self.number = number
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Leave everything whole at the first Ctrl-C or SIGTERM; end at once at the second."""
-    seen: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        if seen:
-            os._exit(128 + number)
-        seen.append(number)
-        raise _Interrupted(number)
-
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            before[number] = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _open_missing_streams() -> None:
-    """Give closed standard streams a place, so that no file of ours takes their number."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure: Callable[..., None] | None = getattr(stream, "reconfigure", None)
-        if reconfigure:
-            reconfigure(errors="backslashreplace")
 
 
 def _check_model(spec: str) -> None:
@@ -408,19 +359,3 @@ def _paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:
                 yield from read_list(stream, null=null)
         except OSError as error:
             raise RequestError(f"cannot read paths from standard input: {error.strerror}") from error
-
-
-def _table(rows: list[LayerInfo]) -> list[str]:
-    """Set the rows in columns, without a width limit: lines can be searched and cut."""
-    cells = [("#", "layer", "type", "output", "parameters", "calls")]
-    for row in rows:
-        number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
-        name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
-        cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
-    widths = [max(len(row[column]) for row in cells) for column in range(6)]
-    right = {0, 4, 5}
-    return [
-        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
-                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]  # fmt: skip

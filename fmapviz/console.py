@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from fmapviz.values import Event, RunSummary
+    from fmapviz.values import Event, LayerInfo, RunSummary
 
 LOG_INTERVAL_SECONDS = 30.0
 
@@ -151,6 +151,22 @@ class Console:
             self._progress()
             self._bar.stop()
             self._bar = None
+
+
+def layer_table(rows: list[LayerInfo]) -> list[str]:
+    """Set the rows in columns, without a width limit: lines can be searched and cut."""
+    cells = [("#", "layer", "type", "output", "parameters", "calls")]
+    for row in rows:
+        number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
+        name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
+        cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
+    widths = [max(len(row[column]) for row in cells) for column in range(6)]
+    right = {0, 4, 5}
+    return [
+        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]  # fmt: skip
 
 
 def say(text: str) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.values import FeatureMap, Layer, Model, Style
+    from fmapviz.options import Style
+    from fmapviz.values import FeatureMap, Layer, Model
 
     View = Callable[[Tensor, Ranges, Style], Tensor]
 

@@ -14,8 +14,9 @@ from fmapviz.drawing import ForwardError
 from fmapviz.hooks import observe
 from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.models import load_model, outline_model
+from fmapviz.options import InputOptions
 from fmapviz.preparation import standard
-from fmapviz.values import InputOptions, LayerInfo, Model
+from fmapviz.values import LayerInfo, Model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz import registry
 from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.values import InputOptions
+from fmapviz.options import InputOptions
 
 if TYPE_CHECKING:
     from fmapviz.values import Model

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fmapviz.values import Drawing, Drawn, ImageFile, RunInfo, Style
+    from fmapviz.options import Style
+    from fmapviz.values import Drawing, Drawn, ImageFile, RunInfo
 
 
 def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: RunInfo) -> Iterator[Picture]:

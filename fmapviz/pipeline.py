@@ -23,16 +23,17 @@ from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.inputs import find_images
 from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.models import load_model
+from fmapviz.options import InputOptions, Style
 from fmapviz.preparation import standard
 from fmapviz.runs import check_output, note_failure, open_run
-from fmapviz.values import InputOptions, Model, Notice, Outcome, RunInfo, RunSummary, Started, Style
+from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
 from fmapviz.work import Job, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fmapviz.values import Event, Failure, ImageFile
+    from fmapviz.values import Event, Failure, ImageFile, Layer
 
 VIEWS, WRITERS = "fmapviz.views", "fmapviz.writers"
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
@@ -99,11 +100,10 @@ def visualize(
     """
     out = Path(out)
     layers, exclude, types, views, to = map(several, (layers, exclude, types, views, to))
-    for package, members in ((VIEWS, views), (WRITERS, to)):
-        _check_members(package, members)
-    for option, number in (("batch size", batch_size), ("workers", workers)):
-        if number is not None and number < 1:
-            raise RequestError(f"{option} must be at least 1: '{number}'")
+    _check_members(VIEWS, views)
+    _check_members(WRITERS, to)
+    _check_number("batch size", batch_size)
+    _check_number("workers", workers)
     check_output(out)
     typed = [inputs] if isinstance(inputs, str | Path) else inputs
     found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out))
@@ -128,11 +128,7 @@ def visualize(
     directory = open_run(out, info, name=name)
     tell = on_event or _ignore
     tell(Started(directory, info))
-    if not types and kinds == ("Conv3d",):
-        tell(Notice("the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"))
-    if parts := scripted_parts(existing):
-        tell(Notice(f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"))
-    for message in loaded.notices:
+    for message in (*_remarks(existing, types, kinds), *loaded.notices):
         tell(Notice(message))
     job = Job(
         model=loaded,
@@ -195,6 +191,19 @@ def _check_members(package: str, members: Sequence[str]) -> None:
         registry.check(package, member)
     if not members:
         raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
+
+
+def _check_number(option: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise RequestError(f"{option} must be at least 1: '{number}'")
+
+
+def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
+    """Say what of a network is looked at otherwise than expected, or not at all."""
+    if not asked and types == ("Conv3d",):
+        yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
+    if parts := scripted_parts(layers):
+        yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
 
 
 def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:

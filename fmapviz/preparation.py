@@ -10,7 +10,8 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from fmapviz.errors import InputError
-from fmapviz.values import InputOptions, Preparation
+from fmapviz.options import InputOptions
+from fmapviz.values import Preparation
 from fmapviz.vision import functional
 
 if TYPE_CHECKING:

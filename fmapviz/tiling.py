@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fmapviz.errors import RequestError
-from fmapviz.values import Style
+from fmapviz.options import Style
 
 _PLAIN = Style()
 

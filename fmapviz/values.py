@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import asdict, dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-from fmapviz.errors import RequestError, quote
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,148 +16,9 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
-_LARGEST = 3.4028234663852886e38  # what float32 holds
+    from fmapviz.options import Style
 
-Fit = Literal["crop", "squash", "pad", "none"]
-Norm = Literal["channel", "layer", "fixed"]
 Status = Literal["done", "skipped", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How a grid looks.
-
-    Attributes:
-        norm: What is stretched to black..white: `channel` (each alone, as `make_grid(scale_each=True)` does), `layer`
-            (all channels of a layer together) or `fixed:LO,HI` (the same two values everywhere).
-        columns: Tiles per row; None is the integer square root of the channel count.
-        padding: Pixels between tiles.
-        channels: `all`, a list such as `0,3,8-15`, or `top:K`, the K channels with the largest maximum.
-        scale: Each value becomes a square of so many pixels.
-
-    Raises:
-        RequestError: A field does not have one of these forms.
-
-    Example:
-        >>> Style(norm="fixed:-1,1").limits
-        (-1.0, 1.0)
-        >>> Style(channels="0,3,8-10").listed
-        (0, 3, 8, 9, 10)
-    """
-
-    norm: str = "channel"
-    columns: int | None = None
-    padding: int = 2
-    channels: str = "all"
-    scale: int = 1
-
-    def __post_init__(self) -> None:
-        if self.norm not in {"channel", "layer"} and self.limits is None:
-            raise RequestError(f"no such norm: {quote(self.norm)}", hint="one of channel, layer, fixed:LO,HI (LO below HI)")
-        if self.columns is not None and self.columns < 1:
-            raise RequestError(f"columns must be at least 1: '{self.columns}'")
-        if not 0 <= self.padding <= 1000:
-            raise RequestError(f"padding must be 0 to 1000 pixels: '{self.padding}'")
-        if not 1 <= self.scale <= 64:
-            raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
-        if self.channels != "all" and self.top is None and self.listed is None:
-            raise RequestError(f"no such channels: {quote(self.channels)}", hint="one of all, 0,3,8-15, top:16")
-
-    @property
-    def limits(self) -> tuple[float, float] | None:
-        """The two values of `fixed:LO,HI`, else None."""
-        number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
-        match = re.fullmatch(rf"fixed:{number},{number}", self.norm)
-        if not match or not -_LARGEST <= float(match[1]) < float(match[2]) <= _LARGEST:
-            return None
-        return float(match[1]), float(match[2])
-
-    @property
-    def top(self) -> int | None:
-        """The K of `top:K`, else None."""
-        match = re.fullmatch(r"top:([1-9]\d{0,5})", self.channels)
-        return int(match[1]) if match else None
-
-    @property
-    def listed(self) -> tuple[int, ...] | None:
-        """The channel numbers of a list such as `0,3,8-15`, in the order given and each once, else None."""
-        chosen: dict[int, None] = {}
-        for part in self.channels.split(","):
-            match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-            if not match or int(match[2] or match[1]) < int(match[1]):
-                return None
-            chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
-        return tuple(chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class InputOptions:
-    """What the user wants otherwise than the weights' own preparation has it; None leaves it as it is.
-
-    Attributes:
-        size: Height and width in pixels.
-        fit: How a picture of another shape comes to that size: `crop` (cover it, cut the overhang), `squash` (ignore the
-            proportions), `pad` (fit inside it, black around), `none` (keep every picture as it is).
-        mean: Subtracted per channel, on a 0..1 scale.
-        std: Divided by per channel, on a 0..1 scale.
-
-    Raises:
-        RequestError: A value that makes no sense.
-    """
-
-    size: tuple[int, int] | None = None
-    fit: Fit | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.fit not in {None, "crop", "squash", "pad", "none"}:
-            raise RequestError(f"no such fit: {quote(self.fit)}", hint="one of crop, squash, pad, none")
-        if self.size and not all(1 <= side <= 16384 for side in self.size):
-            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
-        if self.size and self.fit == "none":
-            raise RequestError("--fit none keeps every picture as it is", hint="leave out --size, or choose another fit")
-        for option, numbers in (("mean", self.mean), ("std", self.std)):
-            if numbers is not None and len(numbers) not in {1, 3}:
-                raise RequestError(
-                    f"{option} must be 1 or 3 numbers: '{','.join(map(str, numbers))}'", hint="such as 0.485,0.456,0.406"
-                )
-        if self.std and not all(deviation > 0 for deviation in self.std):
-            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
-
-    @classmethod
-    def parse(cls, *, size: str | None, fit: str | None, mean: str | None, std: str | None) -> InputOptions:
-        """Read the options as they are typed.
-
-        Raises:
-            RequestError: One does not have the form it should.
-
-        Example:
-            >>> InputOptions.parse(size="240x320", fit="pad", mean="0.5", std=None)
-            InputOptions(size=(240, 320), fit='pad', mean=(0.5,), std=None)
-        """
-        return cls(_parse_size(size), cast(Fit | None, fit), _parse_numbers("mean", mean), _parse_numbers("std", std))
-
-
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", text)
-    if not match:
-        raise RequestError(f"no such size: {quote(text)}", hint="a number of pixels, or HEIGHTxWIDTH such as 240x320")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def _parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        numbers = tuple(float(number) for number in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(isfinite(number) for number in numbers):
-        raise RequestError(f"{option} is not a list of numbers: {quote(text)}", hint="such as 0.485,0.456,0.406")
-    return numbers
 
 
 @dataclass(frozen=True, slots=True)

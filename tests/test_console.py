@@ -10,7 +10,8 @@ import pytest
 from fmapviz import console as module
 from fmapviz.console import Console, say_json
 from fmapviz.errors import printable
-from fmapviz.values import Failure, Notice, Outcome, RunInfo, RunSummary, Started, Style
+from fmapviz.options import Style
+from fmapviz.values import Failure, Notice, Outcome, RunInfo, RunSummary, Started
 
 INFO = RunInfo(
     "alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png", "tensorboard"), Style()

@@ -11,8 +11,9 @@ from torch import nn
 
 from fmapviz.drawing import ForwardError, MixedBatchError, draw, is_out_of_memory
 from fmapviz.layers import find_layers, select_layers
+from fmapviz.options import Style
 from fmapviz.tiling import tile
-from fmapviz.values import Statistics, Style
+from fmapviz.values import Statistics
 from fmapviz.views import maps as maps_view
 
 NAN, INF = float("nan"), float("inf")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,9 +24,12 @@ from fmapviz.drawing import draw
 from fmapviz.hooks import capture
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.models import load_model
+from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
-from fmapviz.values import InputOptions, Layer, Model, Style
 from fmapviz.views import maps as maps_view
+
+if TYPE_CHECKING:
+    from fmapviz.values import Layer, Model
 
 SAMPLES = Path(__file__).parent.parent / "sample_images"
 SIDE = 64

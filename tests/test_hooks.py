@@ -37,7 +37,7 @@ from fmapviz.drawing import draw
 from fmapviz.errors import RequestError
 from fmapviz.hooks import capture, observe
 from fmapviz.layers import find_layers, select_layers
-from fmapviz.values import Style
+from fmapviz.options import Style
 from fmapviz.views import maps as maps_view
 
 VIEWS = {"maps": maps_view.draw}

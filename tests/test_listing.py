@@ -17,7 +17,8 @@ from torchvision import models
 from fmapviz.errors import FmapvizError, RequestError
 from fmapviz.listing import list_layers
 from fmapviz.models import load_model, outline_model
-from fmapviz.values import InputOptions, LayerInfo
+from fmapviz.options import InputOptions
+from fmapviz.values import LayerInfo
 
 SIZE = (96, 96)
 SMALL = InputOptions(size=SIZE)

@@ -12,7 +12,7 @@ from torchvision import models
 
 from fmapviz.errors import RequestError
 from fmapviz.models import check_name, known_names, load_model, outline_model
-from fmapviz.values import InputOptions
+from fmapviz.options import InputOptions
 
 SMALL = InputOptions(size=(64, 64))
 

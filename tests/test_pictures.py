@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fmapviz
+from fmapviz.options import Style
 from fmapviz.pictures import layer_records, make_pictures
-from fmapviz.values import Drawing, Drawn, ImageFile, Picture, RunInfo, Statistics, Style
+from fmapviz.values import Drawing, Drawn, ImageFile, Picture, RunInfo, Statistics
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
 SEEN = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)

@@ -20,8 +20,9 @@ from torchvision.utils import make_grid
 from fmapviz import load_model
 from fmapviz.errors import NothingToDoError, OutputError, RefusedError, RequestError, WeightsError
 from fmapviz.inputs import path_hash
+from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
-from fmapviz.values import InputOptions, Notice, Outcome, Started, Style
+from fmapviz.values import Notice, Outcome, Started
 from fmapviz.verification import verify
 
 SMALL = InputOptions(size=(16, 16))

@@ -18,8 +18,8 @@ from torchvision.transforms._presets import ImageClassification
 
 from fmapviz.errors import InputError
 from fmapviz.models import load_model
+from fmapviz.options import InputOptions
 from fmapviz.preparation import IMAGENET_MEAN, IMAGENET_STD, as_seen, as_trained, clip, in_steps, standard, unscaled
-from fmapviz.values import InputOptions
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 SHAPES = [(80, 60), (60, 80), (300, 300), (257, 255), (500, 33), (7, 90), (1, 1), (1, 40), (224, 224)]  # width, height
@@ -337,7 +337,7 @@ from pathlib import Path
 from PIL import Image
 from fmapviz.errors import InputError
 from fmapviz.preparation import as_trained, clip, in_steps, standard, unscaled
-from fmapviz.values import InputOptions
+from fmapviz.options import InputOptions
 from fmapviz.vision import models
 
 def preset(name):

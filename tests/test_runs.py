@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fmapviz.errors import OutputError, RefusedError, RequestError
+from fmapviz.options import Style
 from fmapviz.runs import check_output, note_failure, open_run, read_run
-from fmapviz.values import Failure, RunInfo, Style
+from fmapviz.values import Failure, RunInfo
 
 INFO = RunInfo(
     model="net",
@@ -237,7 +238,8 @@ import os, sys
 from pathlib import Path
 from fmapviz.errors import FmapvizError
 from fmapviz.runs import check_output, open_run
-from fmapviz.values import Failure, RunInfo, Style
+from fmapviz.options import Style
+from fmapviz.values import Failure, RunInfo
 
 if os.getuid() == 0:
     os.setuid(65534)
@@ -323,7 +325,8 @@ import os, sys
 from dataclasses import replace
 from pathlib import Path
 from fmapviz.runs import note_failure, open_run
-from fmapviz.values import Failure, RunInfo, Style
+from fmapviz.options import Style
+from fmapviz.values import Failure, RunInfo
 
 out, task = Path(sys.argv[1]), sys.argv[2]
 info = RunInfo("net", "", None, "", (), (), (), (), (), Style())

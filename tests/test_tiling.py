@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torchvision.utils import make_grid, save_image
 
+from fmapviz.options import Style
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels, tile
-from fmapviz.values import Style
 from fmapviz.views import maps as maps_view
 
 NAN, INF = torch.nan, torch.inf

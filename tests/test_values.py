@@ -26,7 +26,8 @@ from fmapviz.errors import (
     quote,
     suggest,
 )
-from fmapviz.values import FeatureMap, InputOptions, Layer, Picture, RunInfo, RunSummary, Style
+from fmapviz.options import InputOptions, Style
+from fmapviz.values import FeatureMap, Layer, Picture, RunInfo, RunSummary
 
 
 def refusal(make, *args, **kwargs):

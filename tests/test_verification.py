@@ -13,9 +13,10 @@ import pytest
 
 from fmapviz import png, registry
 from fmapviz.errors import RequestError
+from fmapviz.options import Style
 from fmapviz.runs import note_failure, open_run
 from fmapviz.units import commit, seal, stage
-from fmapviz.values import Failure, ImageFile, Picture, RunInfo, Style
+from fmapviz.values import Failure, ImageFile, Picture, RunInfo
 from fmapviz.verification import verify
 
 INFO = RunInfo(

@@ -27,7 +27,7 @@ from fmapviz.checkpoints import digest_of_state
 from fmapviz.downloads import PATIENCE_SECONDS
 from fmapviz.errors import WeightsError
 from fmapviz.models import load_model
-from fmapviz.values import InputOptions
+from fmapviz.options import InputOptions
 
 NAME = "shufflenet_v2_x0_5"  # small, with batch norms and so with buffers
 

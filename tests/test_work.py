@@ -27,10 +27,11 @@ from torch import nn
 from fmapviz.errors import OutputError
 from fmapviz.inputs import find_images
 from fmapviz.layers import find_layers, select_layers
+from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
 from fmapviz.preparation import standard
 from fmapviz.runs import open_run
-from fmapviz.values import InputOptions, Model, Outcome, RunInfo, Style
+from fmapviz.values import Model, Outcome, RunInfo
 from fmapviz.verification import verify
 from fmapviz.views import maps
 from fmapviz.work import Job, work
@@ -478,7 +479,7 @@ import torch
 from fmapviz import registry
 from fmapviz.errors import FmapvizError
 from fmapviz.pipeline import visualize
-from fmapviz.values import InputOptions
+from fmapviz.options import InputOptions
 from fmapviz.views import maps
 from fmapviz.writers import png, tensorboard
 from PIL import Image

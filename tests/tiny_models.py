@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from fmapviz.options import InputOptions
 from fmapviz.preparation import standard
-from fmapviz.values import InputOptions, Model
+from fmapviz.values import Model
 
 
 def as_model(module, *, forward=nn.Module.__call__):

@@ -19,11 +19,13 @@ from fmapviz.checkpoints import digest_of, load_state_dict, read_state_dict, str
 from fmapviz.downloads import fetch
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.initialization import NoInitialization
-from fmapviz.values import InputOptions, Model, Preparation
+from fmapviz.values import Model, Preparation
 from fmapviz.vision import models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fmapviz.options import InputOptions
 
 CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT takes no other number
 

@@ -9,7 +9,7 @@ from fmapviz.tiling import Ranges, tile
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.values import Style
+    from fmapviz.options import Style
 
 
 def draw(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:
