@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fmapviz
+from fmapviz.inputs import path_hash, unit_name
 
 
 def test_every_public_name_is_there_and_documented():
@@ -40,3 +41,18 @@ def test_tile_takes_one_image_or_several():
     maps = torch.randn(2, 5, 4, 3)
     both = fmapviz.tile(maps)
     assert torch.equal(fmapviz.tile(maps[1]), both[1])
+
+
+@pytest.mark.parametrize(
+    "maps", [torch.zeros(4, 4), torch.zeros(0, 4, 4), torch.zeros(1, 2, 3, 4, 5), torch.zeros(2, 4, 4) * 1j]
+)
+def test_tile_refuses_what_is_no_maps(maps):
+    with pytest.raises(fmapviz.RequestError, match="no maps"):
+        fmapviz.tile(maps)
+
+
+@pytest.mark.parametrize("name", ['q"uote.png', "back\\slash.png"])
+def test_units_have_no_name_of_which_tensorboard_shows_no_pictures(name):
+    unit = unit_name(name, f"/pictures/{name}")
+    assert not set(unit) & {'"', "\\"}
+    assert unit.endswith(f"~{path_hash(f'/pictures/{name}')}")
