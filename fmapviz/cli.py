@@ -12,10 +12,11 @@ import typer
 from fmapviz import __version__, grammar, registry
 from fmapviz.console import Console, layer_table, say, say_error, say_json, show_error
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
-from fmapviz.grammar import VIEWS, WRITERS, split
+from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
 from fmapviz.options import InputOptions, Style
 from fmapviz.process import Interrupted, open_missing_streams, signals_heeded
+from fmapviz.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

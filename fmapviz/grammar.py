@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 from fmapviz import registry
 from fmapviz.errors import RequestError, quote
 from fmapviz.models import known_names
+from fmapviz.registry import VIEWS, WRITERS
 
-VIEWS, WRITERS = "fmapviz.views", "fmapviz.writers"
 WEIGHTS = {
     "default": "the model's best published weights",
     "random": "freshly initialised, repeatable",

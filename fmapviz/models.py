@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from fmapviz import registry
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.options import InputOptions
+from fmapviz.registry import SOURCES
 
 if TYPE_CHECKING:
     from fmapviz.values import Model
-
-SOURCES = "fmapviz.sources"
 
 
 def known_names(pattern: str = "") -> list[str]:

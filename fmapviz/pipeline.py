@@ -25,6 +25,7 @@ from fmapviz.layers import default_types, find_layers, scripted_parts, select_la
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.preparation import standard
+from fmapviz.registry import VIEWS, WRITERS
 from fmapviz.runs import check_output, note_failure, open_run
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from fmapviz.values import Event, Failure, ImageFile, Layer
 
-VIEWS, WRITERS = "fmapviz.views", "fmapviz.writers"
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
 

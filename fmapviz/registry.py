@@ -16,6 +16,9 @@ from fmapviz.errors import RequestError, quote, suggest
 if TYPE_CHECKING:
     from types import ModuleType
 
+# The families there are.
+SOURCES, VIEWS, WRITERS = "fmapviz.sources", "fmapviz.views", "fmapviz.writers"
+
 
 def names(package: str) -> list[str]:
     """List the members of a package, without importing any of them.

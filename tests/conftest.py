@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -14,6 +15,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -61,15 +61,6 @@ def load(name, *, side=SIDE, types=()):
     return Case(name, model, select_layers(find_layers(model.module), types=types))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Two threads that wait for each other in small layers take five times the time on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module", params=OVERWRITTEN)
 def case(request):
     return load(request.param)

@@ -50,15 +50,6 @@ class Net(nn.Module):
         return self.again(self.relu(self.again(x)))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def paint(path, seed=0, size=(16, 20)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)).save(path)

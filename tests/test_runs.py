@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from races import EIGHT_AT_ONCE
 
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.options import Style
@@ -337,29 +338,12 @@ def work(process):
         note_failure(directory, Failure(f"{process} {number}", "E_DECODE", "x" * 5000))
     (out.parent / f"{process}").write_text(directory.name)
 
-wait, go = os.pipe()
-children = []
-for process in range(8):
-    pid = os.fork()
-    if pid == 0:
-        os.close(go)
-        os.read(wait, 1)  # until the parent closes the other end
-        try:
-            work(process)
-        except BaseException as error:
-            print(repr(error), flush=True)
-        os._exit(0)
-    children.append(pid)
-os.close(wait)
-os.close(go)
-for pid in children:
-    os.waitpid(pid, 0)
 """
 
 
 @pytest.mark.parametrize("task", ["same", "others"])
 def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
-    result = run_python(MANY, tmp_path / "out", task)
+    result = run_python(MANY + EIGHT_AT_ONCE, tmp_path / "out", task)
     assert (result.stdout, result.stderr) == ("", "")
     chosen = sorted((tmp_path / str(process)).read_text() for process in range(8))
     expected = ["net"] * 8 if task == "same" else sorted(["net", *(f"net-{number}" for number in range(2, 9))])

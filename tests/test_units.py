@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from races import EIGHT_AT_ONCE
 
 from fmapviz.errors import RefusedError
 from fmapviz.inputs import path_hash
@@ -546,24 +547,6 @@ def work(process):
             (staging / "input.png").write_text(f"{process} {number}")
             commit(staging, run, ImageFile(path, "lena.png", 1, mtime), {}, force=task == "force")
 
-wait, go = os.pipe()
-children = []
-for process in range(8):
-    pid = os.fork()
-    if pid == 0:
-        os.close(go)
-        os.read(wait, 1)  # until the parent closes the other end
-        try:
-            work(process)
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-        os._exit(0)
-    children.append(pid)
-os.close(wait)
-os.close(go)
-for pid in children:
-    os.waitpid(pid, 0)
 """
 
 
@@ -571,7 +554,7 @@ for pid in children:
 def test_eight_processes_finish_units_at_the_same_moment(task, run):
     finish(run, source("/a/lena.png"), "old")
     (run / "lena.png/notes.txt").write_text("mine")
-    result = run_python(MANY, run, task, 20)
+    result = run_python(MANY + EIGHT_AT_ONCE, run, task, 20)
     assert (result.stdout, result.stderr) == ("", "")
     sweep(run)
     units_there = sorted(path.name for path in run.iterdir())
@@ -591,7 +574,7 @@ def test_eight_processes_sweep_at_the_same_moment(run):
         finish(run, file, "old")
         (run / file.unit / "notes.txt").write_text("mine")
         kill(run, "os.rename 3" if file is not files[5] else "os.rename 4", file)
-    result = run_python(MANY, run, "sweep", 1)
+    result = run_python(MANY + EIGHT_AT_ONCE, run, "sweep", 1)
     assert (result.stdout, result.stderr) == ("", "")
     assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
     for name, content in (("3.png", "old"), ("4.png", "old"), ("5.png", "new")):

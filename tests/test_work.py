@@ -72,15 +72,6 @@ def paint(path, seed=0, size=(16, 20), corner=None):
     return path
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def pictures(tmp_path):
     """Twelve pictures in two folders."""
