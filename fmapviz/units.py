@@ -35,11 +35,14 @@ _SEAL = b',\n "sha256": "'
 
 def find_done(run: Path, file: ImageFile) -> Path | None:
     """Give the finished directory of an input, if its size and time of modification are still the same."""
-    for directory in _candidates(run, file):
-        record = read_unit(directory)
-        if _is_of(record, file):
-            return directory if _is_current(record, file) else None
-    return None
+    directory = find_own(run, file)
+    record = read_unit(directory) if directory else None
+    return directory if record is not None and _is_current(record, file) else None
+
+
+def find_own(run: Path, file: ImageFile) -> Path | None:
+    """Give the directory that an input has already, of whatever state of it."""
+    return next((directory for directory in _candidates(run, file) if _is_of(read_unit(directory), file)), None)
 
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
@@ -86,7 +89,9 @@ def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *,
     unit: Path | None = None
     aside: list[Path] = []
     try:
-        places = (name for name in _candidates(run, file) if _place(staging, name, run, file, force=force, aside=aside))
+        # Its own old place first: another's name may be free for the moment in which that is replaced.
+        names = dict.fromkeys([find_own(run, file) or run / file.unit, *_candidates(run, file)])
+        places = (name for name in names if _place(staging, name, run, file, force=force, aside=aside))
         unit = next(places, None)
     finally:
         for old in aside:
@@ -247,7 +252,7 @@ def _put_back(old: Path, run: Path) -> None:
     source = record["source"]
     file = ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
     candidates = _candidates(run, file)
-    successor = next((directory for directory in candidates if _is_of(read_unit(directory), file)), None)
+    successor = find_own(run, file)
     if successor:
         _hand_down(old, successor)
         return

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, Full, Queue
 from threading import Event as Flag
 from threading import Thread
@@ -22,10 +22,11 @@ import torch
 from fmapviz.drawing import ForwardError, MixedBatchError, draw, is_out_of_memory
 from fmapviz.errors import InputError, quote
 from fmapviz.images import read_image
+from fmapviz.inputs import path_hash
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
 from fmapviz.runs import writing_to
-from fmapviz.units import commit, find_done, stage
+from fmapviz.units import commit, find_done, find_own, stage
 from fmapviz.values import Drawn, Failure, Image, ImageFile, Notice, Outcome
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Job:
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
     stopped: Flag = field(default_factory=Flag)
+    names: dict[str, str] = field(default_factory=dict)  # of the units being written, with their sources
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +194,7 @@ def _draw_and_write(
             job.last_drawn = len({drawing.layer for drawing in drawn.drawings})
             job.not_executed.update(drawn.not_executed)
             job.undrawn.update(drawn.undrawn)
-            writing.append(pool.submit(_write, job, prepared, drawn, begun))
+            writing.append(pool.submit(_write, job, prepared, drawn, _told_apart(job, prepared.image.file), begun))
     batch.clear()
 
 
@@ -223,6 +225,13 @@ def _draw(job: Job, batch: list[_Prepared]) -> Iterator[tuple[_Prepared, Drawn |
     yield from _draw(job, batch[half:])
 
 
+def _told_apart(job: Job, file: ImageFile) -> ImageFile:
+    """Let the first of several sources with one name have it, whichever of them is written first."""
+    if job.names.setdefault(file.unit, file.path) == file.path or find_own(job.directory, file):
+        return file
+    return replace(file, unit=f"{file.unit}~{path_hash(file.path)}")
+
+
 def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:
     """Say why no chosen layer gave a picture, by the example of the first."""
     path = prepared.image.file.path
@@ -236,8 +245,8 @@ def _dtype(model: Model) -> torch.dtype:
     return next(floating, torch.float32)
 
 
-def _write(job: Job, prepared: _Prepared, drawn: Drawn, begun: float) -> Outcome:
-    """Encode and write one image's pictures, and commit its directory."""
+def _write(job: Job, prepared: _Prepared, drawn: Drawn, place: ImageFile, begun: float) -> Outcome:
+    """Encode and write one image's pictures, and commit its directory under the name of `place`."""
     file, pictures = prepared.image.file, 0
     seen = as_seen(prepared.values, job.model.preparation)
     with writing_to(job.directory), stage(job.directory) as staging:
@@ -258,6 +267,8 @@ def _write(job: Job, prepared: _Prepared, drawn: Drawn, begun: float) -> Outcome
             "not_executed": list(drawn.not_executed),
             "undrawn": dict(drawn.undrawn),
         }
-        unit = commit(staging, job.directory, file, record, force=job.force)
+        unit = commit(staging, job.directory, place, record, force=job.force)
+    if job.names.get(file.unit) == file.path:
+        del job.names[file.unit]  # from here on the disk knows it
     seconds = time.monotonic() - begun
     return Outcome(file.path, "done", unit=unit, notices=prepared.image.notices, pictures=pictures, seconds=seconds)

@@ -19,6 +19,13 @@ from fmapviz.models import known_names
 
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
 
+# What a shell starts in the background ignores Ctrl-C from birth, and so do its children: these tests' too, without this.
+HEEDING = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fmapviz.cli import main; main()",
+]
+
 
 def lines(data):
     return data.decode().splitlines()
@@ -315,8 +322,9 @@ class TestSignals:
             save_picture(tmp_path / "many" / f"{seed}.png", seed)
         args = ["squeezenet1_1", "many", *SMALL, "--to", "png", "--json"]
         with subprocess.Popen(
-            [sys.executable, "-m", "fmapviz", *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
+            [*HEEDING, *args],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             while json.loads(process.stdout.readline())["event"] != "image":
                 pass
             process.send_signal(number)
@@ -332,10 +340,11 @@ class TestSignals:
         assert summary["skipped"] >= 1
 
     def test_waiting_for_standard_input_ends_at_once(self, tmp_path, picture):
-        command = [sys.executable, "-m", "fmapviz", "squeezenet1_1", "-", *SMALL, "--json"]
+        command = [*HEEDING, "squeezenet1_1", "-", *SMALL, "--json"]
         with subprocess.Popen(
-            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
+            command,
+            cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             process.stdin.write(os.fsencode(picture) + b"\n")
             process.stdin.flush()
             while json.loads(process.stdout.readline())["event"] != "image":

@@ -428,7 +428,7 @@ def test_a_unit_moved_aside_is_put_back_under_the_name_it_had(run):
     second = source("/b/lena.png")
     directory = finish(run, second, "b")
     before = tree(directory)
-    kill(run, "os.rename 4", second)
+    kill(run, "os.rename 3", second)
     assert not directory.exists()
     sweep(run)
     assert tree(directory) == before
