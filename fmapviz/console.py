@@ -176,7 +176,7 @@ def say(text: str) -> None:
         OutputError: Standard output is a file on a full disk, say.
     """
     try:
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # in one piece: a signal may come between two
     except OSError as error:
         # What is still buffered would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
