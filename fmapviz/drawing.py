@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fmapviz.errors import FmapvizError, quote
@@ -13,9 +16,10 @@ from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_cha
 from fmapviz.values import Drawing, Drawn, Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torch import Tensor
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
 
     from fmapviz.options import Style
     from fmapviz.values import FeatureMap, Layer, Model
@@ -37,38 +41,144 @@ class MixedBatchError(Exception):
     """A layer saw another number of samples than there are images, so they cannot be told apart in a batch."""
 
 
-def draw(model: Model, layers: Sequence[Layer], views: Mapping[str, View], style: Style, batch: Tensor) -> list[Drawn]:
-    """Run a model once and draw each layer's output inside its hook.
+class _EnoughError(Exception):
+    """The last layer that is wanted has run."""
+
+
+@contextmanager
+def attach(
+    model: Model,
+    layers: Sequence[Layer],
+    views: Mapping[str, View],
+    style: Style,
+    *,
+    enough: int | None = None,
+    check: Callable[[], object] = bool,
+) -> Iterator[Drawer]:
+    """Hang hooks into a model, for as many images as will come; afterwards the model is as it was.
 
     Args:
-        model: On the device of `batch`.
+        model: On the device that the images will be on.
         layers: Which ones to draw.
         views: From a view's name to its `draw` function.
         style: How the pictures look.
-        batch: Prepared images `(N, ...)`.
-
-    Returns:
-        One per image.
-
-    Raises:
-        ForwardError: The model raised an exception.
-        MixedBatchError: The images have to go through one by one.
-        torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        enough: How many outputs these layers give in one forward pass, if that is certain: the pass ends with the last.
+        check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
     """
-    sheet = _Sheet(len(batch), views, style)
-    try:
-        with torch.no_grad(), _undisturbed(batch.device), observe(model.module, layers, sheet.receive) as calls:
-            model.forward(model.module, batch)
-    except Exception as error:
-        if sheet.error is None:
-            if is_out_of_memory(error):
-                raise
-            raise ForwardError.after(sheet.last, error) from error
-    if sheet.error is not None:  # a failure of ours, also where the model caught it or made another of it
-        raise sheet.error
-    silent = {layer.name: "returned no tensor" for layer in layers if layer.name not in sheet.seen and calls[layer.module]}
-    missed = tuple(layer.name for layer in layers if not calls[layer.module])
-    return [Drawn(tuple(drawings), missed, {**sheet.undrawn, **silent}) for drawings in sheet.drawings]
+    drawer = Drawer(model, layers, views, style, enough=enough, check=check)
+    with observe(model.module, layers, drawer.receive) as drawer.calls:
+        yield drawer
+
+
+class Drawer:
+    """A model with hooks, made by `attach`.
+
+    Attributes:
+        calls: How often each layer's module has run in the last forward pass.
+        random: Whether the last forward pass drew random numbers.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        layers: Sequence[Layer],
+        views: Mapping[str, View],
+        style: Style,
+        *,
+        enough: int | None,
+        check: Callable[[], object],
+    ) -> None:
+        self.calls: Mapping[nn.Module, int] = {}
+        self.random = False
+        self._model = model
+        self._layers = layers
+        self._views = views
+        self._style = style
+        self._enough = enough
+        self._check = check
+        self._sheet = _Sheet(0)
+
+    def draw(self, batch: Tensor) -> list[Drawn]:
+        """Run the model once and draw each layer's output inside its hook.
+
+        Args:
+            batch: Prepared images `(N, ...)`.
+
+        Returns:
+            One per image.
+
+        Raises:
+            ForwardError: The model raised an exception.
+            MixedBatchError: The images have to go through one by one.
+            torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        """
+        sheet = self._sheet = _Sheet(len(batch))
+        try:
+            with torch.no_grad(), _undisturbed(batch.device):
+                before = torch.get_rng_state()
+                self._model.forward(self._model.module, batch)
+                self.random = not torch.equal(before, torch.get_rng_state())
+        except Exception as error:
+            if sheet.error is None:
+                if is_out_of_memory(error):
+                    raise
+                raise ForwardError.after(sheet.last, error) from error
+        if sheet.error is not None and not isinstance(sheet.error, _EnoughError):
+            raise sheet.error  # ours, also where the model caught it or made another of it
+        missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
+        ran = (layer.name for layer in self._layers if self.calls[layer.module])
+        silent = {name: "returned no tensor" for name in ran if name not in sheet.seen}
+        return [Drawn(drawings, missed, {**sheet.undrawn, **silent}) for drawings in sheet.finish()]
+
+    def receive(self, feature_map: FeatureMap) -> None:
+        """Draw one layer's output: what the hooks call."""
+        sheet = self._sheet
+        try:
+            self._sketch(sheet, feature_map)
+        except Exception as error:
+            sheet.error = error
+            raise
+
+    def _sketch(self, sheet: _Sheet, feature_map: FeatureMap) -> None:
+        self._check()
+        sheet.seen.add(feature_map.layer.name)
+        sheet.last = feature_map.name
+        try:
+            for suffix, maps in as_maps(feature_map.values, feature_map.layer.module).items():
+                sheet.sketches.append(self._draw(feature_map, suffix, maps))
+        except NotAMapError as reason:
+            sheet.undrawn[feature_map.name] = str(reason)
+        sheet.received += 1
+        if sheet.received == self._enough:
+            raise _EnoughError
+
+    def _draw(self, feature_map: FeatureMap, suffix: str, maps: Tensor) -> _Sketch:
+        images, samples = self._sheet.images, len(maps)
+        if samples != images:
+            if images > 1:
+                raise MixedBatchError
+            maps = maps[:1]
+        maps = as_floats(maps)
+        ranges = whole = measure(maps)
+        mean = _mean(maps, ranges)
+        chosen = choose_channels(ranges, self._style)
+        if chosen is not None:
+            if chosen.shape[1] == 0:
+                raise NotAMapError(f"has {maps.shape[1]} channels, none of those chosen")
+            maps, ranges = take_channels(maps, ranges, chosen)
+        return _Sketch(
+            layer=f"{feature_map.name}{suffix}",
+            type=feature_map.layer.type,
+            call=feature_map.call,
+            index=feature_map.index,
+            shape=feature_map.shape[1:],
+            pixels={view: _on_the_way(draw(maps, ranges, self._style)) for view, draw in self._views.items()},
+            ranges=whole,
+            mean=mean,
+            single=maps.shape[-1] * maps.shape[-2] == 1,
+            chosen=chosen,
+            samples=samples if images == 1 else 1,
+        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -76,90 +186,107 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
-class _Sheet:
-    """Collects what is drawn of each image during one forward pass."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sketch:
+    """What is known of one feature map of a batch, still on the model's device, except the pixels."""
 
-    def __init__(self, images: int, views: Mapping[str, View], style: Style) -> None:
-        self.drawings: list[list[Drawing]] = [[] for _ in range(images)]
+    layer: str
+    type: str
+    call: int
+    index: int
+    shape: tuple[int, ...]
+    pixels: dict[str, Tensor]
+    ranges: Ranges
+    mean: Tensor
+    single: bool
+    chosen: Tensor | None
+    samples: int
+
+    def finish(self) -> Iterator[list[Drawing]]:
+        """Give each image's drawings."""
+        statistics = _statistics(self.ranges, self.mean, single=self.single)
+        chosen = None if self.chosen is None else self.chosen.tolist()
+        pixels = {view: values.numpy() for view, values in self.pixels.items()}
+        for image, own in enumerate(statistics):
+            yield [
+                Drawing(
+                    view=view,
+                    layer=self.layer,
+                    type=self.type,
+                    call=self.call,
+                    index=self.index,
+                    shape=self.shape,
+                    pixels=values[image],
+                    statistics=own,
+                    channels=None if chosen is None else tuple(chosen[image]),
+                    samples=self.samples,
+                )
+                for view, values in pixels.items()
+            ]
+
+
+class _Sheet:
+    """Collects what is drawn during one forward pass."""
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+        self.sketches: list[_Sketch] = []
+        self.received = 0
         self.seen: set[str] = set()
         self.undrawn: dict[str, str] = {}
         self.last = ""
         self.error: Exception | None = None
-        self._views = views
-        self._style = style
 
-    def receive(self, feature_map: FeatureMap) -> None:
-        self.seen.add(feature_map.layer.name)
-        self.last = feature_map.name
-        try:
-            for suffix, maps in as_maps(feature_map.values, feature_map.layer.module).items():
-                self._draw(feature_map, suffix, maps)
-        except NotAMapError as reason:
-            self.undrawn[feature_map.name] = str(reason)
-        except Exception as error:
-            self.error = error
-            raise
-
-    def _draw(self, feature_map: FeatureMap, suffix: str, maps: Tensor) -> None:
-        images = len(self.drawings)
-        samples = len(maps)
-        if samples != images:
-            if images > 1:
-                raise MixedBatchError
-            maps = maps[:1]
-        maps = as_floats(maps)
-        ranges = measure(maps)
-        statistics = _statistics(maps, ranges)
-        chosen = choose_channels(ranges, self._style)
-        if chosen is not None:
-            if chosen.shape[1] == 0:
-                raise NotAMapError(f"has {maps.shape[1]} channels, none of those chosen")
-            maps, ranges = take_channels(maps, ranges, chosen)
-        for view, draw_view in self._views.items():
-            pixels = draw_view(maps, ranges, self._style).cpu().numpy()
-            for image in range(images):
-                drawing = Drawing(
-                    view=view,
-                    layer=f"{feature_map.name}{suffix}",
-                    type=feature_map.layer.type,
-                    call=feature_map.call,
-                    index=feature_map.index,
-                    shape=feature_map.shape[1:],
-                    pixels=pixels[image],
-                    statistics=statistics[image],
-                    channels=None if chosen is None else tuple(chosen[image].tolist()),
-                    samples=samples if images == 1 else 1,
-                )
-                self.drawings[image].append(drawing)
+    def finish(self) -> list[tuple[Drawing, ...]]:
+        """Give each image's drawings; what a GPU has copied meanwhile is waited for once."""
+        sketches, self.sketches = self.sketches, []
+        if any(sketch.mean.is_cuda for sketch in sketches):
+            torch.cuda.synchronize()
+        drawings: list[list[Drawing]] = [[] for _ in range(self.images)]
+        for sketch in sketches:
+            for own, more in zip(drawings, sketch.finish(), strict=True):
+                own.extend(more)
+        return [tuple(own) for own in drawings]
 
 
-def _statistics(maps: Tensor, ranges: Ranges) -> list[Statistics]:
-    """Sum up each image's feature map; two transfers from the device for all of it, one more if values are not finite."""
+def _on_the_way(pixels: Tensor) -> Tensor:
+    """Have pixels in the computer's memory; a GPU may still be writing them, and goes on with the next layer."""
+    if not pixels.is_cuda:
+        return pixels.cpu()
+    host = torch.empty(pixels.shape, dtype=pixels.dtype, pin_memory=True)
+    return host.copy_(pixels, non_blocking=True)
+
+
+def _mean(maps: Tensor, ranges: Ranges) -> Tensor:
+    """Give the mean of the finite values of each image, float32 `(N)`."""
     if ranges.bad is None:
-        mean, bad = maps.mean((1, 2, 3), dtype=torch.float32), [0] * len(maps)
-    else:
-        mean, bad = maps.float().where(maps.isfinite(), torch.nan).nanmean((1, 2, 3)), ranges.bad.sum(1).tolist()
-    low = ranges.low.nan_to_num(nan=torch.inf).amin(1)
-    high = ranges.high.nan_to_num(nan=-torch.inf).amax(1)
-    rows = torch.stack([low, high, mean], 1).cpu().tolist()
-    single = maps.shape[-1] * maps.shape[-2] == 1
-    constant = [()] * len(maps) if single else _constant_channels(ranges)
+        return maps.mean((1, 2, 3), dtype=torch.float32)
+    return maps.float().where(maps.isfinite(), torch.nan).nanmean((1, 2, 3))
+
+
+def _statistics(ranges: Ranges, mean: Tensor, *, single: bool) -> list[Statistics]:
+    """Sum up each image's feature map."""
+    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, mean))
+    bad = None if ranges.bad is None else _numbers(ranges.bad)
+    constant = (low == high) if bad is None else (low == high) & (bad == 0)
     return [
-        Statistics(_finite(low), _finite(high), _finite(mean), channels, nonfinite)
-        for (low, high, mean), channels, nonfinite in zip(rows, constant, bad, strict=True)
+        Statistics(
+            minimum=_finite(np.fmin.reduce(low[image])),  # NaN, of a channel without a finite value, has no say
+            maximum=_finite(np.fmax.reduce(high[image])),
+            mean=_finite(means[image]),
+            constant=() if single else tuple(constant[image].nonzero()[0].tolist()),
+            nonfinite=0 if bad is None else int(bad[image].sum()),
+        )
+        for image in range(len(low))
     ]
 
 
-def _constant_channels(ranges: Ranges) -> list[tuple[int, ...]]:
-    equal = ranges.low == ranges.high
-    if ranges.bad is not None:
-        equal &= ranges.bad == 0
-    equal = equal.cpu()
-    return [tuple(row.nonzero().flatten().tolist()) for row in equal]
+def _numbers(values: Tensor) -> NDArray[Any]:
+    return values.cpu().numpy()
 
 
-def _finite(value: float) -> float | None:
-    return value if abs(value) != float("inf") and value == value else None  # noqa: PLR0124  NaN is what differs from itself
+def _finite(value: np.floating[Any]) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _undisturbed(device: torch.device) -> Any:

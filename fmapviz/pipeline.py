@@ -8,6 +8,7 @@ import platform
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -32,7 +33,7 @@ from fmapviz.vision import torchvision
 from fmapviz.work import Job, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from fmapviz.values import Event, Failure, ImageFile, Layer
 
@@ -141,6 +142,7 @@ def visualize(
         batch_size=(batch_size or (1 if target.type == "cpu" else 16)) if loaded.batches else 1,
         workers=workers or min(8, os.cpu_count() or 1),
         force=force,
+        several=not _is_one_file(typed),
     )
     with _moved(loaded.module, target):
         return _account(job, found, tell, strict=strict)
@@ -212,6 +214,10 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
     if first is None:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     return chain([first], found)
+
+
+def _is_one_file(inputs: Iterable[str | Path]) -> bool:
+    return isinstance(inputs, Sequence) and len(inputs) == 1 and Path(inputs[0]).is_file()
 
 
 def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:

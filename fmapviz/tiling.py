@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isqrt
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ class Ranges:
     Attributes:
         low: Smallest finite value, float32 `(N, C)`; NaN where there is none.
         high: Largest finite value, float32 `(N, C)`; NaN where there is none.
-        bad: How many values are NaN or infinite, int64 `(N, C)`; None when all are finite.
+        bad: How many values are NaN or infinite, int64 `(N, C)`; None if it is known that all are finite.
     """
 
     low: Tensor
@@ -50,8 +51,9 @@ def measure(maps: Tensor) -> Ranges:
         ([[1.0, 2.0]], [[4.0, 2.0]], [[0, 1]])
     """
     low, high = maps.amin((-2, -1)).float(), maps.amax((-2, -1)).float()
-    # A NaN or an infinity anywhere shows in the extremes, so finite maps need no second look.
-    if bool((low.isfinite() & high.isfinite()).all()):
+    # A NaN or an infinity anywhere shows in the extremes, so finite maps need no second look. To ask a GPU would mean to
+    # wait for it, and looking costs it next to nothing.
+    if maps.device.type == "cpu" and bool((high - low).isfinite().all()):
         return Ranges(low, high, None)
     finite = maps.isfinite()
     some = finite.any(-1).any(-1)
@@ -117,12 +119,12 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         raise RequestError(f"no maps (C, H, W) or (N, C, H, W) of real numbers: '{kind}{tuple(maps.shape)}'")
     if maps.ndim == 3:
         return tile(maps[None], style, ranges)[0]
-    maps = as_floats(maps)
+    maps = as_floats(maps.detach())
     ranges = ranges or measure(maps)
-    low, high = _limits(ranges, style)
-    pixels = _scale(maps, low, high, style)
+    scaled = _scale(maps, ranges, style)
     if ranges.bad is not None:
-        pixels = torch.where(maps.isfinite(), pixels, _checkerboard(pixels))
+        scaled = torch.where(maps.isfinite(), scaled, _checkerboard(scaled))
+    pixels = _as_bytes(scaled)
     if style.scale > 1:
         pixels = pixels.repeat_interleave(style.scale, -1).repeat_interleave(style.scale, -2)
     return _arrange(pixels, style)
@@ -141,18 +143,33 @@ def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def _scale(maps: Tensor, low: Tensor, high: Tensor, style: Style) -> Tensor:
-    """Compute as `make_grid` and `save_image` do, step by step, so that every rounding is theirs."""
-    # make_grid subtracts the two limits as Python floats. Of two float32 that gives what float32 gives, but not of others.
-    span = torch.full_like(low, style.limits[1] - style.limits[0]) if style.limits else high - low
-    low, high, span = (limit[..., None, None] for limit in (low, high, span.clamp(min=1e-5)))
-    scaled = maps.float().clamp(low, high).sub_(low).div_(span)
-    return scaled.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
+def _scale(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:
+    """Compute as `make_grid` and `save_image` do, step by step, so that every rounding is theirs: float32, 0.5 to 255.5.
+
+    Of their steps only those are left out that change nothing: values are not clamped to their own extremes.
+    """
+    low, high = (limit[..., None, None] for limit in _limits(ranges, style))
+    if style.limits:
+        # make_grid subtracts the two limits as Python floats. Of two float32 that is what float32 gives, but not of others.
+        span = torch.full_like(low, style.limits[1] - style.limits[0])
+        maps = maps.float().clamp(*style.limits)
+    else:
+        span = high - low
+    scaled = maps.float().sub(low).div_(span.clamp_(min=1e-5)).mul_(255).add_(0.5)
+    return scaled.clamp_(0, 255) if style.limits else scaled
 
 
 def _checkerboard(pixels: Tensor) -> Tensor:
     rows, columns = (torch.arange(size, device=pixels.device) for size in pixels.shape[-2:])
-    return ((rows[:, None] + columns) % 2 * 255).to(torch.uint8)
+    return ((rows[:, None] + columns) % 2 * 255).to(pixels.dtype)
+
+
+def _as_bytes(scaled: Tensor) -> Tensor:
+    """Cut off what is behind the point: on the CPU with NumPy, whose conversion is seven times as fast as torch's."""
+    if scaled.device.type != "cpu":
+        return scaled.to(torch.uint8)
+    with np.errstate(invalid="ignore"):  # NaN, of a range that float32 cannot hold
+        return torch.from_numpy(scaled.numpy().astype(np.uint8))
 
 
 def _arrange(tiles: Tensor, style: Style) -> Tensor:

@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, images, overwritten
+from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.drawing import ForwardError, MixedBatchError, draw, is_out_of_memory
+from fmapviz.drawing import ForwardError, MixedBatchError, is_out_of_memory
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import Style
 from fmapviz.tiling import tile

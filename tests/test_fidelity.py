@@ -16,11 +16,11 @@ import pytest
 import torch
 from captum.attr import LayerActivation
 from PIL import Image
+from tiny_models import draw
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.utils import make_grid, save_image
 
-from fmapviz.drawing import draw
 from fmapviz.hooks import capture
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.models import load_model

@@ -25,6 +25,7 @@ from tiny_models import (
     Training,
     Twins,
     as_model,
+    draw,
     images,
     overwritten,
     state_of,
@@ -33,7 +34,6 @@ from torch import nn
 from torch.nn import functional
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from fmapviz.drawing import draw
 from fmapviz.errors import RequestError
 from fmapviz.hooks import capture, observe
 from fmapviz.layers import find_layers, select_layers

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from fmapviz.drawing import attach
 from fmapviz.options import InputOptions
 from fmapviz.preparation import standard
 from fmapviz.values import Model
@@ -16,6 +17,12 @@ from fmapviz.values import Model
 def as_model(module, *, forward=nn.Module.__call__):
     """Make of a module what `fmapviz.load_model` gives."""
     return Model("tiny", module, "random", None, standard(InputOptions()), forward)
+
+
+def draw(model, layers, views, style, batch):
+    """Draw one batch."""
+    with attach(model, layers, views, style) as drawer:
+        return drawer.draw(batch)
 
 
 def images(count=2, side=16):
