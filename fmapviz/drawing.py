@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,7 +161,6 @@ class Drawer:
             maps = maps[:1]
         maps = as_floats(maps)
         ranges = whole = measure(maps)
-        mean = _mean(maps, ranges)
         chosen = choose_channels(ranges, self._style)
         if chosen is not None:
             if chosen.shape[1] == 0:
@@ -174,7 +174,6 @@ class Drawer:
             shape=feature_map.shape[1:],
             pixels={view: _on_the_way(draw(maps, ranges, self._style)) for view, draw in self._views.items()},
             ranges=whole,
-            mean=mean,
             single=maps.shape[-1] * maps.shape[-2] == 1,
             chosen=chosen,
             samples=samples if images == 1 else 1,
@@ -197,14 +196,13 @@ class _Sketch:
     shape: tuple[int, ...]
     pixels: dict[str, Tensor]
     ranges: Ranges
-    mean: Tensor
     single: bool
     chosen: Tensor | None
     samples: int
 
     def finish(self) -> Iterator[list[Drawing]]:
         """Give each image's drawings."""
-        statistics = _statistics(self.ranges, self.mean, single=self.single)
+        statistics = _statistics(self.ranges, single=self.single)
         chosen = None if self.chosen is None else self.chosen.tolist()
         pixels = {view: values.numpy() for view, values in self.pixels.items()}
         for image, own in enumerate(statistics):
@@ -240,7 +238,7 @@ class _Sheet:
     def finish(self) -> list[tuple[Drawing, ...]]:
         """Give each image's drawings; what a GPU has copied meanwhile is waited for once."""
         sketches, self.sketches = self.sketches, []
-        if any(sketch.mean.is_cuda for sketch in sketches):
+        if any(sketch.ranges.mean.is_cuda for sketch in sketches):
             torch.cuda.synchronize()
         drawings: list[list[Drawing]] = [[] for _ in range(self.images)]
         for sketch in sketches:
@@ -252,41 +250,40 @@ class _Sheet:
 def _on_the_way(pixels: Tensor) -> Tensor:
     """Have pixels in the computer's memory; a GPU may still be writing them, and goes on with the next layer."""
     if not pixels.is_cuda:
-        return pixels.cpu()
+        return pixels if pixels.is_cpu else pixels.cpu()
     host = torch.empty(pixels.shape, dtype=pixels.dtype, pin_memory=True)
     return host.copy_(pixels, non_blocking=True)
 
 
-def _mean(maps: Tensor, ranges: Ranges) -> Tensor:
-    """Give the mean of the finite values of each image, float32 `(N)`."""
-    if ranges.bad is None:
-        return maps.mean((1, 2, 3), dtype=torch.float32)
-    return maps.float().where(maps.isfinite(), torch.nan).nanmean((1, 2, 3))
-
-
-def _statistics(ranges: Ranges, mean: Tensor, *, single: bool) -> list[Statistics]:
+def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
     """Sum up each image's feature map."""
-    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, mean))
-    bad = None if ranges.bad is None else _numbers(ranges.bad)
-    constant = (low == high) if bad is None else (low == high) & (bad == 0)
+    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
+    constant = low == high
+    nonfinite = [0] * len(low)
+    if ranges.bad is not None:
+        bad = _numbers(ranges.bad)
+        constant &= bad == 0
+        nonfinite = bad.sum(1).tolist()
+    if single or not constant.any():
+        channels: list[tuple[int, ...]] = [()] * len(low)
+    else:
+        channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
+    lowest = np.fmin.reduce(low, 1).tolist()  # NaN, of a channel without a finite value, has no say
+    highest = np.fmax.reduce(high, 1).tolist()
     return [
-        Statistics(
-            minimum=_finite(np.fmin.reduce(low[image])),  # NaN, of a channel without a finite value, has no say
-            maximum=_finite(np.fmax.reduce(high[image])),
-            mean=_finite(means[image]),
-            constant=() if single else tuple(constant[image].nonzero()[0].tolist()),
-            nonfinite=0 if bad is None else int(bad[image].sum()),
+        Statistics(_finite(lowest), _finite(highest), _finite(mean), channels, nonfinite)
+        for lowest, highest, mean, channels, nonfinite in zip(
+            lowest, highest, means.tolist(), channels, nonfinite, strict=True
         )
-        for image in range(len(low))
     ]
 
 
 def _numbers(values: Tensor) -> NDArray[Any]:
-    return values.cpu().numpy()
+    return (values if values.is_cpu else values.cpu()).numpy()
 
 
-def _finite(value: np.floating[Any]) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _undisturbed(device: torch.device) -> Any:

@@ -71,6 +71,8 @@ def printable(text: str) -> str:
         >>> printable("a\x1b[31m.png")
         'a\\x1b[31m.png'
     """
+    if text.isprintable():
+        return text
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+BUFFER_BYTES = 2**20  # small pictures go to the disk together
+
 
 @contextmanager
 def create(path: Path) -> Iterator[Callable[[Event], None]]:
@@ -32,7 +34,7 @@ def create(path: Path) -> Iterator[Callable[[Event], None]]:
         OSError: Not everything could be written.
     """
     unfinished = path.with_name("events.partial")
-    with unfinished.open("xb") as file:
+    with unfinished.open("xb", buffering=BUFFER_BYTES) as file:
 
         def append(event: Event) -> None:
             write_record(file, event.SerializeToString())

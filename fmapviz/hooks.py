@@ -53,7 +53,9 @@ def observe(
         def hook(module: nn.Module, _args: object, output: object) -> None:
             call = counter.call(module)
             for part, values in tensors(output):
-                receive(FeatureMap(layer, call, counter.next_index(), part, values.detach()))
+                receive(
+                    FeatureMap(layer, call, counter.next_index(), part, values.detach() if values.requires_grad else values)
+                )
 
         return hook
 

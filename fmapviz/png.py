@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,15 @@ def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = _NO_TEXT) -> byt
         raise ValueError(f"a picture without pixels: {pixels.shape}")
     height, width = pixels.shape[:2]
     color_type = 0 if pixels.ndim == 2 else 2
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)),
-        *(_text_chunk(key, value) for key, value in text.items()),
-        (b"IDAT", isal_zlib.compress(_filter_rows(pixels), level=1)),  # levels 2 and 3: slower, and no smaller
-        (b"IEND", b""),
-    ]
-    return b"".join((_SIGNATURE, *(part for name, data in chunks for part in _frame(name, data))))
+    return b"".join(
+        (
+            _SIGNATURE,
+            *_frame(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)),
+            *(_text_chunk(key, value) for key, value in text.items()),
+            *_frame(b"IDAT", isal_zlib.compress(_filter_rows(pixels), level=1)),  # levels 2 and 3: slower, and no smaller
+            *_frame(b"IEND", b""),
+        )
+    )
 
 
 def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -61,7 +64,8 @@ def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return rows
 
 
-def _text_chunk(key: str, value: str) -> tuple[bytes, bytes]:
+@lru_cache(512)  # model, type and scaling are the same on every picture
+def _text_chunk(key: str, value: str) -> bytes:
     r"""Say something in a `tEXt` chunk, or in an `iTXt` chunk if it is not Latin-1.
 
     What neither may hold, NUL and lone surrogates, is written as an escape such as `\x00`.
@@ -71,9 +75,10 @@ def _text_chunk(key: str, value: str) -> tuple[bytes, bytes]:
     keyword = key.encode("latin-1") + b"\0"
     value = value.replace("\0", r"\x00")
     try:
-        return b"tEXt", keyword + value.encode("latin-1")
+        chunk = _frame(b"tEXt", keyword + value.encode("latin-1"))
     except UnicodeEncodeError:  # uncompressed, no language, no translated keyword
-        return b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace")
+        chunk = _frame(b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace"))
+    return b"".join(chunk)
 
 
 def _frame(name: bytes, data: bytes) -> tuple[bytes, ...]:

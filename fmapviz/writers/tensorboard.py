@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -54,6 +55,8 @@ def _tag(text: str) -> str:
         >>> _tag('maps/00 a"b')
         'maps/00 a%22b'
     """
+    if text.isprintable() and not set(text) & {'"', "\\"}:
+        return text
     return "".join(ch if ch.isprintable() and ch not in '"\\' else quote(ch, errors="surrogatepass") for ch in text)
 
 
@@ -64,6 +67,7 @@ def _table(facts: Mapping[str, str]) -> str:
     return "\n".join(rows) if facts else ""
 
 
+@lru_cache(512)  # model, type and scaling are the same on every picture
 def _literal(text: str) -> str:
     r"""Write text so that Markdown shows it as it is: what it would act on within a line becomes a character reference.
 
