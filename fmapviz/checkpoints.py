@@ -66,7 +66,7 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, 
 
 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
-    """Copy every value of a state dict into a network.
+    """Fill a network with the values of a state dict, which are its own from then on: no second copy is made.
 
     Keys of former days are renamed as torch and torchvision do; counts of batches, which the oldest files lack, are 0.
 
@@ -78,8 +78,9 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
     # The versions of the classes that wrote the file; without one every class looks for older keys, but MNASNet must know.
     fitting._metadata = {"": {"version": module._version}}  # type: ignore[attr-defined]  # as torch does
-    try:
-        missing, unexpected = module.load_state_dict(fitting, strict=False)
+    alike = all(key not in own or values.dtype == own[key].dtype for key, values in fitting.items())
+    try:  # a network of another precision than the file's keeps its own
+        missing, unexpected = module.load_state_dict(fitting, strict=False, assign=alike)
     except RuntimeError as error:  # values under an older key that have another shape
         raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
     differences = [

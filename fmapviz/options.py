@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 from typing import Literal, cast
 
@@ -57,28 +58,17 @@ class Style:
     @property
     def limits(self) -> tuple[float, float] | None:
         """The two values of `fixed:LO,HI`, else None."""
-        number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
-        match = re.fullmatch(rf"fixed:{number},{number}", self.norm)
-        if not match or not -_LARGEST <= float(match[1]) < float(match[2]) <= _LARGEST:
-            return None
-        return float(match[1]), float(match[2])
+        return _parse_limits(self.norm)
 
     @property
     def top(self) -> int | None:
         """The K of `top:K`, else None."""
-        match = re.fullmatch(r"top:([1-9]\d{0,5})", self.channels)
-        return int(match[1]) if match else None
+        return _parse_top(self.channels)
 
     @property
     def listed(self) -> tuple[int, ...] | None:
         """The channel numbers of a list such as `0,3,8-15`, in the order given and each once, else None."""
-        chosen: dict[int, None] = {}
-        for part in self.channels.split(","):
-            match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-            if not match or int(match[2] or match[1]) < int(match[1]):
-                return None
-            chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
-        return tuple(chosen)
+        return _parse_listed(self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +118,32 @@ class InputOptions:
             InputOptions(size=(240, 320), fit='pad', mean=(0.5,), std=None)
         """
         return cls(_parse_size(size), cast(Fit | None, fit), _parse_numbers("mean", mean), _parse_numbers("std", std))
+
+
+@cache  # these three are asked at every layer of every image
+def _parse_limits(norm: str) -> tuple[float, float] | None:
+    number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    match = re.fullmatch(rf"fixed:{number},{number}", norm)
+    if not match or not -_LARGEST <= float(match[1]) < float(match[2]) <= _LARGEST:
+        return None
+    return float(match[1]), float(match[2])
+
+
+@cache
+def _parse_top(channels: str) -> int | None:
+    match = re.fullmatch(r"top:([1-9]\d{0,5})", channels)
+    return int(match[1]) if match else None
+
+
+@cache
+def _parse_listed(channels: str) -> tuple[int, ...] | None:
+    chosen: dict[int, None] = {}
+    for part in channels.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            return None
+        chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(chosen)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isqrt
@@ -24,6 +25,7 @@ from fmapviz.vision import models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from fmapviz.options import InputOptions
 
@@ -68,13 +70,13 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
         trained = entry.transforms().crop_size[0]
         raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out --size")
     path = fetch(entry.url)
-    with _weights_only(), NoInitialization():
+    with _digesting(path) as digest, _weights_only(), NoInitialization():
         try:
             module = _build(name, weights=entry)  # torchvision's own code: key changes, auxiliary heads, input transforms
         except Exception as error:  # whatever a damaged file leads to
             _own(name, str(path), options)  # says what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
-    return _model(name, module, entry, options, weights=entry.name, sha256=digest_of(path))
+    return _model(name, module, entry, options, weights=entry.name, sha256=digest.result())
 
 
 def _own(name: str, weights: str, options: InputOptions) -> Model:
@@ -87,15 +89,16 @@ def _own(name: str, weights: str, options: InputOptions) -> Model:
             f"no such weights, and no such file: {quote(weights)}",
             hint=suggest(weights.upper(), known) or f"{name} has {', '.join(known)}, default, random and random:SEED",
         )
-    state, stripped = strip_prefixes(_modern_keys(read_state_dict(path)), _keys(name))
-    kwargs = _heads_in(name, state)
-    with NoInitialization():
-        module = _build(name, **kwargs)
-    load_state_dict(module, state, path)
+    with _digesting(path) as digest:
+        state, stripped = strip_prefixes(_modern_keys(read_state_dict(path)), _keys(name))
+        kwargs = _heads_in(name, state)
+        with NoInitialization():
+            module = _build(name, **kwargs)
+        load_state_dict(module, state, path)
     if options.size is None and "image_size" in kwargs and kwargs["image_size"] not in _trained_size(name):
         options = replace(options, size=(kwargs["image_size"],) * 2)
     notices = (f"took {' and '.join(map(quote, stripped))} off the keys of {quote(path)}",) if stripped else ()
-    return _model(name, module, _best_entry(name), options, weights=path.name, sha256=digest_of(path), notices=notices)
+    return _model(name, module, _best_entry(name), options, weights=path.name, sha256=digest.result(), notices=notices)
 
 
 def _model(
@@ -201,6 +204,13 @@ def _entry(name: str, weights: str) -> Any:
             hint=suggest(weights, known) or f"there are: {', '.join(known)}, default and random",
         )
     return known[weights]
+
+
+@contextmanager
+def _digesting(path: Path) -> Iterator[Future[str]]:
+    """Compute a file's SHA-256 while it is loaded: for VGG-16 that takes as long as the loading."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(digest_of, path)
 
 
 @contextmanager
