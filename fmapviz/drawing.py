@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fmapviz.errors import FmapvizError, quote
+from fmapviz.foresight import Foresight, Watch
 from fmapviz.hooks import observe
 from fmapviz.shapes import NotAMapError, as_maps
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
@@ -53,7 +54,7 @@ def attach(
     views: Mapping[str, View],
     style: Style,
     *,
-    enough: int | None = None,
+    foresight: Foresight | None = None,
     check: Callable[[], object] = bool,
 ) -> Iterator[Drawer]:
     """Hang hooks into a model, for as many images as will come; afterwards the model is as it was.
@@ -63,10 +64,11 @@ def attach(
         layers: Which ones to draw.
         views: From a view's name to its `draw` function.
         style: How the pictures look.
-        enough: How many outputs these layers give in one forward pass, if that is certain: the pass ends with the last.
+        foresight: How many outputs these layers give: the forward pass ends with the last. What it does not know is learnt
+            from the first pass that is certain to be like all others. None: every pass goes to its end.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
     """
-    drawer = Drawer(model, layers, views, style, enough=enough, check=check)
+    drawer = Drawer(model, layers, views, style, foresight=foresight, check=check)
     with observe(model.module, layers, drawer.receive) as drawer.calls:
         yield drawer
 
@@ -86,7 +88,7 @@ class Drawer:
         views: Mapping[str, View],
         style: Style,
         *,
-        enough: int | None,
+        foresight: Foresight | None,
         check: Callable[[], object],
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
@@ -95,9 +97,9 @@ class Drawer:
         self._layers = layers
         self._views = views
         self._style = style
-        self._enough = enough
+        self._foresight = foresight
         self._check = check
-        self._sheet = _Sheet(0)
+        self._sheet = _Sheet(0, Watch())
 
     def draw(self, batch: Tensor) -> list[Drawn]:
         """Run the model once and draw each layer's output inside its hook.
@@ -113,17 +115,23 @@ class Drawer:
             MixedBatchError: The images have to go through one by one.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
-        sheet = self._sheet = _Sheet(len(batch))
+        shape = batch.shape[1:]
+        enough = self._foresight.outputs(shape) if self._foresight else None
+        learns = self._foresight is not None and enough is None
+        sheet = self._sheet = _Sheet(len(batch), Watch(), enough)
         try:
             with torch.no_grad(), _undisturbed(batch.device):
                 before = torch.get_rng_state()
-                self._model.forward(self._model.module, batch)
+                with sheet.watch if learns else nullcontext():
+                    self._model.forward(self._model.module, batch)
                 self.random = not torch.equal(before, torch.get_rng_state())
         except Exception as error:
             if sheet.error is None:
                 if is_out_of_memory(error):
                     raise
                 raise ForwardError.after(sheet.last, error) from error
+        if self._foresight and learns and not (sheet.error or sheet.watch.looked or self.random):
+            self._foresight.learn(shape, sheet.received)
         if sheet.error is not None and not isinstance(sheet.error, _EnoughError):
             raise sheet.error  # ours, also where the model caught it or made another of it
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
@@ -134,11 +142,14 @@ class Drawer:
     def receive(self, feature_map: FeatureMap) -> None:
         """Draw one layer's output: what the hooks call."""
         sheet = self._sheet
+        sheet.watch.paused = True
         try:
             self._sketch(sheet, feature_map)
         except Exception as error:
             sheet.error = error
             raise
+        finally:
+            sheet.watch.paused = False
 
     def _sketch(self, sheet: _Sheet, feature_map: FeatureMap) -> None:
         self._check()
@@ -150,7 +161,7 @@ class Drawer:
         except NotAMapError as reason:
             sheet.undrawn[feature_map.name] = str(reason)
         sheet.received += 1
-        if sheet.received == self._enough:
+        if sheet.received == sheet.enough:
             raise _EnoughError
 
     def _draw(self, feature_map: FeatureMap, suffix: str, maps: Tensor) -> _Sketch:
@@ -226,8 +237,10 @@ class _Sketch:
 class _Sheet:
     """Collects what is drawn during one forward pass."""
 
-    def __init__(self, images: int) -> None:
+    def __init__(self, images: int, watch: Watch, enough: int | None = None) -> None:
         self.images = images
+        self.watch = watch
+        self.enough = enough
         self.sketches: list[_Sketch] = []
         self.received = 0
         self.seen: set[str] = set()

@@ -21,6 +21,7 @@ from torch import nn
 from fmapviz import __version__, registry
 from fmapviz.checkpoints import digest_of_state
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
+from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
 from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.models import load_model
@@ -143,6 +144,7 @@ def visualize(
         workers=workers or min(8, os.cpu_count() or 1),
         force=force,
         several=not _is_one_file(typed),
+        foresight=_foresee(loaded, chosen) if layers or exclude or types else None,
     )
     with _moved(loaded.module, target):
         return _account(job, found, tell, strict=strict)
@@ -214,6 +216,12 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
     if first is None:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     return chain([first], found)
+
+
+def _foresee(model: Model, layers: Sequence[Layer]) -> Foresight:
+    """Say when a forward pass may end; nothing here needs the model's own output."""
+    certain = model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers)
+    return Foresight(len(layers) if certain else None)
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

@@ -164,6 +164,7 @@ class Model:
         preparation: What the weights were trained with.
         forward: Feeds the module a batch `(N, ...)` of prepared images in the form it expects.
         batches: Whether several images may go through in one forward pass.
+        straight: Whether it is known that no convolution runs more than once in a forward pass.
         notices: What had to be decided while loading it, for the person to know.
     """
 
@@ -174,6 +175,7 @@ class Model:
     preparation: Preparation
     forward: Callable[[nn.Module, Tensor], object]
     batches: bool = True
+    straight: bool = False
     notices: tuple[str, ...] = ()
 
     @property

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.drawing import Drawer, View
+    from fmapviz.foresight import Foresight
     from fmapviz.values import Layer, Model, Picture, RunInfo
 
     OpenWriter = Callable[[Path], AbstractContextManager[Callable[[Picture], None]]]
@@ -48,7 +49,7 @@ class Job:
         batch_size: Images in one forward pass.
         workers: Threads.
         several: Whether more than one image is expected; a single one has all cores for its forward pass.
-        enough: See `fmapviz.drawing.attach`.
+        foresight: See `fmapviz.drawing.attach`.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
     """
@@ -64,7 +65,7 @@ class Job:
     workers: int
     force: bool
     several: bool = True
-    enough: int | None = None
+    foresight: Foresight | None = None
     found: int = 0
     last_drawn: int = 0
     not_executed: set[str] = field(default_factory=set)
@@ -227,7 +228,7 @@ class _Steps:
         layers = [replace(layer, module=copied[layer.name]) for layer in job.layers]
         model = replace(job.model, module=module)
         return self._hooks.enter_context(
-            attach(model, layers, job.views, job.info.style, enough=job.enough, check=self._check)
+            attach(model, layers, job.views, job.info.style, foresight=job.foresight, check=self._check)
         )
 
     def _check(self) -> None:

@@ -120,6 +120,7 @@ def _model(
         preparation=_PREPARATIONS[kind](entry, options),
         forward=_FORWARDS[kind],
         batches=kind in {"image", "video"},
+        straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions for each scale or step
         notices=(*notices, *_NOTICES.get(kind, ())),
     )
 
