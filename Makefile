@@ -41,7 +41,7 @@ pictures: $(INSTALLED) ## draw the picture at the head of the README anew
 	$(BIN)/python tests/readme_picture.py build/pictures/resnet18/still_life.jpg .readme/resnet18_conv1.jpg
 
 benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute
-	$(BIN)/python tests/benchmarks/pipeline.py $(if $(QUICK),--quick)
+	$(BIN)/python tests/benchmarks/run.py $(if $(QUICK),--quick,--out .readme)
 
 clean: ## remove what the targets made, the virtual environment too
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

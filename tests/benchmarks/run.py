@@ -1,0 +1,271 @@
+"""Measure what the README says of speed and memory: `make benchmark`, or `make benchmark QUICK=1` for one minute.
+
+Everything is a ratio of two things measured side by side in this one run, on the same pictures with the same random weights;
+the seconds belong to the machine. Of several rounds the median is given, with the lowest and highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import torch
+from PIL import Image
+from plot import draw_plot
+from torch import nn
+from ways import forward_alone, to_png, to_tensorboard, tutorial
+
+import fmapviz
+from fmapviz.drawing import attach
+from fmapviz.foresight import Foresight
+from fmapviz.layers import find_layers, select_layers
+from fmapviz.options import Style
+
+ROOT = Path(__file__).parent.parent.parent
+PICTURE = ROOT / "sample_images" / "still_life.jpg"
+COMMAND = [sys.executable, "-m", "fmapviz"]
+
+
+@dataclass
+class Ratio:
+    """How two things compare, round by round."""
+
+    what: str
+    target: str
+    rounds: list[float]
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return median(self.rounds)
+
+    def __str__(self) -> str:
+        spread = f"{min(self.rounds):.2f} - {max(self.rounds):.2f}" if len(self.rounds) > 1 else ""
+        return f"{self.what:58}{self.median:8.2f}   {spread:15}{self.target:12}{self.note}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer pictures and rounds, a minute in all")
+    parser.add_argument("--only", help="sections whose name contains this")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmark", help="where the figures and the plot go")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    begun = time.monotonic()
+    machine = describe_machine()
+    print(*(f"{key}: {value}" for key, value in machine.items()), sep="\n")
+    print(f"\n{'':58}{'median':>8}   {'spread':15}{'target':12}")
+    ratios = []
+    for section in (speed, early, start_up, memory, growth, skipping):
+        if options.only and options.only not in section.__name__:
+            continue
+        with pictures() as place:
+            for ratio in section(place, options.quick):
+                print(ratio, flush=True)
+                ratios.append(ratio)
+    print(f"\n{time.monotonic() - begun:.0f} s")
+    options.out.mkdir(parents=True, exist_ok=True)
+    figures = {"machine": machine, "ratios": [{**asdict(ratio), "median": ratio.median} for ratio in ratios]}
+    (options.out / "benchmark.json").write_text(json.dumps(figures, indent=1) + "\n")
+    draw_plot(figures, options.out / "benchmark.png")
+    print(f"{options.out / 'benchmark.json'}\n{options.out / 'benchmark.png'}")
+
+
+def speed(place, quick):
+    """Whole runs of four networks, against the tutorials' way and against the forward passes alone."""
+    for name, count, rounds, faster, forward in (
+        ("resnet50", 64, 3, 45, 2.0),
+        ("vgg16", 32, 3, 16, 1.4),
+        ("alexnet", 64, 5, 12, 1.4),
+        ("mobilenet_v3_large", 64, 5, 45, 2.0),
+    ):
+        model = fmapviz.load_model(name, weights="random")
+        count, rounds = (count // 4, 1) if quick else (count, rounds)
+        paths = copies(place, count)
+        few = paths[: 2 if quick else 4]  # a minute's work otherwise; the time per image is the same
+        forward_alone(model, paths[:2], place)
+        times = {way: [] for way in (forward_alone, to_tensorboard, to_png)}
+        slow = []
+        for number in range(rounds):
+            if number < 2:
+                slow.append(seconds(tutorial, model, few) / len(few))
+            for way, measured in times.items():
+                measured.append(seconds(way, model, paths) / count)
+        alone, board, png = times.values()
+        note = f"{median(slow) * 1e3:.0f}, {median(alone) * 1e3:.1f}, {median(board) * 1e3:.1f}, {median(png) * 1e3:.1f} ms"
+        yield Ratio(f"{name}, {count} images: times faster than the tutorial", f">= {faster}", [median(slow) / b for b in board])
+        yield Ratio(f"{name}: time / forward passes alone", f"<= {forward}", [b / median(alone) for b in board], note)
+        yield Ratio(f"{name}: PNG files / TensorBoard", "<= 1.25", [p / median(board) for p in png])
+
+
+def early(place, quick):
+    """A forward pass that ends with the last layer that is wanted."""
+    model = fmapviz.load_model("resnet50", weights="random")
+    layers = select_layers(find_layers(model.module), types=["Conv2d"], include=["layer1.*"])
+    batch = model.preparation.apply(Image.open(PICTURE).convert("RGB"))[None]
+    unhooked = fmapviz.load_model("resnet50", weights="random")
+    whole, part = [], []
+    with attach(model, layers, {}, Style(), foresight=Foresight(len(layers))) as drawer:
+        for _ in range(8 if quick else 30):
+            part.append(timed(lambda: drawer.draw(batch)))
+            with torch.no_grad():
+                whole.append(timed(lambda: unhooked.module(batch)))
+    yield Ratio("resnet50 --layers 'layer1.*': forward pass / whole one", "<= 0.5", [p / median(whole) for p in part[2:]])
+
+
+BARE = """
+import sys, torch, torchvision
+from PIL import Image
+from torchvision.transforms.functional import convert_image_dtype, normalize, pil_to_tensor
+name, weights, picture = sys.argv[1:]
+with torch.device("meta"):
+    model = torchvision.models.get_model(name)
+model.load_state_dict(torch.load(weights, weights_only=True, mmap=True), assign=True)
+pixels = pil_to_tensor(Image.open(picture).convert("RGB").resize((224, 224)))
+batch = normalize(convert_image_dtype(pixels), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])[None]
+with torch.no_grad():
+    model.eval()(batch)
+"""
+
+
+def start_up(place, quick):
+    """The command on one picture, against the least that Python and torch need for a forward pass; and `--help`."""
+    for name in ("alexnet",) if quick else ("alexnet", "vgg16"):
+        weights = place / f"{name}.pth"
+        torch.save(fmapviz.load_model(name, weights="random").module.state_dict(), weights)
+        own, bare = [], []
+        for _ in range(2 if quick else 4):
+            bare.append(whole_process([sys.executable, "-c", BARE, name, weights, PICTURE])[0])
+            with tempfile.TemporaryDirectory() as out:
+                own.append(whole_process([*COMMAND, name, PICTURE, "--weights", weights, "--out", out, "--quiet"])[0])
+        note = f"{median(own):.2f} s, {median(bare):.2f} s"
+        yield Ratio(f"{name}, one picture, cold / bare imports, load, forward", "<= 1.15", [o / median(bare) for o in own], note)
+    yield Ratio("fmapviz --help, seconds", "<= 0.3", [whole_process([*COMMAND, "--help"])[0] for _ in range(5)])
+
+
+FORWARD = """
+import sys, torch
+from pathlib import Path
+from PIL import Image
+from fmapviz import load_model
+model = load_model(sys.argv[1], weights="random")
+with torch.no_grad():
+    for path in Path(sys.argv[2]).iterdir():
+        model.module(model.preparation.apply(Image.open(path).convert("RGB"))[None])
+"""
+
+
+def memory(place, quick):
+    """The highest use of memory of whole processes."""
+    name, counts = ("resnet18", (10, 50)) if quick else ("resnet50", (20, 400))
+    peaks = []
+    for count in counts:
+        folder = place / f"{count}"
+        folder.mkdir()
+        copies(folder, count)
+        with tempfile.TemporaryDirectory() as out:
+            command = [*COMMAND, name, folder, "--weights", "random", "--out", out, "--quiet"]
+            peaks.append(whole_process(command)[1])
+    few, many = peaks
+    _, alone = whole_process([sys.executable, "-c", FORWARD, name, place / f"{counts[0]}"])
+    note = f"{few:.0f} MiB, {many:.0f} MiB"
+    yield Ratio(f"{name}: peak memory, {counts[1]} images / {counts[0]}", "<= 1.05", [many / few], note)
+    yield Ratio(f"{name}: peak memory above the forward passes' own, MiB", "<= 300", [many - alone], f"{alone:.0f} MiB alone")
+
+
+def growth(place, quick):
+    """The time per image of a long run, against a short one."""
+    model = fmapviz.load_model("alexnet", weights="random")
+    few, many = (16, 128) if quick else (64, 2000)
+    paths = copies(place, few)
+    for number in range(few, many):
+        path = place / f"{number:05}.jpg"
+        os.link(paths[number % few], path)
+        paths.append(path)
+    seconds(to_tensorboard, model, paths[:few])
+    short = [seconds(to_tensorboard, model, paths[:few]) / few for _ in range(3)]
+    long = seconds(to_tensorboard, model, paths) / many
+    note = f"{long * 1e3:.1f}, {median(short) * 1e3:.1f} ms"
+    yield Ratio(f"alexnet: time per image, {many} images / {few}", "<= 1.1", [long / s for s in short], note)
+
+
+def skipping(place, quick):
+    """Passing over images that are finished."""
+    count = 1000 if quick else 10_000
+    folder = place / "many"
+    folder.mkdir()
+    first = folder / "00000.png"
+    Image.open(PICTURE).resize((8, 8)).save(first)
+    for number in range(1, count):
+        os.link(first, folder / f"{number:05}.png")
+    model, size = nn.Sequential(nn.Conv2d(3, 4, 3)), fmapviz.InputOptions(size=(8, 8))
+    with tempfile.TemporaryDirectory() as out:
+        fmapviz.visualize(model, folder, out=out, options=size)
+        again = [timed(lambda: fmapviz.visualize(model, folder, out=out, options=size)) for _ in range(2)]
+    yield Ratio(f"{count} finished images passed over, seconds", "<= 5", again)
+
+
+def describe_machine():
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    packages = ("torch", "torchvision", "numpy", "pillow", "isal", "tensorboard")
+    return {
+        "machine": f"{cpu}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}",
+        "versions": ", ".join((f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages))),
+        "fmapviz": fmapviz.__version__,
+    }
+
+
+@contextmanager
+def pictures():
+    with tempfile.TemporaryDirectory() as place:
+        yield Path(place)
+
+
+def copies(place, count):
+    """Write as many pictures, four different ones."""
+    paths = [place / f"{number:05}.jpg" for number in range(count)]
+    with Image.open(PICTURE) as picture:
+        for number, path in enumerate(paths):
+            picture.rotate(number % 4).save(path, quality=92)
+    return paths
+
+
+def timed(work):
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def seconds(way, model, paths):
+    with tempfile.TemporaryDirectory() as out:
+        return timed(lambda: way(model, paths, Path(out)))
+
+
+def whole_process(command):
+    """Give the seconds a process takes, and the most memory it had, MiB."""
+    begun = time.perf_counter()
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return time.perf_counter() - begun, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 2**20)
+
+
+if __name__ == "__main__":
+    main()

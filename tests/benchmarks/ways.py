@@ -1,0 +1,67 @@
+"""Four ways to run a network over pictures, each timed by `run.py`."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+from torchvision.utils import make_grid
+
+from fmapviz import visualize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from fmapviz.values import Model
+
+
+def tutorial(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Write every convolution's output to TensorBoard as tutorials do: hooks keep it, `make_grid` and `add_image` draw it."""
+    kept = {}
+    convolutions = {name: module for name, module in model.module.named_modules() if isinstance(module, torch.nn.Conv2d)}
+    hooks = [
+        module.register_forward_hook(lambda _module, _args, output, name=name: kept.__setitem__(name, output.detach()))
+        for name, module in convolutions.items()
+    ]
+    try:
+        with torch.no_grad():
+            for path, batch in prepared(model, paths):
+                model.module(batch)
+                with SummaryWriter(out / path.name) as writer:
+                    for name, maps in kept.items():
+                        channels = maps.transpose(0, 1)
+                        grid = make_grid(channels, normalize=True, scale_each=True, nrow=isqrt(len(channels)))
+                        writer.add_image(name, grid)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def forward_alone(model: Model, paths: Sequence[Path], _out: Path) -> None:
+    """Run the network over the same pictures, one by one, and keep nothing."""
+    with torch.no_grad():
+        for _, batch in prepared(model, paths):
+            model.module(batch)
+
+
+def to_tensorboard(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write every convolution's output to TensorBoard."""
+    visualize(model, paths, out=out, to="tensorboard")
+
+
+def to_png(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write every convolution's output to PNG files."""
+    visualize(model, paths, out=out, to="png")
+
+
+def prepared(model: Model, paths: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
+    """Read and prepare the pictures, as every way has to."""
+    for path in paths:
+        with Image.open(path) as picture:
+            yield path, model.preparation.apply(picture.convert("RGB"))[None]
