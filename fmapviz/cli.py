@@ -15,7 +15,7 @@ from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
 from fmapviz.options import InputOptions, Style
-from fmapviz.process import Interrupted, open_missing_streams, signals_heeded
+from fmapviz.process import Interrupted, leave, open_missing_streams, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def run(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Threads that read and write.", show_default="one per core, at most 8",
+        typer.Option(metavar="N", help="Images in work at once.", show_default="one per core, at most 8",
                      rich_help_panel=_RUNNING),
     ] = None,
     null: Annotated[
@@ -285,7 +285,7 @@ def verify(
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    sys.exit(_main())
+    leave(_main())
 
 
 def _main() -> int:

@@ -251,8 +251,8 @@ class _Sheet:
     def finish(self) -> list[tuple[Drawing, ...]]:
         """Give each image's drawings; what a GPU has copied meanwhile is waited for once."""
         sketches, self.sketches = self.sketches, []
-        if any(sketch.ranges.mean.is_cuda for sketch in sketches):
-            torch.cuda.synchronize()
+        if sketches and sketches[0].ranges.mean.is_cuda:
+            torch.cuda.synchronize(sketches[0].ranges.mean.device)
         drawings: list[list[Drawing]] = [[] for _ in range(self.images)]
         for sketch in sketches:
             for own, more in zip(drawings, sketch.finish(), strict=True):

@@ -79,7 +79,8 @@ def visualize(
         options: What is wanted otherwise than the weights' own preparation has it.
         device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`; `auto` leaves a given module where it is.
         batch_size: Images per forward pass; None: 1 on the CPU, 16 on a GPU.
-        workers: Threads that read images and write pictures; None: one per core, at most 8.
+        workers: Images in work at once, each in a thread of its own; None: one per core, at most 8. On the CPU a model given
+            as a module is copied for them, all but its numbers, unless somebody has hung hooks into it.
         strict: End at the first input that fails.
         force: Draw finished images again.
         on_event: Called in this thread with each `Started`, `Outcome` and `Notice`.

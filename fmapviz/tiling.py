@@ -42,6 +42,10 @@ def as_floats(maps: Tensor) -> Tensor:
     return maps if maps.dtype in {torch.float32, torch.float16, torch.bfloat16} else maps.float()
 
 
+def _on_cpu(values: Tensor) -> bool:
+    return values.is_cpu
+
+
 def _as_float32(values: Tensor) -> Tensor:
     return values if values.dtype is torch.float32 else values.float()  # `float` would be a call into torch in any case
 
@@ -60,7 +64,7 @@ def measure(maps: Tensor) -> Ranges:
     mean = maps.mean((1, 2, 3), dtype=torch.float32)
     # A NaN or an infinity anywhere shows in the mean, so finite maps need no second look. To ask a GPU would mean to wait
     # for it, and looking costs it next to nothing.
-    if maps.device.type == "cpu" and all(map(isfinite, mean.tolist())):
+    if _on_cpu(maps) and all(map(isfinite, mean.tolist())):
         return Ranges(_as_float32(maps.amin((-2, -1))), _as_float32(maps.amax((-2, -1))), mean)
     finite = maps.isfinite()
     some = finite.any(-1).any(-1)
@@ -191,7 +195,7 @@ def _arrange(tiles: Tensor, style: Style) -> Tensor:
     strides = (size[1] * line, down * line, across, zoom * line, line, zoom, 1)
     cells: Any  # NumPy's or torch's, both can be indexed and assigned to
     source: Any
-    if tiles.device.type == "cpu":
+    if _on_cpu(tiles):
         pixels = np.zeros(size, np.uint8)
         cells, source = np.ndarray(shape, np.uint8, pixels, gap * line + gap, strides), tiles.numpy()
         grid = torch.from_numpy(pixels)

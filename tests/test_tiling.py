@@ -386,3 +386,34 @@ def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
         assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
         for style in (Style(), Style(norm="layer")):
             assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))
+
+
+# --- on another device than the CPU
+
+
+@pytest.mark.parametrize(
+    "style", [Style(), Style(norm="layer"), Style(norm="fixed:-1,1"), Style(scale=3, columns=5, padding=0)]
+)
+@pytest.mark.parametrize("shape", [(2, 7, 5, 4), (1, 16, 8, 8), (3, 1, 6, 2)])
+def test_what_a_gpu_computes_is_what_the_cpu_computes(style, shape, monkeypatch):
+    maps = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    broken = maps.clone()
+    broken[0, 0, 0, 0], broken[-1, -1] = float("nan"), float("inf")
+    expected = [tile(each, style) for each in (maps, broken)]
+    monkeypatch.setattr("fmapviz.tiling._on_cpu", lambda _: False)
+    assert all(torch.equal(tile(each, style), grids) for each, grids in zip((maps, broken), expected, strict=True))
+    ranges = measure(maps)
+    assert ranges.bad.tolist() == [[0] * shape[1]] * shape[0]
+    assert torch.equal(ranges.low, maps.amin((2, 3)))
+    assert torch.allclose(ranges.mean, maps.mean((1, 2, 3)), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # of meta kernels
+def test_drawing_on_a_device_never_waits_for_values():
+    maps = torch.empty(2, 64, 16, 16, device="meta")  # there are none to wait for
+    for style in (Style(), Style(norm="layer"), Style(norm="fixed:-1,1"), Style(scale=2)):
+        grids = maps_view.draw(maps, measure(maps), style)
+        assert grids.device.type == "meta"
+        assert grids.shape == tile(torch.zeros(2, 64, 16, 16), style).shape
+    chosen = choose_channels(measure(maps), Style(channels="top:3"))
+    assert take_channels(maps, measure(maps), chosen)[0].shape == (2, 3, 16, 16)
