@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fmapviz.errors import FmapvizError, quote
-from fmapviz.foresight import Foresight, Watch
+from fmapviz.foresight import Foresight, Watch, state_of
 from fmapviz.hooks import observe
 from fmapviz.shapes import NotAMapError, as_maps
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
@@ -115,9 +115,10 @@ class Drawer:
             MixedBatchError: The images have to go through one by one.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
-        shape = batch.shape[1:]
+        shape = batch.shape
         enough = self._foresight.outputs(shape) if self._foresight else None
         learns = self._foresight is not None and enough is None
+        kept = state_of(self._model.module) if learns else None
         sheet = self._sheet = _Sheet(len(batch), Watch(), enough)
         try:
             with torch.no_grad(), _undisturbed(batch.device):
@@ -130,7 +131,8 @@ class Drawer:
                 if is_out_of_memory(error):
                     raise
                 raise ForwardError.after(sheet.last, error) from error
-        if self._foresight and learns and not (sheet.error or sheet.watch.looked or self.random):
+        looked = sheet.error or sheet.watch.looked or self.random
+        if self._foresight and learns and not looked and kept == state_of(self._model.module):
             self._foresight.learn(shape, sheet.received)
         if sheet.error is not None and not isinstance(sheet.error, _EnoughError):
             raise sheet.error  # ours, also where the model caught it or made another of it

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch import nn
+
 # Whatever tells Python a tensor's values, or makes a shape of them.
 _LOOKS = {
     *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__contains__", "__array__", "__format__"),
-    *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "nonzero", "argwhere", "masked_select", "unique"),
-    *("unique_consecutive", "repeat_interleave", "bincount", "histc"),
+    *("__repr__", "__dlpack__", "item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "nonzero", "argwhere"),
+    *("masked_select", "unique", "unique_consecutive", "repeat_interleave", "bincount", "histc", "one_hot", "tensor_split"),
+    *("to_sparse", "_pack_padded_sequence", "pack_padded_sequence", "save"),
 }
+
+
+_DICE = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
 class Foresight:
@@ -41,7 +49,8 @@ class Foresight:
 class Watch(TorchFunctionMode):
     """Notice whether code looks at the values of tensors, as it must to decide by them what it does next.
 
-    A forward pass that does not will call the same layers for every input of the same shape.
+    A forward pass that does not, and decides by nothing outside of it, calls the same layers for every batch of the same
+    shape. What is not certain counts as a look.
 
     Attributes:
         looked: Whether it has; also after calls of which that is not known.
@@ -71,10 +80,22 @@ class Watch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Pass every call on."""
+        kwargs = kwargs or {}
         if not self.paused and not self.looked:
             name = getattr(func, "__name__", "")
-            self.looked = name in _LOOKS or _is_foreign(func) or (name == "__getitem__" and _has_mask(args[1]))
-        return func(*args, **(kwargs or {}))
+            self.looked = name in _LOOKS or _is_foreign(func) or _has_number((args, kwargs)) or _makes_a_shape(name, args)
+        return func(*args, **kwargs)
+
+
+def state_of(network: nn.Module) -> object:
+    """Give what a network may decide by besides its input: what its modules keep, and Python's and NumPy's random numbers.
+
+    Returns:
+        Something that is equal as long as none of these changes.
+    """
+    held = [(id(module), name, value) for module in network.modules() for name, value in vars(module).items()]
+    kept = [(module, name, object() if isinstance(value, _DICE) else id(value)) for module, name, value in held]
+    return kept, random.getstate(), str(np.random.get_state())  # noqa: NPY002  not to draw from it
 
 
 def _is_foreign(func: Callable[..., Any]) -> bool:
@@ -82,6 +103,21 @@ def _is_foreign(func: Callable[..., Any]) -> bool:
     return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
-def _has_mask(index: object) -> bool:
-    parts = index if isinstance(index, tuple | list) else (index,)
-    return any(isinstance(part, torch.Tensor) and part.dtype in {torch.bool, torch.uint8} for part in parts)
+def _has_number(value: object) -> bool:
+    """Find a whole number that is a tensor: as an index or a size its value decides."""
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 0 and not value.is_floating_point()
+    if isinstance(value, slice):
+        return _has_number((value.start, value.stop, value.step))
+    if isinstance(value, dict):
+        return any(map(_has_number, value.values()))
+    return isinstance(value, tuple | list) and any(map(_has_number, value))
+
+
+def _makes_a_shape(name: str, args: tuple[Any, ...]) -> bool:
+    if name == "where":
+        return len(args) < 2
+    if name == "__getitem__":
+        parts = args[1] if isinstance(args[1], tuple | list) else (args[1],)
+        return any(isinstance(part, torch.Tensor) and part.dtype in {torch.bool, torch.uint8} for part in parts)
+    return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from itertools import chain
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 
 import torch
 from torch import nn
@@ -15,8 +16,8 @@ def replicate(network: nn.Module) -> nn.Module | None:
 
     Returns:
         None where a copy might not do what the original does, or somebody might see that it is a copy that runs: in scripted
-        code; where others have hung hooks into a module or replaced one of its methods, since a function that remembers a
-        module goes on with that module and not with its copy; where a module holds what cannot be copied.
+        code; where others have hung hooks into a module or replaced one of its methods; where something in the copy still
+        leads to a module of the original, as a function does that remembers one; where a module cannot be copied.
 
     Example:
         >>> network = nn.Linear(2, 3)
@@ -28,9 +29,10 @@ def replicate(network: nn.Module) -> nn.Module | None:
         return None
     shared = {id(values): values for values in chain(network.parameters(), network.buffers())}
     try:
-        return copy.deepcopy(network, dict[int, object](shared))
+        copied = copy.deepcopy(network, dict[int, object](shared))
     except Exception:  # noqa: BLE001  a lock, an open file, a tensor with a history: whatever a module may hold
         return None
+    return None if _leads_to(copied, {id(module) for module in network.modules()}) else copied
 
 
 def _is_tampered_with(module: nn.Module) -> bool:
@@ -39,6 +41,23 @@ def _is_tampered_with(module: nn.Module) -> bool:
         or bool(module._forward_hooks or module._forward_pre_hooks)
         or any(_remembers(value) for value in vars(module).values())
     )
+
+
+def _leads_to(start: object, forbidden: set[int]) -> bool:
+    """Follow everything an object holds, but not what all of Python shares: classes, modules of code, global variables."""
+    waiting, seen = [start], set[int]()
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen or isinstance(held, type | ModuleType | torch.Tensor):
+            continue
+        if id(held) in forbidden:
+            return True
+        seen.add(id(held))
+        if isinstance(held, FunctionType):
+            waiting += [held.__closure__, held.__defaults__, held.__kwdefaults__, vars(held)]
+        else:
+            waiting += gc.get_referents(held)
+    return False
 
 
 def _remembers(value: object) -> bool:

@@ -120,9 +120,9 @@ class Schedule(Generic[Item, R, D, Event]):
         """
         threads = [Thread(target=self._work, daemon=True) for _ in range(self._limits.threads)]
         listing = Thread(target=self._list, args=(found,), daemon=True)
-        for thread in (listing, *threads):
-            thread.start()
         try:
+            for thread in (listing, *threads):
+                thread.start()
             while not isinstance(event := self._events.get(), _Ended):
                 yield event
             if event.error is not None:
@@ -131,7 +131,8 @@ class Schedule(Generic[Item, R, D, Event]):
             self._stop()
             until = time.monotonic() + PARTING_SECONDS
             for thread in threads:
-                thread.join(max(0.0, until - time.monotonic()))
+                if thread.ident is not None:
+                    thread.join(max(0.0, until - time.monotonic()))
 
     def _list(self, found: Iterable[Item]) -> None:
         try:
@@ -219,7 +220,7 @@ class Schedule(Generic[Item, R, D, Event]):
         batch = len(self._next_batch())
         if batch == self._limits.batch_size or batch < len(self._read):
             return True
-        more = self._reading or self._listing or (self._listed and self._may_read())
+        more = self._reading or ((self._listing or self._listed) and self._may_read())
         return not more or time.monotonic() >= self._last_read + PATIENCE_SECONDS
 
     def _next_batch(self) -> list[R]:

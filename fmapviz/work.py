@@ -8,7 +8,7 @@ batches, while the others read and write.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,7 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     """
     cores = torch.get_num_threads()
     try:
-        with ExitStack() as hooks:
+        with torch.random.fork_rng(devices=[]), ExitStack() as hooks:
             steps = _Steps(job, hooks, cores)
             with closing(steps.schedule.run(found)) as events:
                 yield from events
@@ -166,7 +166,7 @@ class _Steps:
         """Draw a batch; where it fails, its halves, down to the single image that is to blame."""
         begun = time.monotonic()
         torch.set_num_threads(max(1, self._cores // self.limits.drawing))
-        drawer = self._idle.pop() if self._idle else self._attach(self._copy())
+        drawer = self._take_drawer()
         sketched: list[_Sketched] = []
         parts = [batch]
         while parts:
@@ -216,10 +216,13 @@ class _Steps:
         seconds = time.monotonic() - sketched.begun
         tell(Outcome(prepared.file.path, "done", unit=unit, notices=prepared.notices, pictures=pictures, seconds=seconds))
 
-    def _copy(self) -> nn.Module:
+    def _take_drawer(self) -> Drawer:
+        with suppress(IndexError):  # several threads may ask at once
+            return self._idle.pop()
         copied = replicate(self._pattern) if self._pattern else None
         assert copied  # a copy of a copy: what can be copied once can be copied again
-        return copied
+        self._check()
+        return self._attach(copied)
 
     def _attach(self, module: nn.Module) -> Drawer:
         """Hang hooks into the network, or into a copy of it, until the run ends."""

@@ -224,14 +224,14 @@ def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(thre
 
 
 def test_a_batch_that_no_more_may_be_read_for_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(schedule, "PATIENCE_SECONDS", 4)
+    monkeypatch.setattr(schedule, "PATIENCE_SECONDS", 3)
     monkeypatch.setattr(schedule, "READ_BYTES", 100)
     begun = time.monotonic()
     told = Fake(2, drawing=1, batch_size=50).run(endless())
     next(told)
     took = time.monotonic() - begun
     told.close()
-    assert took < 2
+    assert took < 1.5
 
 
 def test_what_could_not_be_drawn_is_drawn_again_in_its_turn():

@@ -92,20 +92,20 @@ def speed(place, quick):
         ("mobilenet_v3_large", 64, 5, 45, 2.0),
     ):
         model = fmapviz.load_model(name, weights="random")
-        count, rounds = (count // 4, 1) if quick else (count, rounds)
-        paths = copies(place, count)
+        paths = copies(place, count // 4 if quick else count)
         few = paths[: 2 if quick else 4]  # a minute's work otherwise; the time per image is the same
         forward_alone(model, paths[:2], place)
         times = {way: [] for way in (forward_alone, to_tensorboard, to_png)}
         slow = []
-        for number in range(rounds):
+        for number in range(1 if quick else rounds):
             if number < 2:
                 slow.append(seconds(tutorial, model, few) / len(few))
             for way, measured in times.items():
-                measured.append(seconds(way, model, paths) / count)
+                measured.append(seconds(way, model, paths) / len(paths))
         alone, board, png = times.values()
         note = f"{median(slow) * 1e3:.0f}, {median(alone) * 1e3:.1f}, {median(board) * 1e3:.1f}, {median(png) * 1e3:.1f} ms"
-        yield Ratio(f"{name}, {count} images: times faster than the tutorial", f">= {faster}", [median(slow) / b for b in board])
+        what = f"{name}, {len(paths)} images: times faster than the tutorial"
+        yield Ratio(what, f">= {faster}", [median(slow) / b for b in board])
         yield Ratio(f"{name}: time / forward passes alone", f"<= {forward}", [b / median(alone) for b in board], note)
         yield Ratio(f"{name}: PNG files / TensorBoard", "<= 1.25", [p / median(board) for p in png])
 
@@ -151,7 +151,8 @@ def start_up(place, quick):
             with tempfile.TemporaryDirectory() as out:
                 own.append(whole_process([*COMMAND, name, PICTURE, "--weights", weights, "--out", out, "--quiet"])[0])
         note = f"{median(own):.2f} s, {median(bare):.2f} s"
-        yield Ratio(f"{name}, one picture, cold / bare imports, load, forward", "<= 1.15", [o / median(bare) for o in own], note)
+        what = f"{name}, one picture, cold / bare imports, load, forward"
+        yield Ratio(what, "<= 1.15", [o / median(bare) for o in own], note)
     yield Ratio("fmapviz --help, seconds", "<= 0.3", [whole_process([*COMMAND, "--help"])[0] for _ in range(5)])
 
 
@@ -182,7 +183,8 @@ def memory(place, quick):
     _, alone = whole_process([sys.executable, "-c", FORWARD, name, place / f"{counts[0]}"])
     note = f"{few:.0f} MiB, {many:.0f} MiB"
     yield Ratio(f"{name}: peak memory, {counts[1]} images / {counts[0]}", "<= 1.05", [many / few], note)
-    yield Ratio(f"{name}: peak memory above the forward passes' own, MiB", "<= 300", [many - alone], f"{alone:.0f} MiB alone")
+    what = f"{name}: peak memory above the forward passes' own, MiB"
+    yield Ratio(what, "<= 300", [many - alone], f"{alone:.0f} MiB alone")
 
 
 def growth(place, quick):
@@ -220,8 +222,8 @@ def skipping(place, quick):
 def describe_machine():
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
     packages = ("torch", "torchvision", "numpy", "pillow", "isal", "tensorboard")
     return {
         "machine": f"{cpu}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()}",

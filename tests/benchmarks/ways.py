@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tutorial(model: Model, paths: Sequence[Path], out: Path) -> None:
-    """Write every convolution's output to TensorBoard as tutorials do: hooks keep it, `make_grid` and `add_image` draw it."""
+    """Write every convolution's output to TensorBoard as tutorials do: hooks keep it, `make_grid` draws it."""
     kept = {}
     convolutions = {name: module for name, module in model.module.named_modules() if isinstance(module, torch.nn.Conv2d)}
     hooks = [

@@ -1,0 +1,357 @@
+"""What fails, or is interrupted, in one of several threads: the run ends as one, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+import torch
+from conftest import save_picture
+from torch import nn
+
+from fmapviz import pictures as encoding
+from fmapviz import png
+from fmapviz.errors import OutputError
+from fmapviz.options import InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.verification import verify
+from fmapviz.writers import png as png_writer
+
+IMAGES = 12
+PICTURES = 3  # of each: the input and two layers
+SMALL = InputOptions(size=(16, 16))
+LONG = 60  # seconds that nothing takes, unless something is wrong
+SOON = 3.0  # a run is to end within two seconds; one more for a computer that has much to do
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    for seed in range(IMAGES):
+        save_picture(tmp_path / "pictures" / f"{seed}.png", seed)
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def look(inputs, tmp_path):
+    def run(**options):
+        return visualize(Net(), inputs, **{"out": tmp_path / "out", "options": SMALL, "to": ["png"], **options})
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_thread_goes_on():
+    before = set(threading.enumerate())
+    yield
+    assert wait_until(lambda: set(threading.enumerate()) <= before), threading.enumerate()
+
+
+def wait_until(true):
+    deadline = time.monotonic() + LONG
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return true()
+
+
+def assert_whole(out):
+    """Nothing is staged, and what stands there is complete."""
+    assert list(out.rglob(".*")) == []
+    assert [problem for place in verify(out) for problem in place.problems] == []
+    for unit in finished(out):
+        assert (unit / "unit.json").is_file()
+
+
+def finished(out):
+    return [path for path in out.glob("*/*") if path.is_dir()]
+
+
+def raising(function, number, error):
+    """Make of a function one that raises at its n-th call."""
+    calls = count(1)
+
+    def call(*args, **kwargs):
+        if next(calls) == number:
+            raise error
+        return function(*args, **kwargs)
+
+    return call
+
+
+def full_disk(number):
+    """Make a writer of PNG files whose disk is full at the n-th picture."""
+    pictures = count(1)
+
+    @contextmanager
+    def open_writer(directory):
+        def write(picture):
+            if next(pictures) == number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            (directory / picture.file_name).write_bytes(picture.png)
+
+        yield write
+
+    return open_writer
+
+
+# --- in this process
+
+
+@pytest.mark.parametrize("number", [1, 2, 11, IMAGES * PICTURES])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("module", "place"), [(encoding, "encode"), (png.isal_zlib, "compress")], ids=["encode", "compress"]
+)
+def test_an_encoder_that_fails_ends_the_run(module, place, workers, number, look, monkeypatch, tmp_path):  # noqa: PLR0917
+    error = RuntimeError("a broken encoder")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, place, raising(getattr(module, place), number, error))
+        with pytest.raises(RuntimeError) as caught:
+            look(workers=workers)
+    assert caught.value is error
+    assert_whole(tmp_path / "out")
+    before = len(finished(tmp_path / "out"))
+    assert before < IMAGES
+    summary = look(workers=workers)
+    assert (summary.found, summary.skipped, summary.failed) == (IMAGES, before, 0)
+    assert_whole(tmp_path / "out")
+    assert len(finished(tmp_path / "out")) == IMAGES
+
+
+def test_what_a_thread_raises_is_no_failure_of_an_image(look, monkeypatch):
+    told = []
+    monkeypatch.setattr(encoding, "encode", raising(encoding.encode, 10, ValueError("a broken encoder")))
+    with pytest.raises(ValueError, match="a broken encoder"):
+        look(workers=2, on_event=told.append)
+    assert all(getattr(event, "status", "done") == "done" for event in told)
+
+
+@pytest.mark.parametrize("number", [1, 2, 11, IMAGES * PICTURES])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, look, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(png_writer, "open_writer", full_disk(number))
+        with pytest.raises(
+            OutputError, match=f"cannot write to '{tmp_path}/out/net': {os.strerror(errno.ENOSPC)}"
+        ) as caught:
+            look(workers=workers)
+    assert "make room and run the same command again" in caught.value.hint
+    assert_whole(tmp_path / "out")
+    before = len(finished(tmp_path / "out"))
+    assert before < IMAGES
+    summary = look(workers=workers)
+    assert (summary.found, summary.skipped, summary.done) == (IMAGES, before, IMAGES - before)
+    assert_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
+    from fmapviz import work
+
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "commit", raising(work.commit, 5, error))
+        with pytest.raises(OutputError, match=os.strerror(errno.ENOSPC)):
+            look(workers=workers)
+    assert_whole(tmp_path / "out")
+    before = len(finished(tmp_path / "out"))
+    assert 4 <= before < IMAGES
+    assert look(workers=workers).skipped == before
+
+
+def test_every_writer_fails_at_once(look, monkeypatch, tmp_path):
+    @contextmanager
+    def open_writer(_directory):
+        def write(_picture):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        yield write
+
+    with monkeypatch.context() as patch:
+        patch.setattr(png_writer, "open_writer", open_writer)
+        with pytest.raises(OutputError):
+            look(workers=4)
+    assert_whole(tmp_path / "out")
+    assert finished(tmp_path / "out") == []
+
+
+def test_leaving_a_run_whose_writers_are_slow_leaves_nothing_staged(look, monkeypatch, tmp_path):
+    original, told = png_writer.open_writer, []
+
+    @contextmanager
+    def open_writer(directory):
+        with original(directory) as write:
+
+            def write_slowly(picture):
+                time.sleep(0.05)
+                write(picture)
+
+            yield write_slowly
+
+    def tell(event):
+        told.append(event)
+        if len(told) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(png_writer, "open_writer", open_writer)
+        with pytest.raises(KeyboardInterrupt):
+            look(workers=4, on_event=tell)
+    assert_whole(tmp_path / "out")
+    assert look().found == IMAGES
+
+
+# --- the command, with something made slow or broken in it
+
+COMMAND = """
+import signal, sys, time
+from itertools import count
+from pathlib import Path
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in test_cli.py
+
+import torch
+from contextlib import contextmanager
+from torch import nn
+from fmapviz.cli import main
+from fmapviz.writers import png
+
+torch.set_num_threads(2)
+reached, calls = Path("reached"), count(1)
+pool, open_writer = nn.MaxPool2d.forward, png.open_writer
+
+
+@contextmanager
+def open_slow_writer(directory):
+    with open_writer(directory) as write:
+        def write_slowly(picture):
+            if next(calls) == 100:  # of 27 pictures each
+                reached.touch()
+            time.sleep(0.05)
+            write(picture)
+        yield write_slowly
+
+
+@contextmanager
+def open_failing_writer(directory):
+    with open_writer(directory) as write:
+        def write_or_fail(picture):
+            if next(calls) == 100:
+                raise OSError(28, "No space left on device")
+            write(picture)
+        yield write_or_fail
+
+
+def hang(work):
+    # squeezenet has three of these
+    def forward(self, x):
+        if next(calls) > 9:
+            reached.touch()
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                work()
+        return pool(self, x)
+    return forward
+
+
+what = sys.argv.pop(1)
+if what == "slow writer":
+    png.open_writer = open_slow_writer
+elif what == "failing writer":
+    png.open_writer = open_failing_writer
+elif what == "long sleep":
+    nn.MaxPool2d.forward = hang(lambda: time.sleep(30))
+elif what == "long computation":
+    x = torch.ones(1, 16, 64, 64)
+    nn.MaxPool2d.forward = hang(lambda: torch.conv2d(x, torch.ones(16, 16, 3, 3)))
+main()
+"""
+
+ARGUMENTS = ["squeezenet1_1", "pictures", "--weights", "random", "--size", "64", "--to", "png", "--json"]
+
+
+@pytest.fixture
+def begin(inputs, tmp_path):
+    """Begin the command with something in it made slow or broken."""
+    for seed in range(IMAGES, 40):
+        save_picture(inputs / f"{seed}.png", seed)
+
+    @contextmanager
+    def begun(what, *options):
+        arguments = [sys.executable, "-c", COMMAND, what, *ARGUMENTS, *options]
+        with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return begun
+
+
+def last_object(output):
+    return json.loads(output.splitlines()[-1])
+
+
+def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(begin, tmp_path):
+    with begin("failing writer") as process:
+        output, errors = process.communicate(timeout=LONG)
+    assert process.returncode == 5
+    (line,) = [line for line in errors.splitlines() if line.startswith("error:")]
+    assert line == "error: cannot write to 'runs/squeezenet1_1': No space left on device"
+    assert "Traceback" not in errors
+    assert last_object(output)["exit_code"] == 5
+    assert_whole(tmp_path / "runs")
+    before = len(finished(tmp_path / "runs"))
+    assert 1 <= before <= 3
+    with begin("nothing") as process:
+        output, errors = process.communicate(timeout=LONG)
+    assert process.returncode == 0, errors
+    summary = last_object(output)
+    assert (summary["found"], summary["skipped"], summary["done"]) == (40, before, 40 - before)
+    assert_whole(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "code"),
+    [
+        ("slow writer", signal.SIGINT, 130),
+        ("slow writer", signal.SIGTERM, 143),
+        ("long sleep", signal.SIGINT, 130),
+        ("long computation", signal.SIGTERM, 143),
+    ],
+)
+def test_a_signal_ends_a_command_soon_whatever_its_threads_are_at(what, number, code, begin, tmp_path):
+    with begin(what, "--workers", "4") as process:
+        assert wait_until(lambda: (tmp_path / "reached").exists() or process.poll() is not None)
+        time.sleep(0.3)  # until all threads are at it
+        assert process.poll() is None, process.communicate()
+        sent = time.monotonic()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=LONG)
+        took = time.monotonic() - sent
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("interrupted")
+    assert last_object(output)["exit_code"] == code
+    assert took < SOON
+    assert_whole(tmp_path / "runs")
+    assert len(finished(tmp_path / "runs")) >= 1
