@@ -142,7 +142,7 @@ class _Steps:
         self._job.found += 1
         if isinstance(item, Failure) or self._names.setdefault(item.unit, item.path) == item.path:
             return item
-        return item if find_own(self._job.directory, item) else replace(item, unit=f"{item.unit}~{path_hash(item.path)}")
+        return item if find_own(self._job.directory, item) else replace(item, unit=item.unit + _distinction(item))
 
     def read(self, item: ImageFile | Failure, tell: Tell) -> _Prepared | None:
         """Read one image, unless it is finished already or cannot be read."""
@@ -194,10 +194,11 @@ class _Steps:
         """Encode and write one image's pictures, and commit its directory."""
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)
+        titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:
                 writes = [writers.enter_context(open_writer(staging)) for open_writer in job.writers.values()]
-                for picture in make_pictures(drawn, seen, prepared.file, job.info):
+                for picture in make_pictures(drawn, seen, titled, job.info):
                     self._check()
                     for write in writes:
                         write(picture)
@@ -272,6 +273,11 @@ class _Steps:
         """Forget whose a unit's name is: from here on the disk knows it."""
         if self._names.get(file.unit) == file.path:
             del self._names[file.unit]
+
+
+def _distinction(file: ImageFile) -> str:
+    """Tell a source from others of its name."""
+    return f"~{path_hash(file.path)}"
 
 
 def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -41,8 +42,13 @@ def check(name: str, out: Path, options: InputOptions | None = None) -> str:
     convolutions = [module for module in model.module.modules() if isinstance(module, torch.nn.Conv2d)]
     kind, dimensions = (torch.nn.Conv2d, 4) if convolutions else (torch.nn.Conv3d, 5)
     layers = {layer for layer, module in model.module.named_modules() if isinstance(module, kind)}
-    with ConvolutionCount(dimensions) as computed:
-        summary = visualize(model, PICTURE, out=out, to=["png"])
+    computed = ConvolutionCount(dimensions)
+
+    def forward(module, batch):
+        with computed:  # holds for the thread that draws
+            return model.forward(module, batch)
+
+    summary = visualize(replace(model, forward=forward), PICTURE, out=out, to=["png"])
     assert summary.exit_code == 0, summary.failures
     unit = summary.directory / PICTURE.name
     record = json.loads((unit / "unit.json").read_text())

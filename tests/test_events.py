@@ -141,7 +141,7 @@ except OSError as error:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limit on file sizes")
-@pytest.mark.parametrize(("limit", "size", "stage"), [(20, 10, "closing"), (100_000, 300_000, "writing")])
+@pytest.mark.parametrize(("limit", "size", "stage"), [(20, 10, "closing"), (100_000, 3_000_000, "writing")])
 def test_a_full_disk_is_noticed_whenever_it_shows(tmp_path, limit, size, stage):
     """A small file waits in a buffer until it is closed: only then does the disk object."""
     command = [sys.executable, "-c", LIMITED, tmp_path, str(limit), str(size)]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+
+
+def test_a_section_of_the_benchmark_runs_and_saves_its_figures(tmp_path):
+    command = [sys.executable, BENCHMARKS / "run.py", "--quick", "--only", "early", "--out", tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "resnet50 --layers 'layer1.*'" in result.stdout
+    figures = json.loads((tmp_path / "benchmark.json").read_text())
+    assert {"machine", "versions", "fmapviz"} == figures["machine"].keys()
+    (ratio,) = figures["ratios"]
+    assert 0 < ratio["median"] < 1
+    assert min(ratio["rounds"]) <= ratio["median"] <= max(ratio["rounds"])
+
+
+def test_the_plot_shows_every_network_that_was_measured(tmp_path):
+    code = "import json, sys; from plot import draw_plot; draw_plot(json.loads(sys.argv[1]), sys.argv[2])"
+    ratios = [
+        {"what": f"{name}: time / forward passes alone", "note": "2000, 20.0, 30, 31.5 ms"} for name in ("alexnet", "x")
+    ]
+    heights = []
+    for count in (1, 2):
+        path = tmp_path / f"{count}.png"
+        command = [sys.executable, "-c", code, json.dumps({"ratios": ratios[:count]}), path]
+        subprocess.run(command, check=True, cwd=BENCHMARKS)
+        heights.append(Image.open(path).height)
+    assert heights[0] < heights[1]
