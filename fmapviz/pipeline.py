@@ -145,7 +145,7 @@ def visualize(
         workers=workers or min(8, os.cpu_count() or 1),
         force=force,
         several=not _is_one_file(typed),
-        foresight=_foresee(loaded, chosen) if layers or exclude or types else None,
+        foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)),
     )
     with _moved(loaded.module, target):
         return _account(job, found, tell, strict=strict)
@@ -219,10 +219,11 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
     return chain([first], found)
 
 
-def _foresee(model: Model, layers: Sequence[Layer]) -> Foresight:
-    """Say when a forward pass may end; nothing here needs the model's own output."""
-    certain = model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers)
-    return Foresight(len(layers) if certain else None)
+def _foresee(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Foresight | None:
+    """Say when a forward pass may end: nothing here needs the model's own output, what a classifier says of the image."""
+    if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
+        return Foresight(len(layers))
+    return Foresight() if narrowed else None
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

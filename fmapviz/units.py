@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNIT_FILE = "unit.json"
+SMALL_BYTES = 2**20
 FORMAT = 1
 HIDDEN = ".fmapviz-"
 ASIDE = "-old"  # ends the hidden name of a finished directory that another one is to replace
@@ -134,7 +135,11 @@ def is_sealed(data: bytes) -> bool:
 
 def digest(path: Path) -> str:
     """Give the SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
+        start = file.read(SMALL_BYTES)  # most files are small, and `file_digest` begins with a buffer of 256 KiB
+        if len(start) < SMALL_BYTES:
+            return hashlib.sha256(start).hexdigest()
+        file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -31,5 +31,6 @@ def test_the_plot_shows_every_network_that_was_measured(tmp_path):
         path = tmp_path / f"{count}.png"
         command = [sys.executable, "-c", code, json.dumps({"ratios": ratios[:count]}), path]
         subprocess.run(command, check=True, cwd=BENCHMARKS)
-        heights.append(Image.open(path).height)
+        with Image.open(path) as plot:
+            heights.append(plot.height)
     assert heights[0] < heights[1]

@@ -24,7 +24,9 @@ def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
     """
 
     def write(picture: Picture) -> None:
-        with (directory / picture.file_name).open("xb") as file:
-            file.write(picture.png)
+        with (directory / picture.file_name).open("xb", buffering=0) as file:
+            left = memoryview(picture.png)
+            while left:  # a disk that fills takes a part, and refuses the rest
+                left = left[file.write(left) :]
 
     yield write
