@@ -127,14 +127,14 @@ class Drawer:
                     self._model.forward(self._model.module, batch)
                 self.random = not torch.equal(before, torch.get_rng_state())
         except Exception as error:
-            if sheet.error is None:
+            if sheet.error is None and not sheet.complete:
                 if is_out_of_memory(error):
                     raise
                 raise ForwardError.after(sheet.last, error) from error
         looked = sheet.error or sheet.watch.looked or self.random
         if self._foresight and learns and not looked and kept == state_of(self._model.module):
             self._foresight.learn(shape, sheet.received)
-        if sheet.error is not None and not isinstance(sheet.error, _EnoughError):
+        if sheet.error is not None:
             raise sheet.error  # ours, also where the model caught it or made another of it
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
@@ -147,6 +147,9 @@ class Drawer:
         sheet.watch.paused = True
         try:
             self._sketch(sheet, feature_map)
+        except _EnoughError:  # not kept: with its traceback it would keep every tensor of the pass
+            sheet.complete = True
+            raise
         except Exception as error:
             sheet.error = error
             raise
@@ -248,6 +251,7 @@ class _Sheet:
         self.seen: set[str] = set()
         self.undrawn: dict[str, str] = {}
         self.last = ""
+        self.complete = False
         self.error: Exception | None = None
 
     def finish(self) -> list[tuple[Drawing, ...]]:

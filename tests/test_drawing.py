@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.drawing import ForwardError, MixedBatchError, is_out_of_memory
+from fmapviz.drawing import ForwardError, MixedBatchError, attach, is_out_of_memory
+from fmapviz.foresight import Foresight
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import Style
 from fmapviz.tiling import tile
@@ -421,3 +423,25 @@ def test_what_is_drawn_keeps_its_pixels_alive_and_nothing_else():
     assert [len(each.drawings) for each in drawn] == [2] * 5
     del drawn
     assert live_tensors() == before
+
+
+def test_a_pass_that_ends_early_frees_its_tensors_at_once():
+    """An exception that is kept keeps what its traceback leads to until the garbage is collected."""
+    outputs = []
+
+    class Noted(nn.Conv2d):
+        def forward(self, x):
+            output = super().forward(x)
+            outputs.append(weakref.ref(output))
+            return output
+
+    module = nn.Sequential(Noted(3, 4, 3), Noted(4, 4, 3), nn.Flatten(), nn.Linear(1, 1))  # the last would fail
+    layers = select_layers(find_layers(module), types=["Noted"])
+    gc.disable()
+    try:
+        with attach(as_model(module), layers, VIEWS, Style(), foresight=Foresight(2)) as drawer:
+            (drawn,) = drawer.draw(images(1))
+        assert [drawing.layer for drawing in drawn.drawings] == ["0", "1"]
+        assert [output() for output in outputs] == [None, None]
+    finally:
+        gc.enable()
