@@ -31,7 +31,7 @@ def draw_plot(figures, path):
     axes.set_xticks([0.5, 1, 2, 5, 10, 20, 50, 100, 200], ["0.5", "1", "2", "5", "10", "20", "50", "100", "200"])
     axes.minorticks_off()
     axes.invert_yaxis()
-    axes.set_xlabel("time of a whole run, as a multiple of the forward passes alone (logarithmic; shorter is better)")
+    axes.set_xlabel("time of a whole run / forward passes alone (logarithmic)")
     axes.legend(loc="lower right", frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
