@@ -66,7 +66,7 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, 
 
 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
-    """Fill a network with the values of a state dict, which are its own from then on: no second copy is made.
+    """Fill a network with the values of a state dict; where they lie in memory as the network's own do, without a copy.
 
     Keys of former days are renamed as torch and torchvision do; counts of batches, which the oldest files lack, are 0.
 
@@ -78,8 +78,8 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
     # The versions of the classes that wrote the file; without one every class looks for older keys, but MNASNet must know.
     fitting._metadata = {"": {"version": module._version}}  # type: ignore[attr-defined]  # as torch does
-    alike = all(key not in own or values.dtype == own[key].dtype for key, values in fitting.items())
-    try:  # a network of another precision than the file's keeps its own
+    alike = all(_lies_like(values, own[key]) for key, values in fitting.items() if key in own)
+    try:
         missing, unexpected = module.load_state_dict(fitting, strict=False, assign=alike)
     except RuntimeError as error:  # values under an older key that have another shape
         raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
@@ -146,6 +146,13 @@ def _state_dict_in(content: object) -> StateDict | None:
         return dict(content)
     nested = (_state_dict_in(content[name]) for name in NESTS if name in content)
     return next((state for state in nested if state is not None), None)
+
+
+def _lies_like(values: Tensor, own: Tensor) -> bool:
+    """Tell whether a tensor can stand for another of its shape, not only give it its values."""
+    if (values.layout, values.dtype, values.device) != (own.layout, own.dtype, own.device):
+        return False
+    return values.stride() == own.stride()
 
 
 def _written(values: Tensor) -> str:

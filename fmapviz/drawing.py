@@ -123,9 +123,11 @@ class Drawer:
         try:
             with torch.no_grad(), _undisturbed(batch.device):
                 before = torch.get_rng_state()
-                with sheet.watch if learns else nullcontext():
-                    self._model.forward(self._model.module, batch)
-                self.random = not torch.equal(before, torch.get_rng_state())
+                try:
+                    with sheet.watch if learns else nullcontext():
+                        self._model.forward(self._model.module, batch)
+                finally:  # also of a pass that ended early
+                    self.random = not torch.equal(before, torch.get_rng_state())
         except Exception as error:
             if sheet.error is None and not sheet.complete:
                 if is_out_of_memory(error):

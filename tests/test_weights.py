@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from fmapviz.checkpoints import digest_of_state
+from fmapviz.checkpoints import digest_of_state, load_state_dict
 from fmapviz.downloads import PATIENCE_SECONDS
 from fmapviz.errors import WeightsError
 from fmapviz.models import load_model
@@ -823,3 +823,33 @@ def test_the_digest_of_every_kind_of_tensor(dtype):
     different = [values, values.t(), values.view(6), values[:0], values[0, 0], values.bool().to(torch.uint8)]
     assert len({digest_of_state({"a": tensor}) for tensor in different}) == len(different)
     assert digest_of_state({"a": values}) == digest_of_state({"a": values.t().contiguous().t()})
+
+
+def test_a_network_takes_the_tensors_of_a_file_for_its_own():
+    """VGG-16 would otherwise be in memory twice."""
+    module, values = nn.Conv2d(3, 4, 3, bias=False), torch.randn(4, 3, 3, 3)
+    load_state_dict(module, {"weight": values}, Path("x.pth"))
+    assert module.weight.data_ptr() == values.data_ptr()
+    assert isinstance(module.weight, nn.Parameter)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last),
+        torch.randn(4, 1, 1, 1).expand(4, 3, 3, 3),
+        torch.randn(8, 3, 3, 3)[::2],
+        torch.randn(4, 3, 3, 3, dtype=torch.float64),
+    ],
+    ids=["channels last", "expanded", "every other", "another precision"],
+)
+def test_a_network_computes_alike_however_its_weights_lie_in_the_file(values):
+    module = nn.Conv2d(3, 4, 3, bias=False)
+    load_state_dict(module, {"weight": values}, Path("x.pth"))
+    assert module.weight.is_contiguous()
+    assert torch.equal(module.weight, values.float())
+
+
+def test_sparse_weights_for_a_dense_network_are_refused():
+    with pytest.raises(WeightsError, match="do not fit"):
+        load_state_dict(nn.Conv2d(3, 4, 3, bias=False), {"weight": torch.randn(4, 3, 3, 3).to_sparse()}, Path("x.pth"))
