@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 2**20  # small pictures go to the disk together
 
+_METADATA = create_summary_metadata("", "")  # as TensorBoard makes it, but once
+_METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
+
 
 @contextmanager
 def create(path: Path) -> Iterator[Callable[[Event], None]]:
@@ -66,8 +69,9 @@ def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, d
     """
     event = Event(wall_time=time.time(), step=0)
     value = event.summary.value.add(tag=tag)  # filled in place: a message given to a constructor is copied, PNG and all
-    value.metadata.CopyFrom(create_summary_metadata(display_name, description))
-    value.metadata.data_class = DATA_CLASS_BLOB_SEQUENCE
+    value.metadata.CopyFrom(_METADATA)
+    value.metadata.display_name = display_name
+    value.metadata.summary_description = description
     value.tensor.dtype = DT_STRING
     value.tensor.tensor_shape.dim.add(size=3)
     value.tensor.string_val.extend([str(width).encode(), str(height).encode(), png])
