@@ -148,7 +148,7 @@ def run(
     ] = "auto",
     batch_size: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Images per forward pass.", show_default="1 on the CPU, 16 on a GPU",
+        typer.Option(metavar="N", help="Images per forward pass.", show_default="1 or 4 on the CPU, 16 on a GPU",
                      rich_help_panel=_RUNNING),
     ] = None,
     workers: Annotated[

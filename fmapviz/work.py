@@ -23,6 +23,7 @@ from fmapviz.preparation import as_seen
 from fmapviz.replicas import replicate
 from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
+from fmapviz.sharing import Sharing
 from fmapviz.units import commit, find_done, find_own, stage
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome
 
@@ -46,7 +47,7 @@ class Job:
     """What every step needs to know, and what they find out together.
 
     Attributes:
-        batch_size: Images in one forward pass.
+        batch_size: Images in one forward pass; None: as many as changes nothing in what is drawn, see `fmapviz.sharing`.
         workers: Threads.
         several: Whether more than one image is expected; a single one has all cores for its forward pass.
         foresight: See `fmapviz.drawing.attach`.
@@ -61,7 +62,7 @@ class Job:
     info: RunInfo
     directory: Path
     device: torch.device
-    batch_size: int
+    batch_size: int | None
     workers: int
     force: bool
     several: bool = True
@@ -129,10 +130,11 @@ class _Steps:
         on_cpu = job.device.type == "cpu"
         self._pattern = replicate(job.model.module) if on_cpu and job.several and job.workers > 1 else None
         self._idle = [self._attach(job.model.module)]
+        self._sharing = Sharing() if job.batch_size is None and job.several else None
         self.limits = Limits(
             threads=job.workers,
             drawing=job.workers if self._pattern else 1,
-            batch_size=job.batch_size,
+            batch_size=job.batch_size or 1,
             drawn_ahead=0 if on_cpu else job.workers,
         )
         self.schedule = Schedule(self)
@@ -163,16 +165,17 @@ class _Steps:
             return None
 
     def draw(self, batch: list[_Prepared], tell: Tell) -> tuple[list[_Sketched], list[_Prepared]]:
-        """Draw a batch; where it fails, its halves, down to the single image that is to blame."""
+        """Draw a batch; where it fails, its parts, down to the single image that is to blame."""
         begun = time.monotonic()
         torch.set_num_threads(max(1, self._cores // self.limits.drawing))
         drawer = self._take_drawer()
         sketched: list[_Sketched] = []
-        parts = [batch]
+        together = len(batch) if self._may_share(batch, drawer) else 1
+        parts, back = [batch[:together]], batch[together:]
         while parts:
             part = parts.pop()
             try:
-                drawn = drawer.draw(self._stack(part))
+                drawn = drawer.draw(self._stack([prepared.values for prepared in part]))
             except Exception as error:
                 memory = is_out_of_memory(error)
                 if not memory and not isinstance(error, ForwardError | MixedBatchError):
@@ -185,10 +188,12 @@ class _Steps:
                 parts += self._split(part, error, tell)
             else:
                 sketched += self._accept(part, drawn, begun, tell)
+                if self._sharing and len(part) == 1:
+                    self._sharing.note(part[0].values, drawn[0])
         if drawer.random:
             self.limits.drawing = 1  # the numbers are drawn from one sequence
         self._idle.append(drawer)
-        return sketched, [prepared for part in reversed(parts) for prepared in part]
+        return sketched, [*(prepared for part in reversed(parts) for prepared in part), *back]
 
     def write(self, sketched: _Sketched, tell: Tell) -> None:
         """Encode and write one image's pictures, and commit its directory."""
@@ -217,6 +222,14 @@ class _Steps:
         seconds = time.monotonic() - sketched.begun
         tell(Outcome(prepared.file.path, "done", unit=unit, notices=prepared.notices, pictures=pictures, seconds=seconds))
 
+    def _may_share(self, batch: list[_Prepared], drawer: Drawer) -> bool:
+        """Tell whether to draw a batch as one; the first thread that asks finds out if images may share a forward pass."""
+        if self._sharing is None:
+            return True
+        if shared := self._sharing.try_out(lambda images: drawer.draw(self._stack(images))):
+            self.limits.batch_size = shared
+        return self._sharing.allows([prepared.values for prepared in batch])
+
     def _take_drawer(self) -> Drawer:
         with suppress(IndexError):  # several threads may ask at once
             return self._idle.pop()
@@ -239,22 +252,22 @@ class _Steps:
         if self.schedule.stopped:
             raise StoppedError
 
-    def _stack(self, batch: list[_Prepared]) -> Tensor:
-        return torch.stack([prepared.values for prepared in batch]).to(self._job.device, _dtype(self._job.model))
+    def _stack(self, images: Sequence[Tensor]) -> Tensor:
+        return torch.stack([*images]).to(self._job.device, _dtype(self._job.model))
 
     def _split(self, batch: list[_Prepared], error: Exception, tell: Tell) -> list[list[_Prepared]]:
-        """Give the halves of a batch that failed, the first at the end; of a single image say that it failed."""
+        """Give the parts of a batch that failed, the first at the end; of a single image say that it failed."""
         memory = is_out_of_memory(error)
         if len(batch) == 1:
             path = batch[0].file.path
             code, reason = ("E_MEMORY", "out of memory") if memory else ("E_MODEL", str(error))
             tell(Outcome(path, "failed", failure=Failure(path, code, f"{reason}: {quote(path)}")))
             return []
-        half = len(batch) // 2
+        half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
         if memory and self.limits.batch_size > half:
             self.limits.batch_size = half
             tell(Notice(f"out of memory with {len(batch)} images at once: going on with {half}"))
-        return [batch[half:], batch[:half]]
+        return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
 
     def _accept(self, batch: list[_Prepared], drawn: list[Drawn], begun: float, tell: Tell) -> list[_Sketched]:
         """Note what was seen of the network, and pass on the images of which something was drawn."""

@@ -344,7 +344,7 @@ def test_nothing_behind_the_last_wanted_layer_runs_from_the_second_pass_on(worke
 
 @pytest.mark.parametrize("choice", [{"layers": "a"}, {"exclude": ["b", "c"]}])
 def test_every_way_to_choose_layers_lets_a_pass_end(choice, pictures, look, ran):
-    assert look(Chain(), pictures, **choice) == {f"{seed}.png": ["a"] for seed in range(8)}
+    assert look(Chain(), pictures, batch_size=1, **choice) == {f"{seed}.png": ["a"] for seed in range(8)}
     assert (ran["a"], ran["b"], ran["c"]) == (8, 1, 1)
 
 
@@ -359,7 +359,7 @@ def test_where_no_layers_are_chosen_every_pass_goes_to_its_end(workers, pictures
 
     model = Chain()
     model.tail = End()
-    assert look(model, pictures, workers=workers) == {f"{seed}.png": ["a", "b", "c"] for seed in range(8)}
+    assert look(model, pictures, batch_size=1, workers=workers) == {f"{seed}.png": ["a", "b", "c"] for seed in range(8)}
     assert ended == [1] * 8
 
 
@@ -477,7 +477,7 @@ def test_a_published_network_ends_behind_the_last_wanted_layer_from_the_first_im
         part.register_forward_pre_hook(lambda _module, _args, name=name: ran.update([name])) for name, part in parts.items()
     ]
     try:
-        summary = visualize(resnet, pictures, out=tmp_path, layers="layer1.*", workers=workers)
+        summary = visualize(resnet, pictures, out=tmp_path, layers="layer1.*", batch_size=1, workers=workers)
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import fmapviz
+from fmapviz.drawing import ForwardError, MixedBatchError
+from fmapviz.options import InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.sharing import IMAGES, PICTURE_BYTES, Sharing
+from fmapviz.values import Drawing, Drawn, Notice, Statistics
+
+# Of less than 20,480 values torch computes a batch otherwise than one image.
+SMALL = InputOptions(size=(96, 96))
+
+
+class Net(nn.Module):
+    """Notes how many images each forward pass has."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.passes = []
+
+    def forward(self, x):
+        self.passes.append(len(x))
+        return self.conv(x)
+
+
+class Otherwise(Net):
+    """Computes a batch otherwise than one image: by as little as a rounding."""
+
+    def forward(self, x):
+        return super().forward(x * (1 + 1e-6) if len(x) > 1 else x)
+
+
+class Uneven(Net):
+    """Computes the last image of a batch otherwise than the others."""
+
+    def forward(self, x):
+        return super().forward(torch.cat([x[:-1], x[-1:] * (1 + 1e-6)]) if len(x) > 1 else x)
+
+
+class Alone(Net):
+    """Takes one image only."""
+
+    def forward(self, x):
+        return super().forward(x.reshape(1, 3, 96, 96))
+
+
+class Greedy(Net):
+    """Has no memory for two images."""
+
+    def forward(self, x):
+        if len(x) > 1:
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+class Noisy(Net):
+    """Draws random numbers."""
+
+    def forward(self, x):
+        return super().forward(x + torch.rand_like(x))
+
+
+class Picky(Net):
+    """Fails at white images, and is as precise as `Otherwise` with a batch that is not whole."""
+
+    def forward(self, x):
+        if (x.amin((1, 2, 3)) > 2).any():
+            self.passes.append(-len(x))
+            raise ValueError("white")
+        return super().forward(x * (1 + 1e-6) if 1 < len(x) < IMAGES else x)
+
+
+class Short(Net):
+    """Runs out of memory at the fourth pass."""
+
+    def forward(self, x):
+        if len(self.passes) == 3:
+            self.passes.append(-len(x))
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+def paint(folder, count, size=(96, 96)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in range(count):
+        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{size[0]}-{seed}.png")
+    return folder
+
+
+def look(inputs, model, out, **options):
+    summary = visualize(model, inputs, out=out, to="png", **{"options": SMALL, "workers": 1, **options})
+    assert summary.exit_code == 0
+    return {
+        str(path.relative_to(summary.directory)): path.read_bytes()
+        for path in summary.directory.rglob("*")
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+# --- in a run
+
+
+def test_images_of_a_small_network_share_a_pass_once_that_is_proven(tmp_path):
+    shared, alone = Net(), Net()
+    pictures = paint(tmp_path / "pictures", 9)
+    assert look(pictures, shared, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
+    assert shared.passes == [1, 4, 1, 4, 1, 1, 1]  # the second pass is the proof
+    assert alone.passes == [1] * 9
+
+
+@pytest.mark.parametrize("kind", [Otherwise, Uneven, Alone, Greedy])
+def test_images_do_not_share_a_pass_that_would_change_them(kind, tmp_path):
+    tried, alone = kind(), kind()
+    pictures = paint(tmp_path / "pictures", 6)
+    notices = []
+    tree = look(pictures, tried, tmp_path / "a", on_event=lambda event: notices.append(type(event).__name__))
+    assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
+    assert sum(count == 1 for count in tried.passes) == 6
+    assert sum(tried.passes) <= 6 + 4
+    assert Counter(notices) == {"Started": 1, "Outcome": 6}  # nobody need know
+
+
+def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
+    model = Noisy()
+    look(paint(tmp_path / "pictures", 5), model, tmp_path / "out", workers=2)
+    assert sorted(model.passes) == [1, 1, 1, 1, 1, 4]
+
+
+def test_what_is_asked_for_is_done(tmp_path):
+    model = Otherwise()
+    look(paint(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
+    assert model.passes == [3, 3, 3]
+
+
+def test_one_image_is_drawn_once(tmp_path):
+    model = Net()
+    look(paint(tmp_path / "pictures", 1) / "96-0.png", model, tmp_path / "out")
+    assert model.passes == [1]
+
+
+@pytest.mark.parametrize("limit", ["DRAWN_BYTES", "PICTURE_BYTES"])
+def test_a_large_network_is_not_tried(limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"fmapviz.sharing.{limit}", 1023)
+    model = Net()
+    look(paint(tmp_path / "pictures", 4), model, tmp_path / "out")
+    assert model.passes == [1] * 4
+
+
+def test_only_images_of_the_size_of_the_first_share_a_pass(tmp_path):
+    model, alone, options = Net(), Net(), InputOptions(fit="none")
+    pictures = paint(tmp_path / "pictures", 6, (96, 96))
+    paint(tmp_path / "pictures", 5, (100, 104))
+    tree = look(pictures, model, tmp_path / "a", options=options)
+    assert Counter(model.passes) == {1: 2 + 5, 4: 1 + 1}
+    assert tree == look(pictures, alone, tmp_path / "b", options=options, batch_size=1)
+
+
+def test_the_first_image_that_can_be_drawn_is_the_sample(tmp_path):
+    pictures = paint(tmp_path / "pictures", 6)
+    (pictures / "0.png").write_text("no picture")
+    model = Net()
+    summary = visualize(model, pictures, out=tmp_path / "out", to="png", options=SMALL, workers=1)
+    assert (summary.done, summary.failed) == (6, 1)
+    assert model.passes == [1, 4, 1, 4]
+
+
+def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
+    pictures = paint(tmp_path / "pictures", 10)
+    Image.new("RGB", (96, 96), "white").save(pictures / "96-4.png")
+    model, trees = Picky(), []
+    for name, options in (("a", {"workers": 1}), ("b", {"batch_size": 1})):
+        summary = visualize(model, pictures, out=tmp_path / name, to="png", options=SMALL, **options)
+        assert (summary.done, summary.failed) == (9, 1)
+        trees.append({path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.png/*")})
+    assert model.passes[:12] == [1, 4, 1, -4, 1, 1, -1, 1, 4, *model.passes[9:12]]
+    assert trees[0] == trees[1]
+
+
+def test_without_the_memory_for_a_shared_pass_each_is_drawn_alone(tmp_path):
+    pictures, model, events = paint(tmp_path / "pictures", 10), Short(), []
+    tree = look(pictures, model, tmp_path / "a", on_event=events.append)
+    assert model.passes == [1, 4, 1, -4, *[1] * 8]
+    assert [event.message for event in events if isinstance(event, Notice)] == [
+        "out of memory with 4 images at once: going on with 1"
+    ]
+    assert tree == look(pictures, Net(), tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_several_threads_give_the_same(workers, tmp_path):
+    pictures = paint(tmp_path / "pictures", 21)
+    many = look(pictures, Net(), tmp_path / "a", workers=workers)
+    assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", "regnet_y_400mf", "googlenet"])
+def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
+    model = fmapviz.load_model(name, weights="random", options=InputOptions(size=(64, 64)))
+    pictures = paint(tmp_path / "pictures", 7, (64, 64))
+    trees = [look(pictures, model, tmp_path / f"{size}", batch_size=size) for size in (None, 1)]
+    assert trees[0].keys() == trees[1].keys()
+    for path, data in trees[0].items():
+        assert data == trees[1][path], path
+    assert json.loads(trees[0]["64-5.png/unit.json"])["layers"]
+
+
+# --- the proof
+
+
+def drawn(**changes):
+    fields = {
+        "view": "maps",
+        "layer": "a",
+        "type": "Conv2d",
+        "call": 1,
+        "index": 0,
+        "shape": (1, 2, 2),
+        "pixels": np.zeros((2, 2), np.uint8),
+        "statistics": Statistics(0.0, 1.0, 0.5, (), 0),
+    }
+    return Drawn((Drawing(**{**fields, **changes}),), (), {})
+
+
+def test_what_is_alike_may_share():
+    sharing, image = Sharing(), torch.zeros(3, 4, 4)
+    assert sharing.try_out(lambda _: []) is None  # nothing to compare with yet
+    assert sharing.allows([image])
+    assert not sharing.allows([image] * IMAGES)
+    sharing.note(image, drawn())
+    sharing.note(image + 1, drawn(layer="b"))  # too late
+    batches = []
+    assert sharing.try_out(lambda images: batches.append(images) or [drawn()] * IMAGES) == IMAGES
+    assert [len(images) for images in batches] == [IMAGES]
+    assert all(torch.equal(each, image) for each in batches[0])
+    assert sharing.try_out(lambda _: []) is None
+    assert sharing.allows([image] * IMAGES)
+    assert sharing.allows([image])
+    assert not sharing.allows([image] * (IMAGES + 1))
+    assert not sharing.allows([torch.zeros(3, 4, 5)] * IMAGES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        drawn(pixels=np.eye(2, dtype=np.uint8)),
+        drawn(pixels=np.zeros((2, 3), np.uint8)),
+        drawn(statistics=Statistics(0.0, 1.0, 0.5 + 2**-24, (), 0)),
+        drawn(layer="b"),
+        drawn(view="inputs"),
+        drawn(shape=(1, 2, 3)),
+        drawn(channels=(0,)),
+        drawn(samples=2),
+        Drawn((), (), {}),
+        Drawn(drawn().drawings * 2, (), {}),
+        Drawn(drawn().drawings, ("b",), {}),
+        Drawn(drawn().drawings, (), {"b": "a vector"}),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_what_differs_in_anything_may_not_share(other, last):
+    sharing, image = Sharing(), torch.zeros(3, 4, 4)
+    sharing.note(image, drawn())
+    same = [drawn()] * (IMAGES - 1)
+    assert sharing.try_out(lambda _: [*same, other] if last else [other, *same]) is None
+    assert not sharing.allows([image] * IMAGES)
+
+
+@pytest.mark.parametrize("error", [ForwardError("no"), MixedBatchError(), torch.OutOfMemoryError(), MemoryError()])
+def test_a_network_that_cannot_take_a_batch_may_not_share(error):
+    sharing, image = Sharing(), torch.zeros(3, 4, 4)
+    sharing.note(image, drawn())
+    assert sharing.try_out(throw(error)) is None
+    assert not sharing.allows([image] * IMAGES)
+
+
+def test_any_other_exception_comes_out():
+    sharing = Sharing()
+    sharing.note(torch.zeros(3, 4, 4), drawn())
+    with pytest.raises(KeyError):
+        sharing.try_out(throw(KeyError("x")))
+
+
+def test_what_takes_long_to_draw_is_not_worth_while():
+    sharing, image = Sharing(), torch.zeros(3, 4, 4)
+    sharing.note(image, drawn(pixels=np.zeros((PICTURE_BYTES + 1, 1), np.uint8)))
+    assert sharing.try_out(lambda _: [drawn()] * IMAGES) is None
+
+
+def throw(error):
+    def draw(_images):
+        raise error
+
+    return draw
