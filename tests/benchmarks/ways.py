@@ -1,4 +1,4 @@
-"""Four ways to run a network over pictures, each timed by `run.py`."""
+"""Five ways to run a network over pictures, each timed by `run.py`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def forward_alone(model: Model, paths: Sequence[Path], _out: Path) -> None:
 def to_tensorboard(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Have fmapviz write every convolution's output to TensorBoard."""
     visualize(model, paths, out=out, to="tensorboard")
+
+
+def in_batches(model: Model, paths: Sequence[Path], out: Path, size: int) -> None:
+    """Have fmapviz write them with so many images in a forward pass."""
+    visualize(model, paths, out=out, to="tensorboard", batch_size=size)
 
 
 def to_png(model: Model, paths: Sequence[Path], out: Path) -> None:
