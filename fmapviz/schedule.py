@@ -32,7 +32,7 @@ class StoppedError(Exception):
 
 @dataclass(slots=True)
 class Limits:
-    """How much may be done at once; the steps may lower it on the way.
+    """How much may be done at once; the steps may change it on the way.
 
     Attributes:
         threads: Steps at the same time.
