@@ -6,14 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fmapviz.drawing import ForwardError, MixedBatchError, is_out_of_memory
+from fmapviz.foresight import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fmapviz.values import Drawn
 
@@ -28,28 +29,36 @@ class Sharing:
     Of a network of many small layers, such as MobileNet, four images in one pass take up to a quarter less time than one
     after the other; of ResNet-50 they take no less, of VGG more. But a convolution of a batch may be computed in another way
     than that of one image, and round otherwise: in GoogLeNet, SqueezeNet, DenseNet and RegNet it does. Which way is taken
-    depends on the shapes, not on the values. And a network may mix the images of a batch, by its mean, say. So the first
-    image, drawn alone, is drawn again as the first and the last of a batch with others between, and everything is compared.
+    depends on the shapes, not on the values. And a network may mix the images of a batch, by its mean, say. So after the
+    first image noise of its shape is drawn, alone and as the first and the last of a batch with other noise between, and
+    everything is compared. A network that changes by being run, such as one that counts, is left in peace.
 
     Its methods may be called in several threads at once.
+
+    Args:
+        network: Before its first forward pass.
     """
 
-    def __init__(self) -> None:
-        self._samples: list[tuple[Tensor, Drawn]] = []
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._before = _state(network)
+        self._samples: list[Tensor] = []
         self._noted = False
         self._shape: torch.Size | None = None
 
-    def note(self, image: Tensor, alone: Drawn) -> None:
-        """Keep the first image for the proof, if the network's layers are so small that it is worth while.
+    def note(self, image: Tensor, drawn: Drawn) -> None:
+        """Take note of the first image; if the network's layers are small enough, there is a proof to try.
 
         Args:
             image: As the network was given it, without the batch.
-            alone: What was drawn of it.
+            drawn: What was drawn of it alone.
         """
-        size = sum(drawing.pixels.nbytes for drawing in alone.drawings)
-        if not self._noted and size <= min(DRAWN_BYTES, PICTURE_BYTES * len(alone.drawings)):
-            self._samples.append((image, alone))
+        if self._noted:
+            return
         self._noted = True
+        size = sum(drawing.pixels.nbytes for drawing in drawn.drawings)
+        if size <= min(DRAWN_BYTES, PICTURE_BYTES * len(drawn.drawings)) and _state(self._network) == self._before:
+            self._samples.append(image)
 
     def try_out(self, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -> int | None:
         """Try the proof, in the first thread that asks.
@@ -63,9 +72,9 @@ class Sharing:
         sample = None
         with suppress(IndexError):  # several threads may ask at once
             sample = self._samples.pop()
-        if sample is None or not _is_proven(*sample, draw):
+        if sample is None or not _is_proven(sample, draw):
             return None
-        self._shape = sample[0].shape
+        self._shape = sample.shape
         return IMAGES
 
     def allows(self, images: Sequence[Tensor]) -> bool:
@@ -73,10 +82,18 @@ class Sharing:
         return len(images) == 1 or (len(images) == IMAGES and images[0].shape == self._shape)
 
 
-def _is_proven(image: Tensor, alone: Drawn, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -> bool:
-    others = [image * factor + 1 for factor in range(2, IMAGES)]  # of another mean and range
+def _state(network: nn.Module) -> object:
+    """Give what a network may change by being run."""
+    return state_of(network), [values._version for values in network.buffers()]
+
+
+def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -> bool:
+    # Of an image that is all black nothing but zeros might come, rounded alike in every way.
+    noise = torch.randn(IMAGES - 1, *image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    ranged = [values * factor for factor, values in enumerate(noise, start=1)]  # others than the first's are among them
     try:
-        first, *_, last = draw([image, *others, image])
+        (alone,) = draw(ranged[:1])
+        first, *_, last = draw([*ranged, ranged[0]])
     except (ForwardError, MixedBatchError):
         return False
     except Exception as error:

@@ -49,7 +49,7 @@ class Job:
     Attributes:
         batch_size: Images in one forward pass; None: as many as changes nothing in what is drawn, see `fmapviz.sharing`.
         workers: Threads.
-        several: Whether more than one image is expected; a single one has all cores for its forward pass.
+        several: Whether more than one image is expected.
         foresight: See `fmapviz.drawing.attach`.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
@@ -125,12 +125,14 @@ class _Steps:
     def __init__(self, job: Job, hooks: ExitStack, cores: int) -> None:
         self._job = job
         self._hooks = hooks
-        self._cores = cores
         self._names: dict[str, str] = {}  # of the units under way, with their sources
         on_cpu = job.device.type == "cpu"
-        self._pattern = replicate(job.model.module) if on_cpu and job.several and job.workers > 1 else None
+        self._pattern = replicate(job.model.module) if on_cpu and job.workers > 1 else None
+        # The same for a single image as for one of many: another number may round otherwise.
+        self._cores_each = max(1, cores // (job.workers if self._pattern else 1))
+        self._cores_to_read = max(1, cores // job.workers)
         self._idle = [self._attach(job.model.module)]
-        self._sharing = Sharing() if job.batch_size is None and job.several else None
+        self._sharing = Sharing(job.model.module) if job.batch_size is None and job.several else None
         self.limits = Limits(
             threads=job.workers,
             drawing=job.workers if self._pattern else 1,
@@ -156,7 +158,7 @@ class _Steps:
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=done))
             return None
-        torch.set_num_threads(max(1, self._cores // self._job.workers))
+        torch.set_num_threads(self._cores_to_read)
         try:
             image = read_image(item)
             return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels))
@@ -167,7 +169,7 @@ class _Steps:
     def draw(self, batch: list[_Prepared], tell: Tell) -> tuple[list[_Sketched], list[_Prepared]]:
         """Draw a batch; where it fails, its parts, down to the single image that is to blame."""
         begun = time.monotonic()
-        torch.set_num_threads(max(1, self._cores // self.limits.drawing))
+        torch.set_num_threads(self._cores_each)
         drawer = self._take_drawer()
         sketched: list[_Sketched] = []
         together = len(batch) if self._may_share(batch, drawer) else 1
@@ -294,9 +296,10 @@ def _distinction(file: ImageFile) -> str:
 
 
 def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:
-    """Say why no chosen layer gave a picture, by the example of the first."""
+    """Say why no chosen layer gave a picture, by an example."""
     path = prepared.file.path
-    name, reason = next(iter(drawn.undrawn.items()), (drawn.not_executed[0], "not executed"))
+    reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
+    name, reason = next(reversed(reasons.items()))
     return Failure(path, "E_NOTHING", f"no layer gave a picture: {quote(name)}: {reason}: {quote(path)}")
 
 

@@ -326,6 +326,18 @@ def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, lo
     assert record["layers"][0]["shape"] == [4, 6, 6]
 
 
+def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
+    class Flat(Net):
+        def forward(self, x):
+            return self.a(x[0])
+
+    events = []
+    assert counts(look(pictures, Flat(), on_event=events.append)) == (12, 0, 0, 12)
+    (failure, *_) = [event.failure for event in events if isinstance(event, Outcome)]
+    assert failure.code == "E_NOTHING"
+    assert "'a': 3 dimensions (4, 14, 14), no rows and columns" in failure.message
+
+
 def test_images_of_different_sizes_in_one_run(tmp_path, look):
     sizes = [(16, 16), (16, 16), (20, 16), (16, 16), (9, 31), (9, 31), (9, 31), (9, 31), (9, 31)]
     paths = [paint(tmp_path / "pictures" / f"{n}.png", n, size) for n, size in enumerate(sizes)]
