@@ -1,4 +1,4 @@
-"""Read one image file: upright RGB pixels, or the reason why not."""
+"""Read one image file: upright pixels in as many channels as a network takes, or the reason why not."""
 
 from __future__ import annotations
 
@@ -17,46 +17,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-from PIL import ExifTags, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, UnidentifiedImageError
 from PIL import Image as PillowImage
 
 from fmapviz.errors import InputError, printable, quote
+from fmapviz.npy import MAGIC, read_npy
+from fmapviz.samples import MAX_PIXELS, upright, wrong_channels
+from fmapviz.tiff import read_tiff
 from fmapviz.values import Image
 
 if TYPE_CHECKING:
-    from fmapviz.values import ImageFile
+    from fmapviz.values import Bands, ImageFile
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
 # images of other formats (ICO). TGA has no signature and must come last.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "TIFF", "BMP", "JPEG2000", "PPM", "QOI", "TGA")
-MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 
 _SIGNATURE = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|II\*\0|MM\0\*|....jP  |qoif", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|....jP  |qoif", re.DOTALL
 )
+_TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
-_PILLOW = re.compile(r"(PIL|pillow_heif)\b")
+# `<unknown>` is what Python calls the header of a .npy file, which NumPy lets it parse.
+_DECODERS = re.compile(r"(PIL|pillow_heif|tifffile|fmapviz\.npy|numpy\.lib\._?format\w*)\b|<unknown>$")
 _HUSHING = threading.Lock()
 
 
-def read_image(file: ImageFile) -> Image:
+def read_image(file: ImageFile, *, channels: int = 3) -> Image:
     """Decode the first picture of a file completely, by its content and whatever its name.
 
-    Safe to call from several threads. Pillow's warnings are switched off for the whole process: what matters in them is
-    among the notices.
+    Safe to call from several threads. The decoders' warnings are switched off for the whole process: what matters in them
+    is among the notices.
 
     * Transparency lies over black; an EXIF orientation is applied; a colour profile is not.
     * More than 8 bits per pixel are scaled from their own minimum..maximum to 0..255, NaN is black.
+    * For one channel a picture is made grey (ITU-R BT.601).
+    * Arrays (.npy) and TIFF files that are no ordinary picture: see `fmapviz.npy` and `fmapviz.tiff`.
+
+    Args:
+        file: As it was found.
+        channels: What the network takes.
 
     Raises:
         InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other refusal of the system),
-            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header) or `E_DECODE` (damaged).
+            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header), `E_DECODE` (damaged) or `E_CHANNELS`
+            (the network takes others).
     """
-    _hush_pillow()
+    _hush_decoders()
     try:
         with open(file.path, "rb", opener=_open_without_waiting) as stream:
             _require_content(stream, file.path)
-            pixels, notices = _decode(stream, file.path)
+            pixels, notices = _decode(stream, file.path, channels=channels)
             return Image(file, pixels, notices)
     except InputError:
         raise
@@ -80,18 +91,19 @@ def system_error(error: OSError, path: str) -> InputError:
     return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}")
 
 
-def _hush_pillow() -> None:
-    """Put a filter for Pillow's warnings first in line; `warnings.catch_warnings` is not safe in threads."""
+def _hush_decoders() -> None:
+    """Put a filter for the decoders' warnings first in line; `warnings.catch_warnings` is not safe in threads."""
     with _HUSHING:
         _hush_libraries()
-        if not warnings.filters or warnings.filters[0][3] != _PILLOW:
-            warnings.filterwarnings("ignore", module=_PILLOW.pattern)
+        if not warnings.filters or warnings.filters[0][3] != _DECODERS:
+            warnings.filterwarnings("ignore", module=_DECODERS.pattern)
 
 
 @cache
 def _hush_libraries() -> None:
-    """Keep from standard error what Pillow logs without being asked and what libtiff prints by itself."""
-    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    """Keep from standard error what is logged without being asked and what libtiff prints by itself."""
+    for name in ("PIL", "tifffile"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
         libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
         libtiff.TIFFSetErrorHandler(None)
@@ -110,8 +122,22 @@ def _require_content(stream: BinaryIO, path: str) -> None:
         raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
 
 
-def _decode(stream: BinaryIO, path: str) -> tuple[PillowImage.Image, tuple[str, ...]]:
-    image = _identify(stream, path)
+def _decode(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    head = stream.read(64)
+    stream.seek(0)
+    if head.startswith(MAGIC):
+        return read_npy(stream, path, channels=channels)
+    is_tiff = _TIFF.match(head) is not None
+    image = None if is_tiff and channels not in {1, 3} else _identify(stream, path, head=head)
+    if image is None:
+        return read_tiff(stream, path, channels=channels)
+    if channels not in {1, 3}:
+        raise wrong_channels("a picture of grey or RGB", path, channels=channels)
+    pixels, notices = _decode_picture(stream, image, path)
+    return pixels.convert("L") if channels == 1 else pixels, notices
+
+
+def _decode_picture(stream: BinaryIO, image: PillowImage.Image, path: str) -> tuple[PillowImage.Image, tuple[str, ...]]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height}): {quote(path)}")
@@ -122,23 +148,22 @@ def _decode(stream: BinaryIO, path: str) -> tuple[PillowImage.Image, tuple[str, 
     orientation, exif_notice = _read_orientation(image)
     pixels, depth_notice = _to_rgb(image)
     pixels.info.clear()  # else a profile or text would be saved with whatever is made of the pixels
-    if orientation != 1:
-        pixels.getexif()[ExifTags.Base.Orientation] = orientation
-        ImageOps.exif_transpose(pixels, in_place=True)
+    pixels = upright(pixels, orientation)
     several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
     frames_notice = "holds several pictures: only the first is used" if several else None
     return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
 
 
-def _identify(stream: BinaryIO, path: str) -> PillowImage.Image:
-    """Read the header."""
-    head = stream.read(64)
+def _identify(stream: BinaryIO, path: str, *, head: bytes) -> PillowImage.Image | None:
+    """Read the header; give None for a TIFF file that Pillow cannot make a picture of."""
     heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head
     if heif:
         _register_heif(path)
     try:
         return PillowImage.open(stream, formats=("HEIF",) if heif else FORMATS)
     except UnidentifiedImageError as error:
+        if _TIFF.match(head):
+            return None
         if heif or _SIGNATURE.match(head):
             raise InputError("E_DECODE", f"image is damaged at its beginning: {quote(path)}") from error
         raise InputError("E_FORMAT", f"not an image, or of an unknown format: {quote(path)}") from error

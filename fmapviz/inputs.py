@@ -157,7 +157,7 @@ def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
 @cache
 def _suffixes() -> tuple[str, ...]:
     known = PillowImage.registered_extensions().items()
-    return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif")
+    return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif", ".npy")
 
 
 def _natural(name: str) -> str:

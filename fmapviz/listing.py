@@ -15,13 +15,13 @@ from fmapviz.hooks import observe
 from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.models import load_model, outline_model
 from fmapviz.options import InputOptions
-from fmapviz.preparation import standard
-from fmapviz.values import LayerInfo, Model
+from fmapviz.own_networks import describe_network
+from fmapviz.values import Bands, LayerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.values import FeatureMap, Layer
+    from fmapviz.values import FeatureMap, Layer, Model
 
 
 def list_layers(
@@ -63,7 +63,7 @@ def list_layers(
             model = load_model(model, weights="random", options=options)
     if isinstance(model, nn.Module):
         module = unwrap(model)
-        model = Model(type(module).__name__, module, "", None, standard(options), nn.Module.__call__)
+        model = describe_network(module, name=type(module).__name__, weights="", sha256=None, options=options)
     return _list(model, types, layers=layers, exclude=exclude)
 
 
@@ -80,8 +80,7 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
         seen[feature_map.layer.name].append(replace(feature_map, values=feature_map.values.to("meta")))
 
     own = next(model.module.parameters(), torch.empty(0))
-    picture = PillowImage.new("RGB", (640, 480), "gray")
-    batch = model.preparation.apply(picture)[None].to(own.device, own.dtype)
+    batch = model.preparation.apply(_picture(model.preparation.channels))[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
@@ -91,6 +90,14 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
             raise ForwardError.after(last, error) from error
     rows = [_row(layer, seen[layer.name]) for layer in chosen]
     return sorted(rows, key=lambda row: (row.index is None, row.index))
+
+
+def _picture(channels: int) -> PillowImage.Image | Bands:
+    """Make a grey picture of so many channels."""
+    size = (640, 480)
+    if channels in {1, 3}:
+        return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")
+    return Bands((PillowImage.new("F", size, 0.5),) * channels)
 
 
 def _row(layer: Layer, outputs: list[FeatureMap]) -> LayerInfo:

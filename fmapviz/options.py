@@ -79,8 +79,8 @@ class InputOptions:
         size: Height and width in pixels.
         fit: How a picture of another shape comes to that size: `crop` (cover it, cut the overhang), `squash` (ignore the
             proportions), `pad` (fit inside it, black around), `none` (keep every picture as it is).
-        mean: Subtracted per channel, on a 0..1 scale.
-        std: Divided by per channel, on a 0..1 scale.
+        mean: Subtracted, on a 0..1 scale: a number for each channel or one for all.
+        std: Divided by, on a 0..1 scale, in the same form.
 
     Raises:
         RequestError: A value that makes no sense.
@@ -99,10 +99,8 @@ class InputOptions:
         if self.size and self.fit == "none":
             raise RequestError("--fit none keeps every picture as it is", hint="leave out --size, or choose another fit")
         for option, numbers in (("mean", self.mean), ("std", self.std)):
-            if numbers is not None and len(numbers) not in {1, 3}:
-                raise RequestError(
-                    f"{option} must be 1 or 3 numbers: '{','.join(map(str, numbers))}'", hint="such as 0.485,0.456,0.406"
-                )
+            if numbers is not None and not numbers:
+                raise RequestError(f"{option} must be one or more numbers: ''", hint="such as 0.485,0.456,0.406")
         if self.std and not all(deviation > 0 for deviation in self.std):
             raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
 

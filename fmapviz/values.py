@@ -39,16 +39,41 @@ class ImageFile:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Bands:
+    """The channels of a picture that is more than 8 bits of grey or RGB.
+
+    Attributes:
+        planes: A Pillow image in mode F for each channel, values 0..1, all of one size.
+    """
+
+    planes: tuple[PillowImage.Image, ...]
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return self.planes[0].width
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return self.planes[0].height
+
+    def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
+        """Do the same to every channel."""
+        return Bands(tuple(map(change, self.planes)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """A decoded input.
 
     Attributes:
-        pixels: A Pillow image in mode RGB, upright.
+        pixels: Upright, with as many channels as were asked for: a Pillow image in mode RGB or L, or bands.
         notices: What had to be decided while reading it, for the person to know.
     """
 
     file: ImageFile
-    pixels: PillowImage.Image
+    pixels: PillowImage.Image | Bands
     notices: tuple[str, ...] = ()
 
 
@@ -61,12 +86,14 @@ class Failure:
         code: A stable word for scripts: `E_DECODE`, `E_MISSING`, ...
         message: One sentence.
         hint: What to do about it, or None.
+        report: Where code of the user's own failed: its traceback; else None.
     """
 
     path: str
     code: str
     message: str
     hint: str | None = None
+    report: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,16 +167,18 @@ class Preparation:
     """How a picture becomes what the network is given.
 
     Attributes:
-        apply: Turns a Pillow image in mode RGB into a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
-        mean: What was subtracted per channel, on a 0..1 scale.
-        std: What it was divided by.
+        apply: Turns a picture of so many channels into a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        mean: What was subtracted, on a 0..1 scale: a number for each channel or one for all; empty if that is not known.
+        std: What it was divided by, in the same form.
         description: One line for run.json and for people; equal lines mean equal preparation.
+        channels: C, what the network takes.
     """
 
-    apply: Callable[[PillowImage.Image], Tensor]
+    apply: Callable[[PillowImage.Image | Bands], Tensor]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     description: str
+    channels: int = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +194,8 @@ class Model:
         forward: Feeds the module a batch `(N, ...)` of prepared images in the form it expects.
         batches: Whether several images may go through in one forward pass.
         straight: Whether it is known that no convolution runs more than once in a forward pass.
+        classes: What its outputs mean, in their order; empty if nobody knows.
+        own: Whether it is code of the user's own, who wants to see where it fails.
         notices: What had to be decided while loading it, for the person to know.
     """
 
@@ -176,12 +207,45 @@ class Model:
     forward: Callable[[nn.Module, Tensor], object]
     batches: bool = True
     straight: bool = False
+    classes: tuple[str, ...] = ()
+    own: bool = False
     notices: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """Name and weights in one phrase, for every place where the model is named."""
         return f"{self.name} ({self.weights})"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One class that a network sees in an image.
+
+    Attributes:
+        index: Its number among the classes.
+        name: Its name.
+        score: 0..1: its probability; of a segmentation the share of pixels; of a detector the score of its best box.
+        of: What the score is, for people: empty for a probability, `of the pixels`, `in 2 boxes`.
+    """
+
+    index: int
+    name: str
+    score: float
+    of: str = ""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `unit.json` and `--json` say of it."""
+        return {"index": self.index, "class": self.name, "score": round(self.score, 4)}
+
+    def __str__(self) -> str:
+        """Say it in a few words.
+
+        Example:
+            >>> str(Prediction(3, "star", 0.9871)), str(Prediction(0, "sky", 0.25, "of the pixels"))
+            ('star 98.7 %', 'sky 25.0 % of the pixels')
+        """
+        return f"{self.name} {self.score:.1%}".replace("%", " %") + f"{self.of and ' '}{self.of}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +277,7 @@ class Drawing:
         type: The layer's class.
         call: Which call of the layer, from 1.
         index: Position in the order of execution.
-        shape: What the layer returned for one image, without the batch.
+        shape: What the layer returned for one image, without the batch; one number for what is drawn as a vector.
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         channels: The channels shown, in the order of the tiles; None for all.
         samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
@@ -239,11 +303,13 @@ class Drawn:
         drawings: In the order of execution.
         not_executed: Chosen layers that did not run.
         undrawn: Layers that ran but gave no picture, with the reason.
+        predictions: What the network sees in the image, the likeliest class first; empty if that was not asked.
     """
 
     drawings: tuple[Drawing, ...]
     not_executed: tuple[str, ...]
     undrawn: Mapping[str, str]
+    predictions: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,9 +358,12 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What was asked for: everything that decides how the pictures look.
+    """What was asked for: everything that decides how the pictures look, and what is said of them.
 
     Two runs with the same fingerprint may share a directory.
+
+    Attributes:
+        top: How many classes are predicted per image.
     """
 
     model: str
@@ -307,6 +376,7 @@ class RunInfo:
     views: tuple[str, ...]
     formats: tuple[str, ...]
     style: Style
+    top: int = 0
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -346,6 +416,7 @@ class Outcome:
         notices: What had to be decided about it.
         pictures: How many were written.
         seconds: From the beginning of the forward pass to the finished directory.
+        predictions: What the network sees in it, the likeliest class first.
     """
 
     path: str
@@ -355,6 +426,7 @@ class Outcome:
     notices: tuple[str, ...] = ()
     pictures: int = 0
     seconds: float = 0.0
+    predictions: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,15 +181,10 @@ class TestMeanAndDeviation:
     @pytest.mark.parametrize("numbers", [(1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
     def test_numbers_for_other_channels_than_a_picture_has(self, option, numbers):
         text = ",".join(map(str, numbers))
-        for make in (parse, InputOptions):
-            value = text if make is parse else numbers
-            assert refusal(make, **{option: value}) == (
-                f"{option} must be 1 or 3 numbers: '{text}'",
-                "such as 0.485,0.456,0.406",
-            )
+        assert parse(**{option: text}) == InputOptions(**{option: numbers})
 
     def test_no_number_at_all(self, option):
-        assert refusal(InputOptions, **{option: ()})[0] == f"{option} must be 1 or 3 numbers: ''"
+        assert refusal(InputOptions, **{option: ()})[0] == f"{option} must be one or more numbers: ''"
 
 
 @pytest.mark.parametrize("std", ["0", "-1", "0.2,0,0.2", "1,1,-0.5"])

@@ -1,0 +1,136 @@
+"""Make a picture, or bands, of the numbers that a file holds for each pixel."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import ExifTags, ImageOps
+from PIL import Image as PillowImage
+
+from fmapviz.errors import InputError, quote
+from fmapviz.values import Bands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
+MAX_VALUES = 3 * MAX_PIXELS
+
+_OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
+
+
+def require_numbers(dtype: np.dtype[Any], path: str) -> None:
+    """Refuse what cannot be shown as light and dark.
+
+    Raises:
+        InputError: `E_FORMAT`.
+    """
+    if dtype.kind not in "buif":
+        found = _OTHER_KINDS.get(dtype.kind, f"values of type {dtype.name}")
+        raise InputError("E_FORMAT", f"holds {found}, not real numbers: {quote(path)}")
+
+
+def require_bearable(shape: Sequence[int], path: str, *, channels: int) -> None:
+    """Refuse by its shape an array that is not yet read.
+
+    Args:
+        shape: Of all of it.
+        path: For what is said of it.
+        channels: How many of its values make a pixel.
+
+    Raises:
+        InputError: `E_DECODE` (there is no pixel) or `E_TOO_LARGE`.
+    """
+    if min(shape, default=1) <= 0:
+        raise InputError("E_DECODE", f"array without a pixel: {quote(path)}")
+    if prod(shape) > min(MAX_VALUES, MAX_PIXELS * channels):
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values: {quote(path)}")
+
+
+def wrong_channels(found: str, path: str, *, channels: int) -> InputError:
+    """Say what a network takes that a file does not hold."""
+    taken = "1 channel" if channels == 1 else f"{channels} channels"
+    message = f"the model takes {taken}, this is {found}: {quote(path)}"
+    hint = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {taken}"
+    return InputError("E_CHANNELS", message, hint=hint)
+
+
+def is_usable(found: int, channels: int) -> bool:
+    """Tell whether a network can be given so many channels: what it takes, grey for RGB or RGB for grey."""
+    return found == channels or {found, channels} == {1, 3}
+
+
+def words(shape: Sequence[int]) -> str:
+    """Write a shape for people.
+
+    Example:
+        >>> words((6, 48, 64))
+        '6 x 48 x 64'
+    """
+    return " x ".join(map(str, shape)) or "a single value"
+
+
+def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    """Scale to 0..1 what was stored for each channel.
+
+    * uint8 is 0..255; for 1 or 3 channels it becomes an ordinary picture. Truth values are 0 and 1.
+    * Floating-point numbers that lie within 0..1 stay as they are.
+    * Others are scaled from the smallest to the largest finite one among all channels; if these are equal, all is black.
+    * NaN is black.
+
+    Args:
+        planes: `(C, H, W)`, real numbers; C is `channels`, or 1 or 3 where it is the other.
+        channels: What the network takes: RGB is made grey, or grey repeated.
+
+    Returns:
+        A Pillow image in mode L or RGB, or bands, and the notices.
+    """
+    if planes.dtype == np.uint8 and channels in {1, 3}:
+        grey_or_rgb = planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
+        return PillowImage.fromarray(np.ascontiguousarray(grey_or_rgb)).convert("L" if channels == 1 else "RGB"), ()
+    low, high, notices = _limits(planes)
+    scaled: Iterable[NDArray[np.float32]] = (_scale(plane, low, high) for plane in planes)
+    if channels == 1 and len(planes) == 3:
+        red, green, blue = scaled
+        scaled = [0.299 * red + 0.587 * green + 0.114 * blue]  # ITU-R BT.601, as in Pillow's mode L
+    bands = [PillowImage.fromarray(plane) for plane in scaled]
+    return Bands(tuple(bands * (channels // len(bands)))), notices
+
+
+def upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Image:
+    """Turn a picture by an EXIF orientation, 2 to 8; anything else leaves it as it is."""
+    if orientation in range(2, 9):
+        picture.getexif()[ExifTags.Base.Orientation] = orientation
+        ImageOps.exif_transpose(picture, in_place=True)
+    return picture
+
+
+def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:
+    """Give what becomes 0 and 1, and the notices."""
+    if planes.dtype.kind == "b" or planes.dtype == np.uint8:
+        return 0.0, 255.0 if planes.dtype == np.uint8 else 1.0, ()
+    ranges = list(_ranges(planes))
+    low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
+    holes = ("NaN is shown as black",) if planes.dtype.kind == "f" and any(np.isnan(plane).any() for plane in planes) else ()
+    if planes.dtype.kind == "f" and 0 <= low <= high <= 1:
+        return 0.0, 1.0, holes
+    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *holes)
+
+
+def _ranges(planes: NDArray[Any]) -> Iterator[tuple[float, float]]:
+    """Give the smallest and the largest finite number of each channel that has one."""
+    for plane in planes:
+        finite = plane[np.isfinite(plane)] if plane.dtype.kind == "f" else plane
+        if finite.size:
+            yield float(finite.min()), float(finite.max())
+
+
+def _scale(plane: NDArray[Any], low: float, high: float) -> NDArray[np.float32]:
+    with np.errstate(all="ignore"):  # infinity and NaN have their places
+        values = plane.astype(np.float64)
+        values = (values - low) / (high - low) if high > low else np.zeros_like(values)
+        return np.nan_to_num(values, copy=False, nan=0, posinf=1, neginf=0).clip(0, 1).astype(np.float32)

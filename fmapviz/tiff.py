@@ -1,0 +1,157 @@
+"""Read the samples of a TIFF file that is no ordinary picture, without trusting the file."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from functools import partial
+from importlib import import_module
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from tifffile import COMPRESSION, TiffFile, TiffPage
+
+from fmapviz.errors import InputError, quote
+from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, upright, words, wrong_channels
+from fmapviz.values import Bands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from PIL import Image as PillowImage
+
+_DEFLATE = {8, 32946}
+# What tifffile decodes by itself; without imagecodecs it would also unpack LZMA, to any size.
+_PLAIN = {1, 32773, *_DEFLATE}
+_ORIENTATION = 274
+
+
+def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    """Read the channels of a TIFF file: the samples of its first page, or as many pages of one sample each.
+
+    Reduced copies of a page are passed over. The orientation is applied; colours are taken as they are stored.
+
+    Args:
+        stream: Of the file.
+        path: For what is said of it.
+        channels: C, what the network takes; failing that, grey will do for RGB and RGB for grey.
+
+    Raises:
+        InputError: `E_DECODE` (damaged or cut off), `E_FORMAT` (no real numbers, or stored in a way that needs another
+            package), `E_TOO_LARGE` or `E_CHANNELS`.
+    """
+    stream.seek(0)
+    with TiffFile(stream, name="image") as file:
+        pages = list(_full_pages(file, channels + 1))
+        if not pages:
+            raise InputError("E_DECODE", f"image is damaged at its beginning: {quote(path)}")
+        chosen = _choose(pages, channels)
+        for page in chosen or pages[:1]:
+            _require_sound(page, stream, path)
+        if not chosen:
+            raise wrong_channels(_describe(pages, channels), path, channels=channels)
+        require_bearable((len(chosen), *pages[0].shape), path, channels=len(chosen) * _samples(pages[0]))
+        pixels, notices = compose(np.concatenate([_planes(page) for page in chosen]), channels)
+        turn = partial(upright, orientation=pages[0].tags.valueof(_ORIENTATION))
+    pixels = pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels)
+    several = ("holds several pictures: only the first is used",) if len(chosen) < len(pages) else ()
+    return pixels, (*several, *notices)
+
+
+def _full_pages(file: TiffFile, most: int) -> Iterator[TiffPage]:
+    """Look at no more pages than tell what the file is; a hostile one has millions."""
+    for number in range(most):
+        try:
+            page = file.pages[number]
+        except IndexError:
+            return
+        if isinstance(page, TiffPage) and not page.subfiletype & 1:
+            yield page
+
+
+def _choose(pages: list[TiffPage], channels: int) -> list[TiffPage]:
+    first = pages[0]
+    if _samples(first) == channels:
+        return [first]
+    alike = all((page.axes, page.shape, page.dtype) == ("YX", first.shape, first.dtype) for page in pages)
+    if len(pages) == channels and alike:
+        return pages
+    return [first] if is_usable(_samples(first), channels) else []
+
+
+def _samples(page: TiffPage) -> int:
+    """Give the channels of a page; 0 for a volume, which is no picture."""
+    return 0 if "Z" in page.axes else page.shape[page.axes.index("S")] if "S" in page.axes else 1
+
+
+def _describe(pages: list[TiffPage], channels: int) -> str:
+    if len(pages) == 1:
+        return words(pages[0].shape)
+    return f"{words(pages[0].shape)} in {f'more than {channels}' if len(pages) > channels else len(pages)} pages"
+
+
+def _require_sound(page: TiffPage, stream: BinaryIO, path: str) -> None:
+    """Refuse a page that holds no numbers, would cost more than its pixels, or does not have all of them."""
+    if page.dtype is None or page.bitspersample not in {1, *range(8, 65)}:
+        raise InputError("E_FORMAT", f"samples of {page.bitspersample} bits are not read: {quote(path)}")
+    require_numbers(page.dtype, path)
+    require_bearable(page.shape, path, channels=max(1, _samples(page)))
+    _require_decoder(page, path)
+    piece = _piece(page)
+    require_bearable(piece, path, channels=piece[0] * piece[3])
+    image = (page.imagedepth, page.imagelength, page.imagewidth, page.samplesperpixel)
+    pieces = prod(ceil(whole / part) for whole, part in zip(image, piece, strict=True))
+    if not pieces == len(page.dataoffsets) == len(page.databytecounts):  # tifffile would leave what was in the memory
+        raise _damaged("pieces are missing", path)
+    if (
+        sum(page.databytecounts) * 8 < prod(image) * page.bitspersample
+        and page.compression == 1
+        and all(page.databytecounts)
+    ):
+        raise _damaged("less data than pixels", path)
+    size, most = os.fstat(stream.fileno()).st_size, prod(piece) * page.dtype.itemsize
+    for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
+        if offset + count > size:
+            raise _damaged("cut off", path)
+        if page.compression in _DEFLATE and _inflates_beyond(most, stream, offset=offset, count=count):
+            raise _damaged("more data than pixels", path)
+
+
+def _damaged(reason: str, path: str) -> InputError:
+    return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")
+
+
+def _piece(page: TiffPage) -> tuple[int, int, int, int]:
+    """Give the depth, the rows, the columns and the samples that are stored together."""
+    together = page.samplesperpixel if page.planarconfig == 1 else 1
+    if page.is_tiled:
+        return page.tiledepth, page.tilelength, page.tilewidth, together
+    return 1, page.rowsperstrip, page.imagewidth, together
+
+
+def _inflates_beyond(most: int, stream: BinaryIO, *, offset: int, count: int) -> bool:
+    """Look before tifffile does: without imagecodecs it unpacks whatever there is, up to a thousand times the file."""
+    stream.seek(offset)
+    return len(zlib.decompressobj().decompress(stream.read(count), most + 1)) > most
+
+
+def _require_decoder(page: TiffPage, path: str) -> None:
+    if page.compression not in set(COMPRESSION):
+        raise _damaged("unknown compression", path)
+    if page.compression in _PLAIN and page.predictor in {1, 2} and page.bitspersample in {1, 8, 16, 32, 64}:
+        return
+    try:
+        import_module("imagecodecs")
+    except ImportError as error:
+        stored = f"stored as {COMPRESSION(page.compression).name} of {page.bitspersample} bits"
+        message = f"{stored}, which needs one more package: {quote(path)}"
+        raise InputError("E_FORMAT", message, hint="pip install imagecodecs") from error
+
+
+# Any: of whatever type the samples are.
+def _planes(page: TiffPage) -> NDArray[Any]:
+    """Give `(C, H, W)`."""
+    samples = page.asarray(maxworkers=1).reshape(page.shape)
+    return samples[np.newaxis] if page.axes == "YX" else np.moveaxis(samples, page.axes.index("S"), 0)
