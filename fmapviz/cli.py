@@ -37,7 +37,9 @@ _Text = str | None
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Such as alexnet; `fmapviz models` lists them.", autocompletion=grammar.complete_models
+        metavar="MODEL",
+        help="Such as alexnet or shapesnet, `fmapviz models` lists them; timm:NAME; my_net.py:build.",
+        autocompletion=grammar.complete_models,
     ),
 ]
 Layers = Annotated[
@@ -50,7 +52,8 @@ Exclude = Annotated[
 ]
 Types = Annotated[
     _Names,
-    typer.Option("--types", metavar="NAME,...", help="Classes of layers, with their subclasses.", show_default="Conv2d",
+    typer.Option("--types", metavar="NAME,...", help="Classes of layers, with their subclasses: Linear, ReLU, Block.",
+                 show_default="Conv2d",
                  rich_help_panel=_CHOOSE),
 ]  # fmt: skip
 Size = Annotated[
@@ -63,12 +66,12 @@ Fit = Annotated[
 ]  # fmt: skip
 Mean = Annotated[
     _Text,
-    typer.Option("--mean", metavar="R,G,B", help="Subtracted, on a 0..1 scale.", show_default="as trained",
+    typer.Option("--mean", metavar="N|R,G,B", help="Subtracted, on a 0..1 scale.", show_default="as trained",
                  rich_help_panel=_INPUT),
 ]  # fmt: skip
 Std = Annotated[
     _Text,
-    typer.Option("--std", metavar="R,G,B", help="Divided by, on a 0..1 scale.", show_default="as trained",
+    typer.Option("--std", metavar="N|R,G,B", help="Divided by, on a 0..1 scale.", show_default="as trained",
                  rich_help_panel=_INPUT),
 ]  # fmt: skip
 Json = Annotated[
@@ -101,7 +104,7 @@ def run(
     ],
     weights: Annotated[
         str,
-        typer.Option(metavar="default|NAME|random[:SEED]|FILE|URL", help="The model's parameters: these, or an error.",
+        typer.Option(metavar="default|NAME|random[:SEED]|FILE[#ENTRY]|URL", help="The parameters: these, or an error.",
                      rich_help_panel=_CHOOSE, autocompletion=grammar.complete_weights),
     ] = "default",
     layers: Layers = None,
@@ -116,6 +119,11 @@ def run(
         _Names,
         typer.Option(metavar="NAME,...", help=f"Where to. {grammar.members_help(WRITERS)}", show_default="tensorboard",
                      rich_help_panel=_CHOOSE, autocompletion=grammar.complete_formats),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many of the predicted classes to tell per image.",
+                     show_default="3; 0 with --layers or --exclude", rich_help_panel=_CHOOSE),
     ] = None,
     norm: Annotated[
         str,
@@ -206,6 +214,7 @@ def run(
             out=out,
             name=name,
             device=device,
+            top=top,
             batch_size=batch_size,
             workers=workers,
             strict=strict,

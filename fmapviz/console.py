@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from fmapviz.errors import FmapvizError, OutputError, printable
+from fmapviz.errors import FmapvizError, OutputError, UserCodeError, printable
 from fmapviz.values import Notice, Outcome, Started
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Console:
         self._begun = self._logged = time.monotonic()
         self._bar: Progress | None = None
         self._formats: tuple[str, ...] = ()
+        self._reported: set[str | None] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -109,19 +110,31 @@ class Console:
 
     def _image(self, event: Outcome) -> None:
         self._seen[event.status] += 1
-        fields = asdict(event)
+        fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
         del fields["failure"]
         if event.failure:
             fields |= {"code": event.failure.code, "message": event.failure.message}
+            self._report(event.failure.report)
             self._say_error(f"error: {printable(event.failure.message)} [{event.failure.code}]")
             if event.failure.hint:
                 self._say_error(f"hint: {printable(event.failure.hint)}")
         self._object("image", **fields)
         for message in event.notices:
             self.notice(f"{event.path}: {message}")
+        seen = ", ".join(map(str, event.predictions))
         if self._verbosity > 0 and event.status != "failed":
-            self._say_error(printable(f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"))
+            told = f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"
+            self._say_error(printable(f"{told}{seen and ': '}{seen}"))
+        elif self._verbosity == 0 and seen:
+            self._say_error(printable(f"{event.path}: {seen}"))
         self._progress()
+
+    def _report(self, report: str | None) -> None:
+        """Show where the user's own code failed, once: it does so alike for every image."""
+        where = report and report.rpartition("\n")[0]  # the last line may name what only this image is like
+        if report and where not in self._reported:
+            self._reported.add(where)
+            self._say_error(report)
 
     def _progress(self) -> None:
         accounted = sum(self._seen.values())
@@ -196,7 +209,9 @@ def say_error(text: str) -> None:
 
 
 def show_error(error: FmapvizError) -> None:
-    """Print a failure and, where it helps, what to do next."""
+    """Print a failure and, where it helps, what to do next; of code of the user's own also where it failed."""
+    if isinstance(error, UserCodeError):
+        say_error(error.report)
     say_error(f"error: {printable(str(error))}")
     if error.hint:
         say_error(f"hint: {printable(error.hint)}")

@@ -13,6 +13,7 @@ import torch
 from fmapviz.errors import FmapvizError, quote
 from fmapviz.foresight import Foresight, Watch, state_of
 from fmapviz.hooks import observe
+from fmapviz.predictions import predict
 from fmapviz.shapes import NotAMapError, as_maps
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
 from fmapviz.values import Drawing, Drawn, Statistics
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.options import Style
-    from fmapviz.values import FeatureMap, Layer, Model
+    from fmapviz.values import FeatureMap, Layer, Model, Prediction
 
     View = Callable[[Tensor, Ranges, Style], Tensor]
 
@@ -54,6 +55,7 @@ def attach(
     views: Mapping[str, View],
     style: Style,
     *,
+    top: int = 0,
     foresight: Foresight | None = None,
     check: Callable[[], object] = bool,
 ) -> Iterator[Drawer]:
@@ -64,11 +66,12 @@ def attach(
         layers: Which ones to draw.
         views: From a view's name to its `draw` function.
         style: How the pictures look.
+        top: How many classes to predict per image; that takes the whole forward pass.
         foresight: How many outputs these layers give: the forward pass ends with the last. What it does not know is learnt
             from the first pass that is certain to be like all others. None: every pass goes to its end.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
     """
-    drawer = Drawer(model, layers, views, style, foresight=foresight, check=check)
+    drawer = Drawer(model, layers, views, style, top=top, foresight=None if top else foresight, check=check)
     with observe(model.module, layers, drawer.receive) as drawer.calls:
         yield drawer
 
@@ -88,6 +91,7 @@ class Drawer:
         views: Mapping[str, View],
         style: Style,
         *,
+        top: int,
         foresight: Foresight | None,
         check: Callable[[], object],
     ) -> None:
@@ -97,9 +101,10 @@ class Drawer:
         self._layers = layers
         self._views = views
         self._style = style
+        self._top = top
         self._foresight = foresight
         self._check = check
-        self._sheet = _Sheet(0, Watch())
+        self._sheet = _Sheet(torch.Size([0]), Watch())
 
     def draw(self, batch: Tensor) -> list[Drawn]:
         """Run the model once and draw each layer's output inside its hook.
@@ -119,13 +124,14 @@ class Drawer:
         enough = self._foresight.outputs(shape) if self._foresight else None
         learns = self._foresight is not None and enough is None
         kept = state_of(self._model.module) if learns else None
-        sheet = self._sheet = _Sheet(len(batch), Watch(), enough)
+        sheet = self._sheet = _Sheet(shape, Watch(), enough)
+        output: object = None
         try:
             with torch.no_grad(), _undisturbed(batch.device):
                 before = torch.get_rng_state()
                 try:
                     with sheet.watch if learns else nullcontext():
-                        self._model.forward(self._model.module, batch)
+                        output = self._model.forward(self._model.module, batch)
                 finally:  # also of a pass that ended early
                     self.random = not torch.equal(before, torch.get_rng_state())
         except Exception as error:
@@ -141,7 +147,12 @@ class Drawer:
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in sheet.seen}
-        return [Drawn(drawings, missed, {**sheet.undrawn, **silent}) for drawings in sheet.finish()]
+        undrawn = {**sheet.undrawn, **silent}
+        predictions = self._predict(output, len(batch))
+        return [Drawn(own, missed, undrawn, seen) for own, seen in zip(sheet.finish(), predictions, strict=True)]
+
+    def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
+        return predict(output, self._model.classes, top=self._top, images=images) if self._top else [()] * images
 
     def receive(self, feature_map: FeatureMap) -> None:
         """Draw one layer's output: what the hooks call."""
@@ -163,7 +174,10 @@ class Drawer:
         sheet.seen.add(feature_map.layer.name)
         sheet.last = feature_map.name
         try:
-            for suffix, maps in as_maps(feature_map.values, feature_map.layer.module).items():
+            # What a layer sees in other portions than images, such as windows, does not have the picture's proportions.
+            picture = sheet.picture if feature_map.shape[:1] == (sheet.images,) else None
+            outputs = as_maps(feature_map.values, feature_map.layer.module, picture=picture, name=feature_map.name)
+            for suffix, maps in outputs.items():
                 sheet.sketches.append(self._draw(feature_map, suffix, maps))
         except NotAMapError as reason:
             sheet.undrawn[feature_map.name] = str(reason)
@@ -177,7 +191,8 @@ class Drawer:
             if images > 1:
                 raise MixedBatchError
             maps = maps[:1]
-        maps = as_floats(maps)
+        vector = maps.ndim == 2
+        maps = as_floats(maps[:, :, None, None] if vector else maps)
         ranges = whole = measure(maps)
         chosen = choose_channels(ranges, self._style)
         if chosen is not None:
@@ -189,13 +204,16 @@ class Drawer:
             type=feature_map.layer.type,
             call=feature_map.call,
             index=feature_map.index,
-            shape=feature_map.shape[1:],
-            pixels={view: _on_the_way(draw(maps, ranges, self._style)) for view, draw in self._views.items()},
+            shape=(whole.low.shape[1],) if vector else feature_map.shape[1:],
+            pixels=self._pixels(maps.flatten(1) if vector else maps, ranges),
             ranges=whole,
             single=maps.shape[-1] * maps.shape[-2] == 1,
             chosen=chosen,
             samples=samples if images == 1 else 1,
         )
+
+    def _pixels(self, maps: Tensor, ranges: Ranges) -> dict[str, Tensor]:
+        return {view: _on_the_way(draw(maps, ranges, self._style)) for view, draw in self._views.items()}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -244,8 +262,9 @@ class _Sketch:
 class _Sheet:
     """Collects what is drawn during one forward pass."""
 
-    def __init__(self, images: int, watch: Watch, enough: int | None = None) -> None:
-        self.images = images
+    def __init__(self, shape: torch.Size, watch: Watch, enough: int | None = None) -> None:
+        self.images = shape[0]
+        self.picture = (shape[-2], shape[-1]) if len(shape) > 2 else None
         self.watch = watch
         self.enough = enough
         self.sketches: list[_Sketch] = []

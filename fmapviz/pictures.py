@@ -31,6 +31,8 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
         The input as the network saw it, then one picture per drawing in the order of execution.
     """
     common = {"Model": info.label, "Weights": info.weights, "Image": file.unit, "Software": f"fmapviz {__version__}"}
+    if drawn.predictions:
+        common = {"Predicted": ", ".join(map(str, drawn.predictions)), **common}
     shape = f"{seen.shape[0]} x {seen.shape[1]} pixels"
     yield _picture("input", "input", seen, {"Shows": "the input as the network saw it", "Shape": shape, **common})
     digits = max(2, len(str(max((drawing.index for drawing in drawn.drawings), default=0))))
@@ -74,7 +76,7 @@ def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
         "Shape": " x ".join(map(str, drawing.shape)),
         "Range": _range(statistics.minimum, statistics.maximum),
         "Mean": _number(statistics.mean),
-        "Scaling": _scaling(style),
+        "Scaling": _axis(style) if len(drawing.shape) == 1 else _scaling(style),
     }
     if drawing.channels is not None:
         facts["Channels"] = _shorten([str(channel) for channel in drawing.channels])
@@ -94,6 +96,13 @@ def _scaling(style: Style) -> str:
     if style.norm == "layer":
         return "the layer's minimum is black, its maximum white"
     return "each channel's minimum is black, its maximum white"
+
+
+def _axis(style: Style) -> str:
+    if style.limits:
+        low, high = style.limits
+        return f"bars from zero, each row from {low:g} to {high:g}"
+    return "bars from zero, each row from the smallest value, or zero, to the largest, or zero"
 
 
 def _range(low: float | None, high: float | None) -> str:

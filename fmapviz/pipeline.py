@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,14 +17,15 @@ import torch
 from torch import nn
 
 from fmapviz import __version__, registry
-from fmapviz.checkpoints import digest_of_state
+from fmapviz.digests import digest_of_network
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
 from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
-from fmapviz.preparation import standard
+from fmapviz.own_networks import describe_network
+from fmapviz.predictions import TOP
 from fmapviz.registry import VIEWS, WRITERS
 from fmapviz.runs import check_output, note_failure, open_run
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
@@ -56,6 +55,7 @@ def visualize(
     style: Style = _PLAIN,
     options: InputOptions = _AS_TRAINED,
     device: str = "auto",
+    top: int | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
     strict: bool = False,
@@ -78,6 +78,8 @@ def visualize(
         style: How the grids look.
         options: What is wanted otherwise than the weights' own preparation has it.
         device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`; `auto` leaves a given module where it is.
+        top: How many of the classes that the model predicts are told per image; 0: none, and a forward pass ends with the
+            last chosen layer. None: 3 if the classes have names, but 0 with `layers` or `exclude`.
         batch_size: Images per forward pass; None: 16 on a GPU; on the CPU 4 if the network's layers are small and each image
             comes out of such a batch as it does alone, bit for bit, 1 otherwise.
         workers: Images in work at once, each in a thread of its own; None: one per core, at most 8. On the CPU a model given
@@ -106,6 +108,7 @@ def visualize(
     layers, exclude, types, views, to = map(several, (layers, exclude, types, views, to))
     _check_members(VIEWS, views)
     _check_members(WRITERS, to)
+    _check_number("top", top, least=0)
     _check_number("batch size", batch_size)
     _check_number("workers", workers)
     check_output(out)
@@ -127,12 +130,13 @@ def visualize(
         views=tuple(dict.fromkeys(views)),
         formats=tuple(sorted(set(to))),
         style=style,
+        top=_how_many(top, loaded, narrowed=bool(layers or exclude)),
         versions=_versions(),
     )
     directory = open_run(out, info, name=name)
     tell = on_event or _ignore
     tell(Started(directory, info))
-    for message in (*_remarks(existing, types, kinds), *loaded.notices):
+    for message in (*_remarks(existing, types, kinds), *loaded.notices, *_unnamed(loaded, top)):
         tell(Notice(message))
     job = Job(
         model=loaded,
@@ -199,9 +203,9 @@ def _check_members(package: str, members: Sequence[str]) -> None:
         raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
 
 
-def _check_number(option: str, number: int | None) -> None:
-    if number is not None and number < 1:
-        raise RequestError(f"{option} must be at least 1: '{number}'")
+def _check_number(option: str, number: int | None, *, least: int = 1) -> None:
+    if number is not None and number < least:
+        raise RequestError(f"{option} must be at least {least}: '{number}'")
 
 
 def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
@@ -210,6 +214,18 @@ def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
         yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
     if parts := scripted_parts(layers):
         yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
+
+
+def _how_many(top: int | None, model: Model, *, narrowed: bool) -> int:
+    """Say how many classes to predict; where only some layers are wanted, nobody should wait for the others unasked."""
+    if not model.classes:
+        return 0
+    return (0 if narrowed else TOP) if top is None else min(top, len(model.classes))
+
+
+def _unnamed(model: Model, top: int | None) -> Iterator[str]:
+    if top and not model.classes:
+        yield f"no predictions: nobody knows what the outputs of {model.label} mean"
 
 
 def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
@@ -221,7 +237,7 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
 
 
 def _foresee(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Foresight | None:
-    """Say when a forward pass may end: nothing here needs the model's own output, what a classifier says of the image."""
+    """Say when a forward pass may end; one whose output is wanted goes to its end all the same."""
     if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
         return Foresight(len(layers))
     return Foresight() if narrowed else None
@@ -242,20 +258,13 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
     if isinstance(model, Model):
         return replace(model, module=unwrap(model.module))
     module = unwrap(model)
-    return Model(
+    return describe_network(
+        module,
         name=type(module).__name__.lower(),
-        module=module,
         weights="weights as given",
-        sha256=_digest(module),
-        preparation=standard(options),
-        forward=nn.Module.__call__,
+        sha256=digest_of_network(module),
+        options=options,
     )
-
-
-def _digest(module: nn.Module) -> str:
-    """Tell networks apart by their weights and by what they are made of: a stride or an activation is no weight."""
-    structure = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # a function's address is another one every time
-    return hashlib.sha256(f"{digest_of_state(module.state_dict())} {structure}".encode()).hexdigest()
 
 
 def _device(name: str, given: nn.Module | None) -> torch.device:

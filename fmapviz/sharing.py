@@ -106,6 +106,8 @@ def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -
 def _is_same(one: Drawn, other: Drawn) -> bool:
     if (len(one.drawings), one.not_executed, one.undrawn) != (len(other.drawings), other.not_executed, other.undrawn):
         return False
+    if one.predictions != other.predictions:
+        return False
     return all(
         (mine.layer, mine.view, mine.shape, mine.statistics, mine.channels, mine.samples)
         == (theirs.layer, theirs.view, theirs.shape, theirs.statistics, theirs.channels, theirs.samples)

@@ -24,6 +24,7 @@ from fmapviz.replicas import replicate
 from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
 from fmapviz.sharing import Sharing
+from fmapviz.tracebacks import report_of
 from fmapviz.units import commit, find_done, find_own, stage
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome
 
@@ -160,10 +161,11 @@ class _Steps:
             return None
         torch.set_num_threads(self._cores_to_read)
         try:
-            image = read_image(item)
+            image = read_image(item, channels=self._job.model.preparation.channels)
             return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels))
         except InputError as error:
-            tell(Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error), error.hint)))
+            report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
+            tell(Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error), error.hint, report)))
             return None
 
     def draw(self, batch: list[_Prepared], tell: Tell) -> tuple[list[_Sketched], list[_Prepared]]:
@@ -218,11 +220,21 @@ class _Steps:
                 "layers": layer_records(drawn),
                 "not_executed": list(drawn.not_executed),
                 "undrawn": dict(drawn.undrawn),
+                **({"predictions": [each.record for each in drawn.predictions]} if job.info.top else {}),
             }
             unit = commit(staging, job.directory, prepared.file, record, force=job.force)
         self._release(prepared.file)
-        seconds = time.monotonic() - sketched.begun
-        tell(Outcome(prepared.file.path, "done", unit=unit, notices=prepared.notices, pictures=pictures, seconds=seconds))
+        tell(
+            Outcome(
+                prepared.file.path,
+                "done",
+                unit=unit,
+                notices=prepared.notices,
+                pictures=pictures,
+                seconds=time.monotonic() - sketched.begun,
+                predictions=drawn.predictions,
+            )
+        )
 
     def _may_share(self, batch: list[_Prepared], drawer: Drawer) -> bool:
         """Tell whether to draw a batch as one; the first thread that asks finds out if images may share a forward pass."""
@@ -243,11 +255,11 @@ class _Steps:
     def _attach(self, module: nn.Module) -> Drawer:
         """Hang hooks into the network, or into a copy of it, until the run ends."""
         job = self._job
-        copied = dict(module.named_modules(remove_duplicate=False))
+        copied = dict(module.named_modules())
         layers = [replace(layer, module=copied[layer.name]) for layer in job.layers]
         model = replace(job.model, module=module)
         return self._hooks.enter_context(
-            attach(model, layers, job.views, job.info.style, foresight=job.foresight, check=self._check)
+            attach(model, layers, job.views, job.info.style, top=job.info.top, foresight=job.foresight, check=self._check)
         )
 
     def _check(self) -> None:
@@ -263,7 +275,8 @@ class _Steps:
         if len(batch) == 1:
             path = batch[0].file.path
             code, reason = ("E_MEMORY", "out of memory") if memory else ("E_MODEL", str(error))
-            tell(Outcome(path, "failed", failure=Failure(path, code, f"{reason}: {quote(path)}")))
+            report = report_of(error.__cause__) if self._job.model.own and error.__cause__ else None
+            tell(Outcome(path, "failed", failure=Failure(path, code, f"{reason}: {quote(path)}", report=report)))
             return []
         half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
         if memory and self.limits.batch_size > half:

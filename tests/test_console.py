@@ -11,7 +11,7 @@ from fmapviz import console as module
 from fmapviz.console import Console, say_json
 from fmapviz.errors import printable
 from fmapviz.options import Style
-from fmapviz.values import Failure, Notice, Outcome, RunInfo, RunSummary, Started
+from fmapviz.values import Failure, Notice, Outcome, Prediction, RunInfo, RunSummary, Started
 
 INFO = RunInfo(
     "alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png", "tensorboard"), Style()
@@ -66,6 +66,41 @@ def test_verbose_has_a_line_per_image(capsys):
     assert "done /a/x.png (6 pictures, 0.25 s)" in capsys.readouterr().err.splitlines()
 
 
+def seen_by(console):
+    """Tell of one image in which something was seen, and of one in which the user's own code failed twice."""
+    seen = (Prediction(3, "star\x1b", 0.987), Prediction(0, "sky", 0.01, "of the pixels"))
+    report = 'Traceback (most recent call last):\n  File "net.py", line 3, in forward\nValueError: {}'
+    with console:
+        console.tell(Outcome("/a/x.png", "done", unit=Path("runs/net/x.png"), pictures=6, seconds=0.25, predictions=seen))
+        for number in (1, 2):
+            failure = Failure("/a/y.png", "E_MODEL", f"the model failed: {number}", report=report.format(number))
+            console.tell(Outcome("/a/y.png", "failed", failure=failure))
+
+
+def test_what_is_seen_is_told_once_per_image(capsys):
+    seen_by(Console())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == r"/a/x.png: star\x1b 98.7 %, sky 1.0 % of the pixels"
+    seen_by(Console(verbosity=1))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == r"done /a/x.png (6 pictures, 0.25 s): star\x1b 98.7 %, sky 1.0 % of the pixels"
+    seen_by(Console(verbosity=-1))
+    assert "star" not in capsys.readouterr().err
+    seen_by(Console(json=True))
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["predictions"] == [
+        {"index": 3, "class": "star\x1b", "score": 0.987},
+        {"index": 0, "class": "sky", "score": 0.01},
+    ]
+
+
+def test_where_the_users_code_failed_is_shown_once(capsys):
+    seen_by(Console())
+    err = capsys.readouterr().err
+    assert err.count("Traceback") == 1
+    assert err.count('File "net.py", line 3') == 1
+    assert err.count("[E_MODEL]") == 2
+
+
 def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):
     story(Console(json=True))
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -73,7 +108,7 @@ def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):
     assert events[0]["weights"] == "random weights, seed 0"
     assert events[2] == {
         "event": "image", "path": "/a/x.png", "status": "done", "unit": "runs/alexnet/x.png",
-        "notices": ["first of 3 frames"], "pictures": 6, "seconds": 0.25,
+        "notices": ["first of 3 frames"], "pictures": 6, "seconds": 0.25, "predictions": [],
     }  # fmt: skip
     assert (events[3]["code"], events[3]["path"]) == ("E_FORMAT", "/a/\x1b.png")
     assert (events[4]["exit_code"], events[4]["tensorboard"]) == (3, "tensorboard --logdir 'my runs'")

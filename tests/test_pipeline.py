@@ -147,6 +147,7 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
     settings = document["settings"]
     assert len(settings.pop("sha256")) == 64
     assert settings == {
+        "top": 0,
         "model": "net",
         "weights": "weights as given",
         "preparation": "size kept, mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)",
@@ -286,6 +287,7 @@ def test_what_failed_is_noted(finished):
     assert noted.pop("time") > 1.7e9
     assert noted == {
         "path": str(pictures / "bad.png"),
+        "report": None,
         "code": "E_FORMAT",
         "message": f"not an image, or of an unknown format: '{pictures}/bad.png'",
         "hint": None,
