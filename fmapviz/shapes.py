@@ -1,16 +1,16 @@
-"""Read a layer's output as feature maps `(N, C, H, W)`, or say why it is none."""
+"""Read a layer's output as feature maps `(N, C, H, W)` or a vector `(N, K)`, or say why it is neither."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from math import isqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -43,13 +43,18 @@ class NotAMapError(ValueError):
     """The output has no rows and columns to draw; the message is the reason."""
 
 
-def as_maps(values: Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """Bring a layer's output into the form `(N, C, H, W)`.
+def as_maps(
+    values: Tensor, module: nn.Module, *, picture: tuple[int, int] | None = None, name: str = ""
+) -> dict[str, Tensor]:
+    """Bring a layer's output into the form `(N, C, H, W)`, or `(N, K)` where it has no rows and columns.
 
     Args:
         values: What the module returned: `(N, C, H, W)`; channels-last `(N, H, W, C)`; a clip `(N, C, T, H, W)`; tokens
-            `(N, L, D)` whose L, less up to five prefix tokens, is a square.
+            `(N, L, D)` whose L, less up to five prefix tokens, are patches in the proportions of the picture, or a square; a
+            vector `(N, K)`, or `(N, K, 1, 1)` of anything but a convolution.
         module: Who returned it; its class tells channels-last from channels-first.
+        picture: Height and width of what the network was given, pixels; None if the values are not one for each picture.
+        name: Of the feature map: some names say that its values are no map of the picture.
 
     Returns:
         Views of `values`, one per frame, keyed by what to add to the layer's name: `""`, or `.t00`, `.t01`, ... for a clip.
@@ -72,14 +77,22 @@ def as_maps(values: Tensor, module: nn.Module) -> dict[str, Tensor]:
         values = values.dequantize()
     if values.numel() == 0:
         raise NotAMapError(f"empty: {_written(values)}, no region to look at")
+    if _is_attention(values, module, name):
+        raise NotAMapError(f"attention {_written(values)}, how tokens look at each other, no map of the picture")
+    if values.ndim == 2:
+        return {"": values}
+    if values.ndim == 4 and values.shape[2:] == (1, 1) and not isinstance(module, nn.modules.conv._ConvNd):
+        return {"": values.flatten(1)}
     if values.ndim == 5:
         frames = _channels_first(values, module).unbind(2)
         return {f".t{time:0{len(str(len(frames) - 1))}d}": frame for time, frame in enumerate(frames)}
     if values.ndim == 4:
+        if is_channels_last(values.shape, module) and picture and not _is_alike(values.shape[1:3], picture):
+            raise NotAMapError(f"{_written(values)}: tokens by windows or heads, no rows and columns of the picture")
         return {"": _channels_first(values, module)}
     if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
-        return {"": _tokens(values)}
-    kind = "a vector" if values.ndim <= 2 else f"{values.ndim} dimensions"
+        return {"": _tokens(values, picture)}
+    kind = "no batch of anything" if values.ndim <= 1 else f"{values.ndim} dimensions"
     raise NotAMapError(f"{kind} {_written(values)}, no rows and columns")
 
 
@@ -131,13 +144,30 @@ def _own_forward(module: nn.Module, base: type[nn.Module]) -> bool:
     return type(module).forward is base.forward
 
 
-def _tokens(values: Tensor) -> Tensor:
+def _is_attention(values: Tensor, module: nn.Module, name: str) -> bool:
+    """Recognise weights `(N, heads, L, L)` or `(N, L, L)`: of a softmax or a dropout in it, or a part of what it returns."""
+    if values.ndim not in {3, 4} or values.shape[-1] != values.shape[-2]:
+        return False
+    if isinstance(module, nn.MultiheadAttention):
+        return name.endswith("[1]")
+    says_so = "attn" in name.lower() or "attention" in name.lower() or "attention" in type(module).__name__.lower()
+    return says_so and (name.endswith("]") or isinstance(module, nn.Softmax | nn.Dropout | nn.Identity))
+
+
+def _is_alike(sides: Sequence[int], picture: tuple[int, int]) -> bool:
+    """Tell whether rows and columns have nearly the proportions of the picture; windows are padded."""
+    return 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
+
+
+def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:
     length = values.shape[1]
-    for prefix in range(6):
-        side = isqrt(length - prefix) if length > prefix else 0
-        if side > 1 and side * side == length - prefix:
-            return values[:, prefix:].reshape(-1, side, side, values.shape[2]).permute(0, 3, 1, 2)
-    raise NotAMapError(f"{length} tokens {_written(values)} are no square of patches")
+    for height, width in filter(None, (picture, (1, 1))):
+        for prefix in range(min(6, length)):
+            step = sqrt(height * width / (length - prefix))
+            grid = round(height / step), round(width / step)
+            if prod(grid) == length - prefix > 1:
+                return values[:, prefix:].reshape(-1, *grid, values.shape[2]).permute(0, 3, 1, 2)
+    raise NotAMapError(f"{length} tokens {_written(values)} are no rows and columns of patches")
 
 
 def _written(values: Tensor) -> str:

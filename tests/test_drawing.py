@@ -108,7 +108,7 @@ def test_a_clip_is_drawn_frame_by_frame():
 
 def test_layers_that_did_not_run_and_outputs_that_are_no_maps_are_accounted_for():
     outputs = {
-        "vector": lambda x: x.mean((2, 3)),
+        "sum": lambda x: x.sum(),
         "complex": lambda x: x * 1j,
         "empty": lambda x: x[:0],
         "none": lambda _x: None,
@@ -122,7 +122,7 @@ def test_layers_that_did_not_run_and_outputs_that_are_no_maps_are_accounted_for(
     assert names(drawn) == ["end.first", "end.middle", "end.last"]
     assert drawn.not_executed == ("end.never",)
     assert drawn.undrawn == {
-        "vector.part": "a vector (1, 3), no rows and columns",
+        "sum.part": "no batch of anything (), no rows and columns",
         "complex.part": "complex values (1, 3, 16, 16)",
         "empty.part": "empty: (0, 3, 16, 16), no region to look at",
         "none.part": "returned no tensor",
@@ -178,9 +178,15 @@ def test_one_sample_for_several_images_cannot_be_shared_out():
         draw_all(Passes(Returns(lambda x: x.mean(0, keepdim=True))), images(2), types=["Returns"])
 
 
-def test_vectors_of_regions_do_not_matter():
-    drawn = draw_all(Passes(Returns(lambda _x: torch.zeros(100, 4))), images(2), types=["Returns", "Conv2d"])
-    assert [names(each) for each in drawn] == [["conv"], ["conv"]]
+def test_of_vectors_of_regions_the_first_is_drawn_and_a_batch_of_images_is_refused():
+    module = Passes(Returns(lambda x: x.flatten(2).mean(1).T[:100, :1].expand(-1, 4)))
+    (drawn,) = draw_all(module, images(1), types=["Returns", "Conv2d"])
+    assert [(drawing.layer, drawing.shape, drawing.samples) for drawing in drawn.drawings] == [
+        ("part", (4,), 100),
+        ("conv", (4, 14, 14), 1),
+    ]
+    with pytest.raises(MixedBatchError):
+        draw_all(module, images(2), types=["Returns", "Conv2d"])
 
 
 # --- failures
@@ -377,9 +383,12 @@ def test_values_that_float32_cannot_hold_are_counted_as_infinite():
 
 
 def test_maps_of_a_single_pixel_have_no_constant_channels():
-    (drawing,) = draw_values(torch.randn(1, 9, 1, 1))
-    assert drawing.statistics.constant == ()
-    assert not drawing.pixels.any()
+    (drawn,) = draw_all(nn.Sequential(nn.Conv2d(3, 9, 16), nn.ReLU()), images(1), types=["Conv2d", "ReLU"])
+    conv, relu = drawn.drawings
+    assert conv.statistics.constant == relu.statistics.constant == ()
+    assert not conv.pixels.any()  # what `make_grid` makes of single pixels: each its own minimum
+    assert (conv.shape, relu.shape) == ((9, 1, 1), (9,))
+    assert relu.pixels.any()  # bars
 
 
 # --- memory

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def test_where_there_is_no_tensor_none_is_found(output):
 
 
 @pytest.mark.parametrize("module", [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Sequential()])
-@pytest.mark.parametrize("size", [(8, 5, 5), (8, 5, 7), (7, 7, 7), (8, 1, 1), (1, 4, 4), (8, 1, 9)])
+@pytest.mark.parametrize("size", [(8, 5, 5), (8, 5, 7), (7, 7, 7), (1, 4, 4), (8, 1, 9)])
 def test_channels_first_maps_are_given_back_as_they_are(module, size):
     values = torch.randn(2, *size)
     assert as_maps(values, module)[""] is values
@@ -214,7 +215,45 @@ def test_a_vision_transformers_tokens_are_where_its_patches_were():
 @pytest.mark.parametrize("length", [1, 2, 3, 15, 60])
 def test_tokens_that_are_no_square_are_refused_with_their_number(length):
     message = reason(torch.zeros(2, length, 8), nn.Linear(4, 8))
-    assert message == f"{length} tokens (2, {length}, 8) are no square of patches"
+    assert message == f"{length} tokens (2, {length}, 8) are no rows and columns of patches"
+
+
+@pytest.mark.parametrize("prefix", range(6))
+@pytest.mark.parametrize("picture", [(224, 224), (240, 320), (224, 448), (512, 96)])
+def test_tokens_are_laid_out_in_the_proportions_of_the_picture(picture, prefix):
+    rows, columns = picture[0] // 16, picture[1] // 16
+    patches = torch.randn(2, rows, columns, 8)
+    tokens = torch.cat([torch.randn(2, prefix, 8), patches.flatten(1, 2)], 1)
+    maps = as_maps(tokens, nn.Linear(4, 8), picture=picture)[""]
+    assert torch.equal(maps, patches.permute(0, 3, 1, 2))
+
+
+def test_tokens_of_a_square_window_of_an_oblong_picture_are_laid_out_as_a_square():
+    assert as_maps(torch.zeros(8, 49, 6), nn.Linear(4, 6))[""].shape == (8, 6, 7, 7)
+
+
+def test_vit_b_16_is_read_as_a_reshape_by_hand_reads_it():
+    torch.manual_seed(0)
+    network = torchvision.models.vit_b_16()
+    kind = torchvision.models.vision_transformer.EncoderBlock
+    outputs = outputs_of(network, kind | nn.Linear, torch.randn(1, 3, 224, 224))
+    blocks = [(module, values) for module, values in outputs if values.ndim == 3]
+    assert len(blocks) == 12 * 3  # the block and the two layers of its perceptron
+    for module, values in blocks:
+        by_hand = values[:, 1:].reshape(1, 14, 14, -1).permute(0, 3, 1, 2)
+        assert torch.equal(as_maps(values, module, picture=(224, 224))[""], by_hand)
+
+
+def test_swin_t_is_read_as_a_permutation_by_hand_reads_it():
+    torch.manual_seed(0)
+    network = torchvision.models.swin_t()
+    outputs = outputs_of(network, SwinTransformerBlock | nn.LayerNorm, torch.randn(1, 3, 224, 224))
+    assert len(outputs) == 12 + 12 * 2 + 5
+    for module, values in outputs:
+        images, rows, columns, channels = values.shape
+        assert rows == columns < channels
+        by_hand = values.reshape(images, rows * columns, channels).transpose(1, 2).reshape(images, channels, rows, columns)
+        assert torch.equal(as_maps(values, module, picture=(224, 224))[""], by_hand)
 
 
 @pytest.mark.parametrize("module", [nn.Conv1d(3, 64, 3), nn.BatchNorm1d(64), nn.MaxPool1d(2), nn.Conv2d(3, 64, 3)])
@@ -260,10 +299,69 @@ def test_a_container_of_3d_convolutions_is_read_channels_first(size):
 # --- what cannot be drawn says why
 
 
-@pytest.mark.parametrize("size", [(2, 1000), (7,), ()])
-def test_a_vector_is_refused_as_one(size):
+@pytest.mark.parametrize("size", [(7,), ()])
+def test_what_has_no_batch_is_refused(size):
     shown = str(tuple(size)).replace(",)", ")")
-    assert reason(torch.zeros(size)) == f"a vector {shown}, no rows and columns"
+    assert reason(torch.zeros(size)) == f"no batch of anything {shown}, no rows and columns"
+
+
+@pytest.mark.parametrize("module", [nn.Softmax(-1), nn.Dropout(), nn.Identity()])
+@pytest.mark.parametrize("size", [(2, 3, 50, 50), (2, 50, 50)], ids=["heads", "mean"])
+def test_the_weights_of_an_attention_are_refused_as_such(module, size):
+    values = torch.zeros(size)
+    with pytest.raises(NotAMapError, match=re.escape(f"attention {size}, how tokens look at each other")):
+        as_maps(values, module, name="blocks.0.attn.drop")
+    if len(size) == 4:  # the name alone tells
+        assert as_maps(values, module, name="blocks.0.drop")[""] is values
+
+
+def test_what_an_attention_returns_is_drawn_and_its_weights_are_not():
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    tokens = torch.randn(1, 17, 8)
+    output = attention(tokens, tokens, tokens, need_weights=True)
+    (part, values), (other, weights) = tensors(output)
+    by_hand = values[:, 1:].reshape(1, 4, 4, 8).permute(0, 3, 1, 2)
+    assert torch.equal(as_maps(values, attention, picture=(32, 32), name=f"attention{part}")[""], by_hand)
+    with pytest.raises(NotAMapError, match="attention"):
+        as_maps(weights, attention, picture=(32, 32), name=f"attention{other}")
+
+
+def test_an_attention_over_a_picture_that_returns_maps_is_drawn():
+    values = torch.randn(1, 8, 56, 56)
+    assert as_maps(values, nn.Sequential(nn.Conv2d(8, 8, 1)), picture=(224, 224), name="layer1.attention")[""] is values
+
+
+def test_tokens_in_windows_are_refused_and_tokens_in_rows_are_not():
+    torch.manual_seed(0)
+    network = MaxVit((64, 64), 8, 4, [8, 8], [1, 1], 4, 0.0, num_classes=2)
+    seen = {True: 0, False: 0}
+    for module, values in outputs_of(network, nn.Module, torch.randn(1, 3, 64, 64)):
+        if not isinstance(values, torch.Tensor) or values.ndim != 4 or values.shape[2:] == (1, 1):
+            continue
+        windows = isinstance(module, nn.LayerNorm | nn.Linear) and values.shape[1] != values.shape[2]
+        seen[windows] += 1
+        if windows:
+            with pytest.raises(NotAMapError, match="windows"):
+                as_maps(values, module, picture=(64, 64))
+        elif isinstance(module, nn.Conv2d | torchvision.models.maxvit.MaxVitLayer):
+            assert as_maps(values, module, picture=(64, 64))[""] is values
+    assert min(seen.values()) > 10
+
+
+# --- vectors
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 9), nn.Flatten(), nn.BatchNorm1d(9), nn.Softmax(1)])
+def test_a_vector_is_given_back_as_it_is(module):
+    values = torch.randn(2, 9)
+    assert as_maps(values, module)[""] is values
+
+
+def test_a_map_of_one_pixel_is_a_vector_but_a_convolutions_is_a_map():
+    values = torch.randn(2, 9, 1, 1)
+    assert torch.equal(as_maps(values, nn.AdaptiveAvgPool2d(1))[""], values[:, :, 0, 0])
+    assert as_maps(values, nn.Conv2d(3, 9, 1))[""] is values
 
 
 def test_six_dimensions_are_refused_with_their_number():

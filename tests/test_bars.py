@@ -1,0 +1,85 @@
+"""Bars: their heights are the numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fmapviz.bars import HEIGHT, LENGTH, draw_bars
+from fmapviz.options import Style
+from fmapviz.tiling import measure
+
+BARE = Style(padding=0)
+ABOVE, BELOW, LINE = 255, 160, 64
+
+
+def draw(numbers, style=BARE):
+    values = torch.tensor([numbers], dtype=torch.float32)
+    return draw_bars(values, style, measure(values[:, :, None, None]))[0]
+
+
+def column(pixels, number, of):
+    """Give the middle line of pixels of one bar."""
+    thick = pixels.shape[1] // of
+    return pixels[:, number * thick + thick // 2].tolist()
+
+
+def test_bars_begin_at_zero_and_reach_as_far_as_their_numbers():
+    pixels = draw([3.0, -1.0, 1.5, 0.0])
+    assert pixels.shape == (HEIGHT, 4 * 12)
+    zero = HEIGHT * 3 // 4
+    assert column(pixels, 0, 4) == [ABOVE] * zero + [LINE] + [0] * 15
+    assert column(pixels, 1, 4) == [0] * zero + [BELOW] * 16
+    assert column(pixels, 2, 4) == [0] * 24 + [ABOVE] * 24 + [LINE] + [0] * 15
+    assert column(pixels, 3, 4) == [0] * zero + [LINE] + [0] * 15
+
+
+def test_numbers_of_one_sign_share_an_axis_with_zero():
+    assert column(draw([10.0, 9.0, 5.0]), 2, 3) == [0] * 32 + [ABOVE] * 31 + [ABOVE]
+    assert column(draw([-4.0, -1.0]), 1, 2) == [BELOW] * 16 + [0] * 48
+
+
+def test_a_fixed_axis_cuts_what_is_beyond():
+    pixels = draw([5.0, 0.5, -7.0], Style(padding=0, norm="fixed:-1,1"))
+    assert column(pixels, 0, 3)[:32] == [ABOVE] * 32
+    assert column(pixels, 1, 3)[:32] == [0] * 16 + [ABOVE] * 16
+    assert column(pixels, 2, 3)[32:] == [BELOW] * 32
+
+
+def test_bars_are_broken_into_rows_that_the_style_spaces_and_magnifies():
+    numbers = [float(number % 7) for number in range(2 * LENGTH + 3)]
+    pixels = draw(numbers)
+    assert pixels.shape == (3 * HEIGHT, 3 * LENGTH)
+    assert not pixels[2 * HEIGHT :, 9:].any()
+    one_row = draw(numbers, Style(columns=len(numbers), padding=0))
+    assert one_row.shape == (HEIGHT, len(numbers))
+    again = torch.cat([one_row[:, :LENGTH], one_row[:, LENGTH : 2 * LENGTH]])
+    assert torch.equal(pixels[: 2 * HEIGHT, ::3], again)
+    spaced = draw(numbers, Style(padding=5, scale=2))
+    assert spaced.shape == (3 * (2 * HEIGHT + 5) + 5, 6 * LENGTH + 10)
+    assert torch.equal(spaced[5 : 5 + 2 * HEIGHT : 2, 5:-5:2], pixels[:HEIGHT])
+    assert not spaced[:5].any()
+    assert not spaced[:, :5].any()
+
+
+@pytest.mark.parametrize(
+    "numbers", [[0.0], [0.0, 0.0], [float("nan")], [1e-38, 3e38], [float("inf"), -float("inf"), 1.0]], ids=str
+)
+def test_numbers_that_are_all_zero_tiny_huge_or_none_are_drawn(numbers):
+    pixels = draw(numbers)
+    assert pixels.dtype == torch.uint8
+    assert len(set(pixels.flatten().tolist())) >= 2
+
+
+def test_what_is_not_finite_is_a_checkerboard_and_leaves_its_neighbours_alone():
+    alone, beside = draw([2.0, 1.0]), draw([2.0, float("nan"), 1.0])
+    assert column(beside, 0, 3) == column(alone, 0, 2)
+    assert column(beside, 2, 3) == column(alone, 1, 2)
+    assert sorted(set(column(beside, 1, 3))) == [0, 255]
+
+
+def test_each_image_of_a_batch_is_drawn_as_alone():
+    values = torch.randn(3, 300) * torch.tensor([[1.0], [100.0], [0.01]])
+    together = draw_bars(values, Style(), measure(values[:, :, None, None]))
+    for image, pixels in zip(values, together, strict=True):
+        assert torch.equal(pixels, draw(image.tolist(), Style()))
