@@ -51,18 +51,23 @@ def fetch(url: str) -> Path:
     cached = Path(hub.get_dir()) / "checkpoints" / name
     if cached.exists():
         return cached
-    reason = _unreachable(url)
+    reason = unreachable(url)
     if reason is None:
         reason = _download(url, cached)
     if reason is None:
         return cached
-    raise WeightsError(
+    raise refusal(url, reason, f"put the file at {quote(cached)}")
+
+
+def refusal(url: str, reason: str, way_on: str) -> WeightsError:
+    """Say that weights cannot be downloaded, why, and what to do instead."""
+    return WeightsError(
         f"cannot download {quote(url)}: {printable(reason.strip())}",
-        hint=f"put the file at {quote(cached)}, or give --weights FILE, or --weights random",
+        hint=f"{way_on}, or give --weights FILE, or --weights random",
     )
 
 
-def _unreachable(url: str) -> str | None:
+def unreachable(url: str) -> str | None:
     """Try to open a URL, and give the reason if that fails or takes too long.
 
     In a thread, because looking a name up cannot be timed out otherwise.

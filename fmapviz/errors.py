@@ -32,6 +32,18 @@ class WeightsError(RequestError):
     """Weights that cannot be had, cannot be trusted or do not fit the model."""
 
 
+class UserCodeError(RequestError):
+    """Code of the user's own failed.
+
+    Attributes:
+        report: Its traceback, without our own frames.
+    """
+
+    def __init__(self, message: str, *, report: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.report = report
+
+
 class NothingToDoError(FmapvizError):
     """None of the inputs is an image that can be read."""
 

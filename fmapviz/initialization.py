@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 # What `torch.nn.init` and builders draw random numbers with.
 _FILLING = {"normal_", "uniform_"}
 _trunc_normal = nn.init.trunc_normal_
+
+
+def read_seed(weights: str) -> int | None:
+    """Read the seed of random weights; None if other weights are meant.
+
+    Example:
+        >>> read_seed("random"), read_seed("random:7"), read_seed("default")
+        (0, 7, None)
+    """
+    match = re.fullmatch(r"random(?::(\d{1,18}))?", weights)
+    return int(match[1] or 0) if match else None
 
 
 class NoInitialization(TorchFunctionMode):

@@ -84,7 +84,7 @@ def test_nothing_else_is_a_member(family, name):
         ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps'?"),
         ("fmapviz.writers", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
         ("fmapviz.writers", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.writers'))}"),
-        ("fmapviz.sources", "torchvison", "no such model source: 'torchvison'", "did you mean 'torchvision'?"),
+        ("fmapviz.sources", "torchvison", "no such model source: 'torchvison'", "did you mean 'torchvision', 'python'?"),
     ],
 )
 def test_an_unknown_member_is_an_error_with_the_nearest_ones(package, name, message, hint):

@@ -1,0 +1,375 @@
+"""Networks that the user's own code builds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from fmapviz.errors import RequestError, UserCodeError, WeightsError
+from fmapviz.listing import list_layers
+from fmapviz.models import load_model, outline_model
+from fmapviz.options import InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.values import Notice, Outcome
+
+CODE = """
+import torch
+from torch import nn
+
+from parts import block
+
+class Net(nn.Module):
+    def __init__(self, num_classes=5, width=4):
+        super().__init__()
+        self.body = nn.Sequential(block(3, width), block(width, 2 * width))
+        self.head = nn.Linear(2 * width, num_classes)
+
+    def forward(self, x):
+        return self.head(self.body(x).mean((2, 3)))
+
+    @classmethod
+    def wide(cls):
+        return cls(width=9)
+
+def build(num_classes=5, *, width=4):
+    print("a word from the builder")
+    return Net(num_classes, width)
+
+net = Net()
+"""
+PARTS = """
+from torch import nn
+
+def block(before, after):
+    return nn.Sequential(nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU(inplace=True))
+"""
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path, monkeypatch):
+    """A directory with `net.py`, which needs `parts.py` beside it, and a picture."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    write("net.py", CODE)
+    write("parts.py", PARTS)
+    Image.new("RGB", (40, 30), (200, 30, 30)).save("red.png")
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in {"net", "parts", "package", "own"} or name.startswith("net_"):
+            del sys.modules[name]
+
+
+def write(name, text):
+    Path(name).write_text(textwrap.dedent(text))
+
+
+def widths(model):
+    return [module.out_channels for module in model.module.modules() if isinstance(module, nn.Conv2d)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "outputs"),
+    [
+        ("net.py:build", [4, 8], 5),
+        ("./net.py:Net", [4, 8], 5),
+        ("net.py:build(num_classes=2, width=6)", [6, 12], 2),
+        ("net:Net(width=3)", [3, 6], 5),
+        ("net.py:Net.wide", [9, 18], 5),
+        ("net.py:net", [4, 8], 5),
+    ],
+)
+def test_a_function_a_class_and_a_network_are_taken(spec, expected, outputs):
+    model = load_model(spec)
+    assert widths(model) == expected
+    assert model.module.head.out_features == outputs
+    assert (model.name, model.weights, model.own) == (spec, "weights as built", True)
+    assert widths(outline_model(spec)) == expected
+
+
+def test_what_a_builder_prints_is_no_result(capsys):
+    load_model("net.py:build")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "a word from the builder" in captured.err
+
+
+def test_a_file_in_a_package_is_imported_as_part_of_it(code):
+    (code / "package" / "nets").mkdir(parents=True)
+    for name in ("package/__init__.py", "package/nets/__init__.py"):
+        write(name, "")
+    write("package/parts.py", PARTS)
+    write("package/nets/net.py", CODE.replace("from parts import", "from ..parts import"))
+    for spec in ("package/nets/net.py:build", "package.nets.net:build", str(code / "package/nets/net.py:Net")):
+        assert widths(load_model(spec)) == [4, 8]
+
+
+def test_a_file_named_like_a_known_module_does_not_take_its_place(code):
+    import json as known
+
+    write("json.py", CODE)
+    write("not-a-name.py", CODE)
+    for spec in ("json.py:Net", "not-a-name.py:Net"):
+        assert widths(load_model(spec)) == [4, 8]
+    assert sys.modules["json"] is known
+
+
+def test_a_file_that_has_changed_is_run_anew_and_makes_a_run_of_its_own(code):
+    first = load_model("net.py:Net")
+    assert load_model("net.py:Net").sha256 == first.sha256
+    write("net.py", CODE.replace("self.body(x).mean((2, 3))", "self.body(x).amax((2, 3))"))
+    second = load_model("net.py:Net")
+    assert second.sha256 != first.sha256  # the same layers and the same weights, but another forward pass
+    write("parts.py", PARTS + "\ndef factor():\n    return 2\n")  # what a forward pass might call
+    assert load_model("net.py:Net").sha256 != second.sha256
+
+
+def test_weights_are_repeatable_random_or_those_of_a_file(code):
+    numbers = load_model("net.py:net").module.state_dict()
+    torch.save({"state_dict": {f"module.{key}": value + 1 for key, value in numbers.items()}}, "net.pth")
+    state = {name: load_model("net.py:Net", weights=name).module.state_dict() for name in ("default", "random", "random:7")}
+    assert torch.equal(state["default"]["head.weight"], state["random"]["head.weight"])
+    assert not torch.equal(state["default"]["head.weight"], state["random:7"]["head.weight"])
+    assert load_model("net.py:Net", weights="random:7").weights == "random weights, seed 7"
+    before = torch.get_rng_state()
+    loaded = load_model("net.py:Net", weights="net.pth")
+    assert torch.equal(before, torch.get_rng_state())
+    assert loaded.weights == "net.pth"
+    assert any("module." in notice for notice in loaded.notices)
+    content = torch.load("net.pth", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, content[f"module.{key}"]) for key, value in loaded.module.state_dict().items())
+    with pytest.raises(WeightsError, match="do not fit"):
+        load_model("net.py:build(width=5)", weights="net.pth")
+    with pytest.raises(WeightsError, match="no such weights"):
+        load_model("net.py:build", weights="IMAGENET1K_V1")
+
+
+# --- what is wrong
+
+
+def test_an_exception_of_the_users_code_keeps_its_own_traceback_and_nothing_of_ours():
+    write("net.py", CODE + "\ndef inner():\n    raise KeyError('width')\n\ndef broken():\n    return inner()\n")
+    with pytest.raises(UserCodeError) as caught:
+        load_model("net.py:broken")
+    assert str(caught.value) == "'net.py:broken' failed: KeyError: 'width'"
+    lines = caught.value.report.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split(", in ")[1] for line in lines if line.startswith("  File ")] == ["broken", "inner"]
+    assert "fmapviz" not in caught.value.report
+    assert lines[-1] == "KeyError: 'width'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("def build(:\n", "SyntaxError: "),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("raise RuntimeError('\\x1b[31mred\\n')\n", "RuntimeError: \\x1b[31mred"),
+    ],
+)
+@pytest.mark.parametrize("spec", ["own.py:build", "own:build"])
+def test_a_file_that_cannot_be_run_is_the_users_failure(text, message, spec):
+    write("own.py", text)
+    with pytest.raises(UserCodeError) as caught:
+        load_model(spec)
+    assert message in repr(str(caught.value)) or message in str(caught.value)
+    assert "\x1b" not in caught.value.report
+    assert "own" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("net.py:bild", "no 'bild' in 'net.py'", "did you mean 'build'?"),
+        ("net.py:Net.narrow", "no 'Net.narrow' in 'net.py'", "Net"),
+        ("net.py:xyz", "no 'xyz' in 'net.py'", "there are: Net, build, net"),
+        ("net.py:torch", "no function, class or network: 'net.py:torch' is a module", None),
+        (
+            "net.py:build(depth=3)",
+            "cannot be called so: got an unexpected keyword argument 'depth'",
+            "build(num_classes=5, *, width=4)",
+        ),
+        ("net.py:net(width=3)", "a network already", None),
+        ("parts.py:block", "cannot be called so: missing a required argument: 'before'", "block(before, after)"),
+        ("net.py:nn.Identity", None, None),
+        ("no_such_module:build", "no such module: 'no_such_module'", "working directory"),
+        ("net.inner:build", "no such module: 'net.inner'", "working directory"),
+    ],
+)
+def test_what_the_user_asks_wrongly_is_an_error_of_one_line(spec, message, hint):
+    if message is None:
+        assert load_model(spec).module is not None
+        return
+    with pytest.raises(RequestError) as caught:
+        load_model(spec)
+    assert not isinstance(caught.value, UserCodeError)
+    assert message in str(caught.value)
+    assert hint is None or hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [("return 5", "int"), ("return Net(), None", "tuple"), ("return None", "NoneType"), ("return Net", "type")],
+)
+def test_a_builder_that_gives_no_network_is_an_error(body, given):
+    write("net.py", CODE + f"\ndef other():\n    {body}\n")
+    with pytest.raises(RequestError, match=f"gave a {given}, not an nn.Module"):
+        load_model("net.py:other")
+
+
+def test_a_network_of_two_inputs_is_refused_with_its_signature():
+    write(
+        "net.py",
+        CODE + "\nclass Two(Net):\n    def forward(self, image, mask, *, scale=1.0):\n        return image * mask\n",
+    )
+    with pytest.raises(RequestError) as caught:
+        load_model("net.py:Two")
+    assert "forward(image, mask, *, scale=1.0)" in str(caught.value)
+
+
+# --- the preparation
+
+
+PREPARED = """
+from torchvision import transforms
+
+preprocess = transforms.Compose([
+    transforms.Resize((20, 24)), transforms.ToTensor(), transforms.Normalize([0.1, 0.2, 0.3], [0.5, 0.5, 0.25])])
+classes = ["red", "green", "blue", "black", "white"]
+"""
+
+
+@pytest.mark.parametrize("place", ["module", "network", "method"])
+def test_the_users_own_preparation_is_taken(place):
+    setting = {
+        "module": "",
+        "network": "net.transforms = preprocess; del preprocess\n",
+        "method": "own = preprocess; del preprocess\nNet.preprocess = lambda self, picture: own(picture)\n",
+    }[place]
+    write(
+        "net.py",
+        CODE
+        + PREPARED.replace("from torchvision import transforms", "from torchvision import transforms as T").replace(
+            "transforms.", "T."
+        )
+        + setting,
+    )
+    model = load_model("net.py:net")
+    picture = Image.open("red.png")
+    prepared = model.preparation.apply(picture)
+    assert prepared.shape == (3, 20, 24)
+    level = torch.tensor([200, 30, 30]) / 255
+    expected = (level - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor([0.5, 0.5, 0.25])
+    assert torch.allclose(prepared, expected[:, None, None].expand(3, 20, 24), atol=1e-5)
+    assert model.classes == ("red", "green", "blue", "black", "white")
+
+
+def test_options_win_over_the_users_preparation():
+    write("net.py", CODE + PREPARED)
+    model = load_model("net.py:net", options=InputOptions(size=(16, 16)))
+    assert model.preparation.apply(Image.open("red.png")).shape == (3, 16, 16)
+
+
+def test_a_part_of_the_network_is_no_preparation():
+    write("net.py", CODE + "\nnet.preprocess = nn.Conv2d(3, 3, 1)\n")
+    assert "crop to 224x224" in load_model("net.py:net").preparation.description
+
+
+def run(spec, tmp_path, **options):
+    events = []
+    summary = visualize(spec, "red.png", out=tmp_path / "out", to="png", on_event=events.append, **options)
+    return summary, events
+
+
+def test_a_preparation_that_fails_or_gives_no_picture_fails_the_image_with_the_reason(code):
+    write(
+        "net.py",
+        CODE
+        + "\ndef preprocess(picture):\n    return help_out(picture)\n"
+        + "\ndef help_out(picture):\n    return picture.no_such_thing\n",
+    )
+    summary, _ = run("net.py:net", code)
+    (failure,) = summary.failures
+    assert failure.code == "E_PREPARE"
+    assert "no_such_thing" in failure.message
+    assert "in help_out" in failure.report
+    assert "fmapviz" not in failure.report
+
+
+def test_a_forward_pass_that_fails_keeps_its_traceback_in_the_failure(code):
+    write("net.py", CODE + "\nclass Late(Net):\n    def forward(self, x):\n        return self.head(self.body(x))\n")
+    summary, events = run("net.py:Late", code)
+    (failure,) = summary.failures
+    assert failure.code == "E_MODEL"
+    assert "after layer 'body.1.0'" in failure.message
+    assert "in forward\n    return self.head(self.body(x))" in failure.report
+    assert "fmapviz" not in failure.report.replace(str(code), "")
+    row = json.loads((summary.directory / "failures.jsonl").read_text())
+    assert row["report"] == failure.report
+    assert [event.status for event in events if isinstance(event, Outcome)] == ["failed"]
+
+
+# --- the command
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "fmapviz", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_command_draws_what_the_code_builds_and_says_what_it_sees():
+    write("net.py", CODE + PREPARED)
+    done = command("net.py:build(width=2)", "red.png", "--to", "png", "--json", "--name", "mine")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]  # the builder's word is not among them
+    image = next(line for line in lines if line["event"] == "image")
+    seen = image["predictions"]
+    assert sorted(seen[0]) == ["class", "index", "score"]
+    assert seen == json.loads(Path("runs/mine/red.png/unit.json").read_text())["predictions"]
+    assert f"red.png: {seen[0]['class']} " in done.stderr
+    assert (
+        command("net.py:build(width=2)", "red.png", "--to", "png", "-q", "--name", "mine").stderr
+        == "a word from the builder\n"
+    )
+
+
+def test_the_command_shows_a_traceback_of_the_users_code_once_and_exits_with_2():
+    write("net.py", CODE + "\ndef broken():\n    raise KeyError('width')\n")
+    failed = command("net.py:broken", "red.png")
+    assert failed.returncode == 2
+    assert failed.stderr.count("Traceback") == 1
+    assert failed.stderr.endswith("KeyError: 'width'\nerror: 'net.py:broken' failed: KeyError: 'width'\n")
+    wrong = command("net.py:build(width=os.getcwd())", "red.png")
+    assert (wrong.returncode, wrong.stderr.count("Traceback")) == (2, 0)
+    assert "not a literal" in wrong.stderr
+
+
+def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once():
+    write("net.py", CODE + "\nclass Late(Net):\n    def forward(self, x):\n        return self.head(self.body(x))\n")
+    Image.new("RGB", (40, 30)).save("black.png")
+    failed = command("net.py:Late", "red.png", "black.png")
+    assert failed.returncode == 4
+    assert failed.stderr.count("Traceback") == 1
+    assert failed.stderr.count("[E_MODEL]") == 2
+
+
+def test_its_layers_are_listed_without_weights():
+    rows = list_layers("net.py:build(width=6)")
+    assert [(row.name, row.shape) for row in rows] == [("body.0.0", (6, 112, 112)), ("body.1.0", (12, 56, 56))]
+
+
+def test_what_has_to_be_decided_about_weights_is_told(code):
+    torch.save({f"model.{key}": value for key, value in load_model("net.py:net").module.state_dict().items()}, "net.pth")
+    _, events = run("net.py:build", code, weights="net.pth")
+    assert any("model." in event.message for event in events if isinstance(event, Notice))

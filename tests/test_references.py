@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fmapviz.errors import RequestError
+from fmapviz.models import check_name
+from fmapviz.references import Reference, check_place, parse_arguments, parse_reference
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("my_net.py:build", Reference("my_net.py", "build")),
+        ("a dir/my net.py:Net", Reference("a dir/my net.py", "Net")),
+        ("my.package:Net.make", Reference("my.package", "Net.make")),
+        ("net.py:build()", Reference("net.py", "build", {})),
+        ("net.py:build(n=5, w=(1, -2.5), s='a:b(c)', d={'x': [None, True]})",
+         Reference("net.py", "build", {"n": 5, "w": (1, -2.5), "s": "a:b(c)", "d": {"x": [None, True]}})),
+        ("C:\\nets\\my.py:build", Reference("C:\\nets\\my.py", "build")),
+        ("netz.py:größe", Reference("netz.py", "größe")),
+    ],
+)  # fmt: skip
+def test_a_reference_is_taken_apart(text, reference):
+    assert parse_reference(text) == reference
+
+
+@pytest.mark.parametrize(
+    "text", ["", "net.py", "net.py:", ":build", "net.py:1st", "net.py:a-b", "net.py:build()x", "net.py:b c"]
+)
+def test_another_form_is_refused_with_an_example(text):
+    with pytest.raises(RequestError) as caught:
+        parse_reference(text)
+    assert "my_net.py:build" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(5)", "(*a)", "(**a)", "(n=)", "(n=1", "(n=1)(m=2)", "(n=1) + f()", "(n=1).x", "(n=1, n=2)", "(n=1\0)",
+        "(n=__import__('os').system('touch CANARY'))", "(n=open('CANARY', 'w'))", "(n=[x for x in (1,)])", "(n=lambda: 1)",
+        "(n=f'{1}')", "(n=a)", "(n=2**99)", f"(n={'(' * 5000}1{')' * 5000})", f"(n={'-' * 100000}1)",
+    ],
+)  # fmt: skip
+def test_what_is_no_literal_is_refused_and_never_evaluated(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError):
+        parse_arguments(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_there_is_such_code_is_known_without_torch_and_without_running_it(tmp_path):
+    (tmp_path / "canary.py").write_text("open('CANARY', 'w')\n")
+    (tmp_path / "package").mkdir()
+    script = (
+        "import sys; from fmapviz.models import check_name\n"
+        "check_name('canary.py:build'); check_name('canary:build'); check_name('package.sub:build')\n"
+        "assert 'torch' not in sys.modules and 'canary' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    assert not (tmp_path / "CANARY").exists()
+
+
+@pytest.mark.parametrize("text", ["nowhere.py:build", "nowhere:build", "no.where:build", "/no/where/net.py:build(n=5)"])
+def test_code_that_is_not_there_is_an_error(text):
+    for check in (check_name, check_place):
+        with pytest.raises(RequestError, match="no such"):
+            check(text)
+
+
+@pytest.mark.parametrize("spec", ["https://example.org/net.py:build", "file:///net.py:build"])
+def test_code_is_not_fetched_from_anywhere(spec):
+    with pytest.raises(RequestError, match="no such model"):
+        check_name(spec)

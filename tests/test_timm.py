@@ -1,0 +1,247 @@
+"""The models of timm, with random weights and with files made here; nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.data import create_transform, resolve_model_data_config
+from torch import nn
+
+from fmapviz.errors import RequestError, WeightsError
+from fmapviz.listing import list_layers
+from fmapviz.models import check_name, known_names, load_model, outline_model
+from fmapviz.options import InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.values import Outcome
+
+# A small one of each family, and classes of its layers that are no convolutions with how many there are.
+FAMILIES = {
+    "resnet10t": {"BasicBlock": 4},
+    "convnext_atto": {"ConvNeXtBlock": 12},
+    "efficientnet_b0": {"InvertedResidual": 15},
+    "mobilenetv3_small_050": {"SqueezeExcite": 9},
+    "regnetx_002": {"Bottleneck": 13},
+    "densenet121": {"DenseBlock": 4},
+    "vgg11": {"MaxPool2d": 5},
+    "hrnet_w18_small": {"HighResolutionModule": 8},
+    "vit_tiny_patch16_224": {"Block": 12},
+    "deit_tiny_distilled_patch16_224": {"Block": 12},
+    "swin_tiny_patch4_window7_224": {"SwinTransformerBlock": 12},
+    "mixer_s32_224": {"MixerBlock": 8},
+    "maxvit_rmlp_pico_rw_256": {"MaxxVitBlock": 7},
+}
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "gradient.png"
+    Image.radial_gradient("L").resize((300, 260)).convert("RGB").save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_of_every_family_is_drawn(name, tmp_path, picture):
+    types = ["Conv2d", *FAMILIES[name]]
+    summary = visualize(f"timm:{name}", picture, weights="random", types=types, out=tmp_path / "out", to="png")
+    assert (summary.done, dict(summary.undrawn)) == (1, {})
+    record = json.loads((summary.directory / picture.name / "unit.json").read_text())
+    drawn = {layer["name"].partition("#")[0].partition("[")[0] for layer in record["layers"]}
+    network = timm.create_model(name)
+    kinds = {base.__name__: base for module in network.modules() for base in type(module).__mro__}
+    wanted = {
+        layer
+        for layer, module in network.named_modules()
+        if layer and isinstance(module, tuple(kinds[kind] for kind in types))
+    }
+    assert drawn | set(record["not_executed"]) == wanted
+    assert len(record["not_executed"]) <= 2
+    for kind, count in FAMILIES[name].items():
+        assert sum(layer["type"] == kind for layer in record["layers"]) >= count
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
+def test_the_input_is_prepared_as_timm_does(name, picture):
+    model = load_model(f"timm:{name}", weights="random")
+    transform = create_transform(**resolve_model_data_config(timm.create_model(name)), is_training=False)
+    with Image.open(picture) as image:
+        pixels = image.convert("RGB")
+    assert torch.equal(model.preparation.apply(pixels), transform(pixels))
+
+
+def test_options_change_the_preparation(picture):
+    with Image.open(picture) as image:
+        pixels = image.convert("RGB")
+    name = "timm:resnet10t"
+    sizes = {
+        (176, 176): InputOptions(),
+        (96, 96): InputOptions(size=(96, 96)),
+        (64, 128): InputOptions(size=(64, 128), fit="pad"),
+    }
+    for size, options in sizes.items():
+        assert load_model(name, weights="random", options=options).preparation.apply(pixels).shape == (3, *size)
+    grey = load_model(name, weights="random", options=InputOptions(mean=(0.5,), std=(0.25,))).preparation
+    assert (grey.mean, grey.std) == ((0.5,) * 3, (0.25,) * 3)
+    wide = load_model("timm:vit_tiny_patch16_224", weights="random", options=InputOptions(size=(96, 160)))
+    assert wide.module(wide.preparation.apply(pixels)[None]).shape == (1, 1000)
+
+
+def test_arguments_in_parentheses_reach_the_builder(picture, tmp_path):
+    model = load_model("timm:resnet10t(in_chans=1, num_classes=7)", weights="random:3")
+    assert (model.module.conv1[0].in_channels, model.module.num_classes, model.preparation.channels) == (1, 7, 1)
+    summary = visualize(model, picture, out=tmp_path / "out", to="png")
+    assert (summary.done, summary.layers) == (1, 14)
+    assert list_layers("timm:resnet10t(in_chans=4)")[0].shape == (24, 88, 88)
+    with pytest.raises(RequestError, match="timm cannot build"):
+        load_model("timm:resnet10t(no_such_argument=1)", weights="random")
+    with pytest.raises(RequestError, match="not a literal"):
+        load_model("timm:resnet10t(num_classes=f())", weights="random")
+
+
+def test_random_weights_are_repeatable_and_leave_the_random_numbers_alone():
+    before = torch.get_rng_state()
+    first, again, other = (load_model("timm:resnet10t", weights=each) for each in ("random", "random:0", "random:1"))
+    assert torch.equal(before, torch.get_rng_state())
+    weights = [each.module.conv1[0].weight for each in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert first.label == "timm:resnet10t (random weights, seed 0)"
+
+
+# --- weights
+
+
+def test_a_file_is_fitted_in_with_its_own_classes_and_channels(tmp_path):
+    torch.manual_seed(5)
+    there = timm.create_model("resnet10t", num_classes=5, in_chans=2)
+    torch.save({"state_dict": {f"module.{key}": value for key, value in there.state_dict().items()}}, tmp_path / "my.pth")
+    model = load_model("timm:resnet10t", weights=str(tmp_path / "my.pth"))
+    assert model.weights == "my.pth"
+    assert any("num_classes=5, in_chans=2" in notice for notice in model.notices)
+    state = model.module.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in there.state_dict().items())
+    with pytest.raises(WeightsError, match="do not fit"):
+        load_model("timm:convnext_atto", weights=str(tmp_path / "my.pth"))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A cache of the Hugging Face hub with one model's weights in it."""
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    torch.manual_seed(9)
+    network = timm.create_model("resnet10t")
+    home = tmp_path / "hub" / "models--timm--resnet10t.c3_in1k"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("abc")
+    (home / "snapshots" / "abc").mkdir(parents=True)
+    save_file(network.state_dict(), home / "snapshots" / "abc" / "model.safetensors")
+    return network
+
+
+def test_published_weights_are_taken_from_the_hubs_cache_with_their_class_names(hub, tmp_path, picture):
+    events = []
+    for name in ("timm:resnet10t", "timm:resnet10t.c3_in1k"):
+        model = load_model(name)
+        state = model.module.state_dict()
+        assert all(torch.equal(value, state[key]) for key, value in hub.state_dict().items())
+        assert (model.weights, len(model.sha256), len(model.classes)) == ("c3_in1k", 64, 1000)
+        assert model.classes[:4] == ("tench", "goldfish", "great white shark", "tiger shark")
+    visualize(model, picture, out=tmp_path / "out", to="png", on_event=events.append)
+    (outcome,) = (event for event in events if isinstance(event, Outcome))
+    with Image.open(picture) as image, torch.no_grad():
+        scores = hub.eval()(model.preparation.apply(image.convert("RGB"))[None]).softmax(1)[0]
+    assert outcome.predictions[0].index == scores.argmax().item()
+    assert outcome.predictions[0].score == pytest.approx(scores.max().item(), rel=1e-4)
+
+
+def test_a_new_head_on_published_weights_is_initialised_and_nameless(hub):
+    model = load_model("timm:resnet10t(num_classes=3)")
+    assert torch.equal(model.module.conv1[0].weight, hub.conv1[0].weight)
+    assert model.module.fc.weight.abs().max() < 1
+    assert model.classes == ()
+
+
+def test_weights_that_cannot_be_had_are_an_error_soon(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"  # where nobody listens
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    begun = time.monotonic()
+    with pytest.raises(WeightsError, match=r"cannot download .*resnet10t\.c3_in1k.*model\.safetensors"):
+        load_model("timm:resnet10t")
+    assert time.monotonic() - begun < 60  # no timing, only that nobody tries again and again
+    with pytest.raises(WeightsError, match="no such weights, and no such file: 'IMAGENET1K_V1'"):
+        load_model("timm:resnet10t", weights="IMAGENET1K_V1")
+    with pytest.raises(WeightsError, match="no published weights"):
+        load_model(f"timm:{next(name for name in timm.list_models() if not timm.list_pretrained(f'{name}.*'))}")
+
+
+# --- names
+
+
+def test_names_are_listed_with_their_tags():
+    names = known_names("timm:*resnet10t*")
+    assert names == ["timm:resnet10t", "timm:resnet10t.c3_in1k"]
+    assert set(known_names("timm:vit_tiny_patch16_224*")) >= {
+        "timm:vit_tiny_patch16_224",
+        "timm:vit_tiny_patch16_224.augreg_in21k",
+    }
+    assert not any(name.startswith("timm:") for name in known_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("resnt10t", "'resnet10t'"),
+        ("resnet10t.c9_in1k", "resnet10t.c3_in1k"),
+        ("zzz", "fmapviz models 'timm:*zzz*'"),
+        ("../x", "timm"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest_ones(name, hint):
+    for look_up in (lambda spec: load_model(spec, weights="random"), outline_model):
+        with pytest.raises(RequestError, match="no such model in timm") as caught:
+            look_up(f"timm:{name}")
+        assert hint in caught.value.hint
+
+
+def test_its_layers_are_listed_without_weights():
+    rows = list_layers("timm:vit_tiny_patch16_224", types=["Block"])
+    assert [row.shape for row in rows] == [(197, 192)] * 12
+
+
+def test_without_timm_the_line_to_type_is_told(tmp_path):
+    # A Python that cannot find timm, as one where it is not installed.
+    script = (
+        "import sys, importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        "m.PathFinder.find_spec = classmethod(lambda c, n, *a: None if n.split('.')[0] == 'timm' else find(n, *a))\n"
+        "from fmapviz.cli import main\n"
+        "main()\n"
+    )
+    for arguments in (["timm:resnet18", "x.png"], ["layers", "timm:resnet18"], ["models", "timm:*"]):
+        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+        assert run.returncode == 2
+        assert run.stderr == (
+            "error: the model source 'timm' needs one more package, timm\nhint: pip install 'fmapviz[timm]'\n"
+        )
+
+
+def test_the_spelling_is_checked_without_importing_anything():
+    script = (
+        "import sys; from fmapviz.models import check_name; check_name('timm:resnet18'); "
+        "assert not {'timm', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    check_name("timm:whatever")  # whether timm knows it, timm tells
+    assert isinstance(load_model("timm:resnet10t", weights="random").module, nn.Module)
