@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check all-models benchmark samples pictures clean
+.PHONY: help demo test check all-models benchmark samples shapesnet pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,8 +17,8 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## draw AlexNet's feature maps of a sample picture, offline, and say where to look
-	$(BIN)/fmapviz alexnet sample_images/still_life.jpg --weights random --out runs --to tensorboard,png
+demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
+	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,png
 
 test: check ## run every check and every test
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -33,6 +33,9 @@ all-models: $(INSTALLED) ## draw one picture with every torchvision model (some 
 
 samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py
+
+shapesnet: $(INSTALLED) ## train the network that comes with the package anew (some minutes)
+	$(BIN)/python -m fmapviz.shapesnet.train
 
 pictures: $(INSTALLED) ## draw the picture at the head of the README anew
 	rm -rf build/pictures

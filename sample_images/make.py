@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from painting.chart import draw_chart
 from painting.shapes import draw_shapes
 from painting.still_life import render_still_life
@@ -16,15 +17,17 @@ from painting.textures import draw_textures
 from painting.village import draw_village
 from PIL import ExifTags, Image
 
+from fmapviz.shapesnet.pictures import CLASSES, paint
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
 QUALITY = 92
 COLOURS = 256
 TURN_CLOCKWISE = 6  # the EXIF orientation of a camera held upright that stores its sensor's rows
+SHAPES = {"circle": 54, "square": 79, "triangle": 68, "star": 75, "cross": 82, "ring": 89}  # seeds chosen by eye
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     (options.directory / "more").mkdir(parents=True, exist_ok=True)
     write_still_lifes(options.directory, samples=options.samples)
+    write_single_shapes(options.directory / "shapes")
     write_png(options.directory / "shapes.png", draw_shapes(640, 480))
     write_png(options.directory / "test_chart.png", draw_chart())
     write_png(options.directory / "more" / "textures.png", draw_textures())
@@ -49,6 +53,14 @@ def write_still_lifes(directory: Path, *, samples: int) -> None:
     exif[ExifTags.Base.Orientation] = TURN_CLOCKWISE
     lying = upright.resize((400, 300), Image.Resampling.LANCZOS).transpose(Image.Transpose.ROTATE_90)
     write_jpeg(directory / "rotated_exif.jpg", lying, exif=exif)
+
+
+def write_single_shapes(directory: Path) -> None:
+    """Write one picture of each shape that shapesnet knows, four times as large as it is given."""
+    directory.mkdir(exist_ok=True)
+    for name, seed in SHAPES.items():
+        picture = paint(np.random.default_rng(seed), side=384, label=CLASSES.index(name))
+        write_jpeg(directory / f"{name}.jpg", Image.fromarray(picture.pixels))
 
 
 def write_jpeg(path: Path, image: Image.Image, *, exif: Image.Exif | bytes = b"") -> None:

@@ -1,5 +1,6 @@
 """Every command and every program in the README does what it says."""
 
+import json
 import os
 import re
 import shutil
@@ -55,9 +56,13 @@ def test_every_command_of_the_readme(workplace):
         assert result.returncode == 0, (command, result.stderr)
     runs = workplace / "runs"
     units = {path.parent.relative_to(runs / "squeezenet1_1").as_posix() for path in runs.rglob("squeezenet1_1/**/unit.json")}
-    flat = {"rotated_exif.jpg", "shapes.png", "still_life.jpg", "test_chart.png"}
-    assert units == flat | {"more/textures.png", "more/village.jpg"}
-    assert {path.parent.name for path in runs.rglob("listed/*/unit.json")} == flat | {"textures.png", "village.jpg"}
+    pictures = {path for path in (workplace / "sample_images").rglob("*") if path.suffix in {".jpg", ".png"}}
+    assert units == {path.relative_to(workplace / "sample_images").as_posix() for path in pictures}
+    assert {path.parent.name for path in runs.rglob("listed/*/unit.json")} == {path.name for path in pictures}
+    assert (runs / "shapesnet" / "star.jpg" / "00_features.0.conv.maps.png").exists()
+    star = json.loads((runs / "shapesnet-2" / "star.jpg" / "unit.json").read_bytes())
+    assert [layer["type"] for layer in star["layers"]] == ["Conv2d", "BatchNorm2d", "ReLU"]
+    assert len(star["predictions"]) == 5
     assert (runs / "both" / "shapes.png" / "00_features.0.maps.png").exists()
     assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
 
@@ -69,7 +74,7 @@ def test_every_program_of_the_readme(workplace):
         )
         assert result.returncode == 0, result.stderr
         assert "torch.Size([2, 512, 7, 7])" in result.stdout
-        assert "6 images," in result.stdout
+        assert "12 images," in result.stdout
         assert "4 features.10 (256, 13, 13)" in result.stdout
 
 
@@ -96,12 +101,13 @@ def test_tensorboard_serves_what_was_written(workplace):
 
 
 def test_make_demo_prints_where_to_look(tmp_path):
-    command = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "fmapviz alexnet" in line)
+    command = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "/fmapviz shapesnet" in line)
     command = command.strip().replace("$(BIN)/", "").replace("--out runs", f"--out {tmp_path}/runs")
     result = shell(command, ROOT)
     assert result.returncode == 0, result.stderr
     assert f"tensorboard --logdir {tmp_path}/runs" in result.stdout
-    assert len(list((tmp_path / "runs" / "alexnet" / "still_life.jpg").glob("*.maps.png"))) == 5
+    assert "star.jpg: star 9" in result.stderr
+    assert len(list((tmp_path / "runs" / "shapesnet" / "star.jpg").glob("*.maps.png"))) == 8
 
 
 def test_completion_can_be_installed(tmp_path):
@@ -116,7 +122,7 @@ def test_the_wheel_holds_what_the_package_needs(tmp_path):
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         held = set(wheel.namelist())
     kept = {
-        path for path in (ROOT / "fmapviz").rglob("*") if path.suffix in {".py", ".txt", ".typed"} or path.name == "py.typed"
+        path for path in (ROOT / "fmapviz").rglob("*") if path.suffix in {".py", ".txt", ".safetensors"} or path.name == "py.typed"
     }
     assert {path.relative_to(ROOT).as_posix() for path in kept} <= held
     assert {"fmapviz/py.typed", "fmapviz/sources/torchvision.txt"} <= held

@@ -16,6 +16,12 @@ SIZES = {
     "more/village.jpg": (360, 540),
     "rotated_exif.jpg": (300, 400),
     "shapes.png": (640, 480),
+    "shapes/circle.jpg": (384, 384),
+    "shapes/cross.jpg": (384, 384),
+    "shapes/ring.jpg": (384, 384),
+    "shapes/square.jpg": (384, 384),
+    "shapes/star.jpg": (384, 384),
+    "shapes/triangle.jpg": (384, 384),
     "still_life.jpg": (640, 480),
     "test_chart.png": (640, 480),
 }
@@ -41,7 +47,8 @@ def test_a_picture_has_its_size_and_is_small(name, size):
 
 
 def test_all_pictures_together_are_small():
-    assert sum((FOLDER / name).stat().st_size for name in SIZES) < 500_000
+    assert sum((FOLDER / name).stat().st_size for name in SIZES) < 700_000
+    assert all((FOLDER / name).stat().st_size < 60_000 for name in SIZES if name.startswith("shapes/"))
 
 
 def test_only_the_picture_on_its_side_is_oriented():

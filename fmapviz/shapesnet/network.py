@@ -1,0 +1,99 @@
+"""The network that tells the shapes apart, and its weights."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fmapviz.shapesnet.pictures import CLASSES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WEIGHTS = Path(str(files("fmapviz.shapesnet"))) / "shapesnet.safetensors"
+MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+# Channels and stride of each block. After the last one a map has a pixel for 8 x 8 of the picture, and each sees 75 x 75.
+BLOCKS = ((16, 2), (24, 1), (32, 2), (48, 1), (64, 2), (64, 1), (80, 1), (96, 1))
+
+
+class ShapesNet(nn.Module):
+    """Eight convolutions, global average pooling and one linear layer, so that class activation maps are exact.
+
+    Attributes:
+        features: From `(N, 3, 96, 96)` to `(N, 96, 12, 12)`; each block is a `conv`, a `norm` and an in-place `relu`.
+        pool: Global average pooling.
+        classifier: One logit for each of `CLASSES`.
+
+    Example:
+        >>> ShapesNet()(torch.zeros(1, 3, 96, 96)).shape
+        torch.Size([1, 6])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [3, *(channels for channels, _ in BLOCKS)]
+        self.features = nn.Sequential(
+            *(_block(width, channels, stride=stride) for width, (channels, stride) in zip(widths, BLOCKS, strict=False))
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(widths[-1], len(CLASSES))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Give the logits `(N, 6)` of prepared pictures `(N, 3, H, W)`."""
+        return self.classify(self.features(batch))
+
+    def classify(self, maps: Tensor) -> Tensor:
+        """Give the logits `(N, 6)` of what `features` made of the pictures."""
+        logits: Tensor = self.classifier(self.pool(maps).flatten(1))
+        return logits
+
+    def activation_maps(self, maps: Tensor, labels: Tensor) -> Tensor:
+        r"""Give the class activation maps `(N, h, w)`, any range, of what `features` made of the pictures.
+
+        \(\sum_k w_{ck} A_k\) of Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
+
+        Args:
+            maps: `(N, K, h, w)`.
+            labels: `(N,)`, the class c of each.
+        """
+        return torch.einsum("nkhw,nk->nhw", maps, self.classifier.weight[labels])
+
+
+def load_network() -> ShapesNet:
+    """Build the network with the weights that come with the package, in float32 and evaluation mode.
+
+    Example:
+        >>> load_network().training
+        False
+    """
+    network = ShapesNet()
+    network.load_state_dict(load_file(WEIGHTS))
+    return network.eval()
+
+
+def prepare(pixels: NDArray[np.uint8]) -> Tensor:
+    """Turn pictures, uint8 `(..., H, W, 3)`, into what the network is given, float32 `(..., 3, H, W)` from -1 to 1.
+
+    Example:
+        >>> import numpy as np
+        >>> prepare(np.zeros((1, 96, 96, 3), np.uint8)).shape
+        torch.Size([1, 3, 96, 96])
+    """
+    values = torch.from_numpy(pixels).movedim(-1, -3).float() / 255
+    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
+    return (values - mean) / std
+
+
+def _block(width: int, channels: int, *, stride: int) -> nn.Module:
+    block = nn.Sequential()
+    block.add_module("conv", nn.Conv2d(width, channels, 3, stride=stride, padding=1, bias=False))
+    block.add_module("norm", nn.BatchNorm2d(channels))
+    block.add_module("relu", nn.ReLU(inplace=True))
+    return block
