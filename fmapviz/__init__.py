@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fmapviz.errors import OutputError as OutputError
     from fmapviz.errors import RefusedError as RefusedError
     from fmapviz.errors import RequestError as RequestError
+    from fmapviz.errors import UserCodeError as UserCodeError
     from fmapviz.errors import WeightsError as WeightsError
     from fmapviz.hooks import capture as capture
     from fmapviz.listing import list_layers as list_layers
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fmapviz.values import Notice as Notice
     from fmapviz.values import Outcome as Outcome
     from fmapviz.values import Picture as Picture
+    from fmapviz.values import Prediction as Prediction
     from fmapviz.values import RunInfo as RunInfo
     from fmapviz.values import RunSummary as RunSummary
     from fmapviz.values import Started as Started
@@ -41,7 +43,8 @@ __version__ = "0.1.0"
 # Where each public name lives. It is imported when it is first used: `import fmapviz` alone does not load torch.
 _HOMES = {
     "errors": (
-        "FmapvizError", "InputError", "NothingToDoError", "OutputError", "RefusedError", "RequestError", "WeightsError",
+        "FmapvizError", "InputError", "NothingToDoError", "OutputError", "RefusedError", "RequestError", "UserCodeError",
+        "WeightsError",
     ),
     "hooks": ("capture",),
     "listing": ("list_layers",),
@@ -50,7 +53,8 @@ _HOMES = {
     "pipeline": ("visualize",),
     "tiling": ("tile",),
     "values": (
-        "FeatureMap", "Image", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "RunInfo", "RunSummary", "Started",
+        "FeatureMap", "Image", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "Prediction", "RunInfo", "RunSummary",
+        "Started",
     ),
 }  # fmt: skip
 

@@ -112,6 +112,14 @@ def test_the_shipped_file_is_small_and_says_what_it_is():
     assert float(metadata["localisation"]) >= 0.95
 
 
+def test_loading_draws_no_random_numbers(network):
+    before = torch.get_rng_state()
+    again = load_network()
+    assert torch.equal(torch.get_rng_state(), before)
+    state = again.state_dict()
+    assert all(torch.equal(values, state[name]) for name, values in network.state_dict().items())
+
+
 def test_preparing_is_what_torchvision_does():
     pixels = paint(np.random.default_rng(0)).pixels
     theirs = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(pixels)

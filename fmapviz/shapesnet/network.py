@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fmapviz.initialization import NoInitialization
 from fmapviz.shapesnet.pictures import CLASSES
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class ShapesNet(nn.Module):
         return logits
 
     def activation_maps(self, maps: Tensor, labels: Tensor) -> Tensor:
-        r"""Give the class activation maps `(N, h, w)`, any range, of what `features` made of the pictures.
+        """Give the class activation maps `(N, h, w)`, any range, of what `features` made of the pictures.
 
-        \(\sum_k w_{ck} A_k\) of Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
+        The sum over k of w[c, k] A[k]: Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
 
         Args:
             maps: `(N, K, h, w)`.
@@ -73,7 +74,8 @@ def load_network() -> ShapesNet:
         >>> load_network().training
         False
     """
-    network = ShapesNet()
+    with NoInitialization():
+        network = ShapesNet()
     network.load_state_dict(load_file(WEIGHTS))
     return network.eval()
 
