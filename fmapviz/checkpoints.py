@@ -1,163 +1,199 @@
-"""Read a state dict from a file without running anything in it, and fit it into a network."""
+"""Weights as people have them: find the file, read it without running anything in it, and fill a network with it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-import warnings
-from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
-
-from fmapviz.errors import WeightsError, printable, quote
+from fmapviz.containers import files_of, in_folder, read_content
+from fmapviz.contents import NESTS, find_classes, find_state, list_states
+from fmapviz.contents import StateDict as StateDict
+from fmapviz.digests import digest_of
+from fmapviz.downloads import fetch
+from fmapviz.errors import WeightsError, quote, suggest
+from fmapviz.fitting import fit_keys as fit_keys
+from fmapviz.fitting import load_state_dict as load_state_dict
+from fmapviz.fitting import strip_prefixes as strip_prefixes
+from fmapviz.mismatches import some
+from fmapviz.refusals import no_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
-StateDict = dict[str, Tensor]
-
-# Where training scripts put the state dict, and what wrappers write before its keys.
-NESTS = ("state_dict", "model", "model_state_dict")
-PREFIXES = ("module.", "_orig_mod.", "model.")
-
-_DAMAGED = "if it is damaged or incomplete, delete it and get it again"
+    from torch import nn
 
 
-def read_state_dict(path: Path) -> StateDict:
-    """Read the state dict of a `.safetensors`, `.pth` or `.pt` file, at the top or under one of the usual names.
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What was found in a weights file.
+
+    Attributes:
+        state: Tensors on the CPU under their keys, as they are in the file.
+        classes: The names of the classes, if the file says them; nobody has compared them with the network yet.
+        notices: What had to be decided while reading it, for the person to know.
+    """
+
+    state: StateDict
+    classes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """What a network was filled with.
+
+    Attributes:
+        name: Of the file, with `#ema` if that part of it was asked for.
+        sha256: Of the file; of an index and its files one after the other, in the order of their names.
+        classes: The names of the classes, if the file says them.
+        notices: What had to be decided, for the person to know.
+    """
+
+    name: str
+    sha256: str
+    classes: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def load_weights(
+    module: nn.Module,
+    weights: str,
+    *,
+    known: Sequence[str] = (),
+    adapt: Callable[[StateDict], StateDict] | None = None,
+) -> LoadedWeights:
+    """Fill a network with the weights of a checkpoint.
+
+    Args:
+        weights: A file, a folder or a URL, with `#ENTRY` for what is not the usual part of it.
+        known: Words that could have been meant instead, for the hint.
+        adapt: Renames the keys of former days, after the prefixes of wrappers have been taken off.
 
     Raises:
-        WeightsError: It is not there, damaged, holds no state dict, or would have to run code.
+        WeightsError: They cannot be had, read or fitted in.
     """
-    if not path.is_file():
-        raise WeightsError(f"no such weights file: {quote(path)}")
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    state = _state_dict_in(content)
-    if state is None:
-        raise WeightsError(
-            f"no state dict in {quote(path)}: it holds a {type(content).__name__}",
-            hint="save it with torch.save(model.state_dict(), path)",
-        )
-    return state
+    path, entry = find_weights(weights, known=known)
+    with digesting(path) as digest:
+        checkpoint = read_checkpoint(path, entry)
+        state, notices = fit_keys(checkpoint.state, module.state_dict(), path)
+        load_state_dict(module, adapt(state) if adapt else state, path)
+    return LoadedWeights(
+        label(path, entry), digest.result(), classes=checkpoint.classes, notices=(*checkpoint.notices, *notices)
+    )
 
 
-def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, tuple[str, ...]]:
-    """Take off what wrappers put before every key, as long as the keys are not what the network wants.
+def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str | None]:
+    """Find the file that is meant, downloading it if need be.
+
+    Args:
+        weights: A file, a folder of Hugging Face's, or a URL (`http:`, `https:`, `file:`), with `#ENTRY` behind it for a
+            part of it. A file with a `#` in its name is that file.
+        known: Words that could have been meant instead, for the hint.
 
     Returns:
-        The state dict under the shorter keys, and the prefixes taken off, outermost first.
-
-    Example:
-        >>> strip_prefixes({"module.a.weight": torch.zeros(1)}, ["a.weight"])
-        ({'a.weight': tensor([0.])}, ('module.',))
-    """
-    wanted, stripped = set(wanted), []
-    while not wanted & state.keys():
-        prefix = next((prefix for prefix in PREFIXES if state and all(key.startswith(prefix) for key in state)), None)
-        if prefix is None:
-            break
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
-        stripped.append(prefix)
-    return state, tuple(stripped)
-
-
-def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
-    """Fill a network with the values of a state dict; where they lie in memory as the network's own do, without a copy.
-
-    Keys of former days are renamed as torch and torchvision do; counts of batches, which the oldest files lack, are 0.
+        The file or the index of several, and the entry asked for.
 
     Raises:
-        WeightsError: The keys or shapes are not the same; the first of them are named.
+        WeightsError: There is none, or it cannot be had.
     """
-    own = module.state_dict()
-    resized = [key for key in own if key in state and state[key].shape != own[key].shape]
-    fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
-    # The versions of the classes that wrote the file; without one every class looks for older keys, but MNASNet must know.
-    fitting._metadata = {"": {"version": module._version}}  # type: ignore[attr-defined]  # as torch does
-    alike = all(_lies_like(values, own[key]) for key, values in fitting.items() if key in own)
+    if "://" in weights:
+        if not re.match(r"(https?|file)://", weights):
+            raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
+        url, _, entry = weights.partition("#")
+        return in_folder(fetch(url)), entry or None
+    name, _, entry = weights.rpartition("#")
+    if _exists(weights):
+        return in_folder(Path(weights)), None
+    if entry and _exists(name):
+        return in_folder(Path(name)), entry
+    if not weights.startswith("random:") and re.search(r"[./\\]", weights):
+        raise WeightsError(f"no such weights file: {quote(weights)}")
+    raise WeightsError(
+        f"no such weights, and no such file: {quote(weights)}",
+        hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
+    )
+
+
+def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
+    """Read the state dict of a file, and the names of the classes that it may hold.
+
+    Args:
+        entry: What to take instead of the usual part: a dotted name in the file, or the beginning of keys.
+
+    Raises:
+        WeightsError: It is not there, damaged, of another kind, holds no state dict, or would have to run code.
+    """
+    path = in_folder(path)
+    content, header, unread = read_content(path)
     try:
-        missing, unexpected = module.load_state_dict(fitting, strict=False, assign=alike)
-    except RuntimeError as error:  # values under an older key that have another shape
-        raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
-    differences = [
-        *(f"missing {key}" for key in missing if key not in resized),
-        *(f"unexpected {key}" for key in unexpected),
-        *(f"{key} is {_written(state[key])}, not {_written(own[key])}" for key in resized),
-    ]
-    if differences:
-        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
-        raise WeightsError(
-            f"the weights in {quote(path)} do not fit: {'; '.join(differences[:4])}{more}",
-            hint="are they of another model, or of one with another number of classes?",
-        )
+        found = find_state(content, entry)
+        if found is None:
+            raise no_state(path, content, unread)
+        state, name = found
+        notices = [] if entry else list(_remarks(content, name, path))
+        classes = find_classes(content) or find_classes(_parsed(header))
+    except RecursionError as error:
+        raise WeightsError(f"no state dict in {quote(path)}: it is nested without end") from error
+    if unread:
+        notices.append(f"left unread what is Python in {quote(path)}: {some(unread)}")
+    return Checkpoint(state, classes, tuple(notices))
 
 
-def digest_of(path: Path) -> str:
-    """Give the SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def label(path: Path, entry: str | None) -> str:
+    """Give the name of a weights file, with the part of it that was asked for."""
+    return f"{path.name}#{entry}" if entry else path.name
 
 
-def digest_of_state(state: StateDict) -> str:
-    """Give the SHA-256 of the names, kinds, shapes and bytes of a state dict, hexadecimal."""
+def _remarks(content: object, name: str, path: Path) -> Iterator[str]:
+    """Say what else could have been taken, and what was taken for want of a usual name."""
+    if name and name.rpartition(".")[2] not in NESTS:
+        yield f"the weights are those under {quote(name)} in {quote(path)}"
+    others = [other for other in list_states(content) if other != name] if name else []
+    if others:
+        takes = "takes it" if len(others) == 1 else "takes the first"
+        yield f"{quote(path)} also holds {some([*map(quote, others)])}: --weights {quote(f'{path}#{others[0]}')} {takes}"
+
+
+@contextmanager
+def digesting(path: Path) -> Iterator[Future[str]]:
+    """Compute the SHA-256 of weights while they are loaded: for VGG-16 that takes as long as the loading."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(_digest, in_folder(path))
+
+
+def _digest(path: Path) -> str:
+    """Give what `cat INDEX FILE FILE ... | sha256sum` gives."""
+    paths = files_of(path)
+    if len(paths) == 1:
+        return digest_of(path)
     digest = hashlib.sha256()
-    for key, values in state.items():
-        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode())
-        digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    for part in paths:
+        with part.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
     return digest.hexdigest()
 
 
-def _read_safetensors(path: Path) -> object:
+def _exists(name: str) -> bool:
     try:
-        return load_file(path)
-    except Exception as error:  # SafetensorError and OSError, whatever a damaged header leads to
-        raise WeightsError(f"cannot read {quote(path)}: {_first_line(error)}", hint=_DAMAGED) from error
-
-
-def _read_pickle(path: Path) -> object:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about formats of long ago
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # UnpicklingError, RuntimeError, EOFError, KeyError, ...: the file is foreign
-        text = str(error)
-        if "TorchScript" in text:
-            raise WeightsError(
-                f"a TorchScript archive, no state dict: {quote(path)}",
-                hint="torch.save(torch.jit.load(path).state_dict(), 'weights.pth') makes one",
-            ) from error
-        if culprit := re.search(r"GLOBAL (\S+)", text):
-            raise WeightsError(
-                f"refused: {quote(path)} holds Python objects ({printable(culprit[1])}), which would run code when loaded",
-                hint="save only the weights, with torch.save(model.state_dict(), path)",
-            ) from error
-        reason = error.strerror if isinstance(error, OSError) else "damaged, cut off, or no checkpoint at all"
-        raise WeightsError(f"cannot read {quote(path)}: {reason}", hint=_DAMAGED) from error
-
-
-def _state_dict_in(content: object) -> StateDict | None:
-    if not isinstance(content, dict):
-        return None
-    if content and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()):
-        return dict(content)
-    nested = (_state_dict_in(content[name]) for name in NESTS if name in content)
-    return next((state for state in nested if state is not None), None)
-
-
-def _lies_like(values: Tensor, own: Tensor) -> bool:
-    """Tell whether a tensor can stand for another of its shape, not only give it its values."""
-    if (values.layout, values.dtype, values.device) != (own.layout, own.dtype, own.device):
+        return bool(name) and Path(name).exists()
+    except OSError:  # a name that is too long
         return False
-    return values.stride() == own.stride()
 
 
-def _written(values: Tensor) -> str:
-    return f"({', '.join(map(str, values.shape))})"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _parsed(header: dict[str, str]) -> dict[str, object]:
+    """Read the values of a safetensors header that are JSON."""
+    parsed: dict[str, object] = {}
+    for key, value in header.items():
+        try:
+            parsed[key] = json.loads(value)
+        except ValueError:
+            continue
+    return parsed

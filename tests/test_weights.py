@@ -23,7 +23,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from fmapviz.checkpoints import digest_of_state, load_state_dict
+from fmapviz.checkpoints import load_state_dict
+from fmapviz.digests import digest_of_state
 from fmapviz.downloads import PATIENCE_SECONDS
 from fmapviz.errors import WeightsError
 from fmapviz.models import load_model
@@ -343,6 +344,18 @@ def test_weights_from_a_url_are_downloaded_once(server, save, state, cache):
     assert model.weights == next(cache.iterdir()).name
 
 
+def test_a_part_of_a_file_from_a_url(server, save, state, cache):
+    path = Path(save({"model": {key: values + 1 for key, values in state.items()}, "ema": state}))
+    server.files["/nets/weights.pth"] = path.read_bytes()
+    model = load(f"{server.url}/nets/weights.pth#ema")
+    assert_holds(model.module, state)
+    (cached,) = cache.iterdir()
+    assert model.weights == f"{cached.name}#ema"
+    load(f"{server.url}/nets/weights.pth")
+    assert list(cache.iterdir()) == [cached]
+    assert server.requests[0] == "/nets/weights.pth"
+
+
 def test_files_of_one_name_from_several_places_are_not_mistaken(server, save, state, cache):
     other = {key: values + 1 for key, values in state.items()}
     for place, content in (("one", state), ("other", other)):
@@ -511,9 +524,14 @@ def test_the_files_of_real_wrappers(network, save, state):
         assert len(model.notices) == 1
 
 
-def test_an_unknown_prefix_is_not_guessed(save, state):
-    message, _ = refusal(save({f"backbone.{key}": values for key, values in state.items()}))
+def test_any_other_prefix_is_taken_off_only_if_the_network_is_under_it(save, state):
+    path = save({f"backbone.{key}": values for key, values in state.items()})
+    model = load(path)
+    assert_holds(model.module, state)
+    assert model.notices == (f"took 'backbone.' off the keys of '{path}'",)
+    message, _ = refusal(save({f"backbone.{key}": values for key, values in build("squeezenet1_1").state_dict().items()}))
     assert "missing conv1.0.weight" in message
+    assert "unexpected backbone.features.0.weight" in message
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
@@ -671,7 +689,7 @@ def test_keys_that_are_not_the_networks(save, state):
     fewer = {key: values for key, values in state.items() if not key.startswith("fc.")}
     message, hint = refusal(save(fewer))
     assert message.endswith("do not fit: missing fc.weight; missing fc.bias")
-    assert "another model" in hint
+    assert "no head ('fc')" in hint
     assert refusal(save({**state, "head.weight": torch.ones(3)}))[0].endswith("do not fit: unexpected head.weight")
     assert refusal(save({**fewer, "head.weight": torch.ones(3)}))[0].endswith(
         "do not fit: missing fc.weight; missing fc.bias; unexpected head.weight"
@@ -679,10 +697,10 @@ def test_keys_that_are_not_the_networks(save, state):
 
 
 def test_shapes_that_are_not_the_networks(save, state):
-    other = {**state, "fc.weight": torch.zeros(10, 1024), "fc.bias": torch.zeros(10)}
+    other = {**state, "fc.weight": torch.zeros(10, 1024), "fc.bias": torch.zeros(11)}
     message, hint = refusal(save(other))
-    assert message.endswith("do not fit: fc.weight is (10, 1024), not (1000, 1024); fc.bias is (10), not (1000)")
-    assert "number of classes" in hint
+    assert message.endswith("do not fit: fc.weight is (10, 1024), not (1000, 1024); fc.bias is (11), not (1000)")
+    assert "as many classes" in hint
     assert "conv1.1.num_batches_tracked is (1), not ()" in refusal(
         save({**state, "conv1.1.num_batches_tracked": torch.zeros(1, dtype=torch.int64)})
     )[0]  # fmt: skip
@@ -758,7 +776,7 @@ def test_a_whole_pickled_model_is_refused(zipped, network, save):
     message, hint = refusal(save(network, _use_new_zipfile_serialization=zipped))
     assert message.startswith("refused: ")
     assert "torchvision.models.shufflenetv2.ShuffleNetV2" in message
-    assert "torch.save(model.state_dict(), path)" in hint
+    assert "state_dict()" in hint
 
 
 def test_a_torchscript_archive_is_refused(tmp_path):

@@ -1,0 +1,681 @@
+"""Checkpoints as training scripts, Lightning and Hugging Face leave them; and nothing in them is run."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import collections
+import hashlib
+import importlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_files import Call, Malice, assert_holds
+from safetensors.torch import save_file
+from torch import nn
+from torch.ao.quantization import quantize_dynamic
+from torch.optim.swa_utils import AveragedModel
+
+from fmapviz.checkpoints import digesting, find_weights, load_weights, read_checkpoint
+from fmapviz.errors import WeightsError
+from fmapviz.inert import Inert, load_inertly
+
+
+def network():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
+
+
+@pytest.fixture
+def state():
+    return network().state_dict()
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(content, name="weights.pth", **how):
+        torch.save(content, tmp_path / name, **how)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def lightning(tmp_path, monkeypatch):
+    """A module whose classes are as those that Lightning and projects pickle; it is gone when the file is read.
+
+    Importing it a second time leaves a trace.
+    """
+    source = f"""
+import enum
+from pathlib import Path
+trace = Path({str(tmp_path / "imported")!r})
+trace.write_text(trace.read_text() + "." if trace.exists() else ".")
+
+class AttributeDict(dict):
+    def __getattr__(self, key):
+        return self[key]
+
+class Names(list):
+    pass
+
+class Config:
+    def __init__(self):
+        self.lr = 0.1
+    def __setstate__(self, state):
+        trace.write_text("ran")
+
+class Slots:
+    __slots__ = ("a",)
+    def __init__(self):
+        self.a = 1
+
+class Stage(enum.Enum):
+    FIT = "fit"
+
+def scheduled(*args):
+    trace.write_text("ran")
+"""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/my_lightning.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    module = importlib.import_module("my_lightning")
+    yield module
+    assert (tmp_path / "imported").read_text() == "."
+    sys.modules.pop("my_lightning", None)
+
+
+def forget(module):
+    """Take a module from memory, so that whoever wants one of its classes has to import it."""
+    del sys.modules[module.__name__]
+
+
+def lightning_file(classes, state):
+    parameters = classes.AttributeDict(lr=0.1, data=PurePosixPath("/data"), classes=["cat", "dog"])
+    return {
+        "epoch": np.float64(3),
+        "global_step": np.int64(1000),
+        "pytorch-lightning_version": "2.5.0",
+        "state_dict": collections.OrderedDict((f"model.{key}", values) for key, values in state.items()),
+        "loops": {"fit_loop": {"state_dict": {}, "epoch_progress": {"total": {"ready": 1}}, "stage": classes.Stage.FIT}},
+        "callbacks": {"ModelCheckpoint{'monitor': 'loss'}": {"best": torch.tensor(0.5), "dirpath": PurePosixPath("/a")}},
+        "optimizer_states": [
+            torch.optim.Adam([nn.Parameter(torch.ones(2))]).state_dict(),
+            collections.defaultdict(dict, a={}),
+        ],
+        "lr_schedulers": [{"base_lrs": np.array([0.1]), "call": Call(classes.scheduled, 1)}],
+        "hparams_name": "kwargs",
+        "hyper_parameters": parameters,
+        "args": argparse.Namespace(lr=0.1, config=classes.Config()),
+        "more": [classes.Names(["a", "b"]), classes.Slots(), classes.Config, frozenset({1}), range(3)],
+    }
+
+
+# Python objects beside the weights
+
+
+def test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs(lightning, state, save):
+    path = save(lightning_file(lightning, state), "last.ckpt")
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path, weights_only=True)  # what this test is about
+    forget(lightning)
+    module = network()
+    loaded = load_weights(module, str(path))
+    assert_holds(module, state)
+    assert loaded.classes == ("cat", "dog")
+    assert loaded.notices[0].startswith(f"left unread what is Python in '{path}': argparse.Namespace")
+    assert "more" in loaded.notices[0]
+    assert "my_lightning" not in sys.modules
+
+
+def test_what_is_left_of_foreign_objects(lightning, state, save):
+    content = lightning_file(lightning, state)
+    path = save(content, "last.ckpt")
+    forget(lightning)
+    allowed = set(torch.serialization.get_safe_globals())
+    read, names = load_inertly(path)
+    assert set(torch.serialization.get_safe_globals()) == allowed
+    assert type(read["hyper_parameters"]) is collections.OrderedDict
+    assert read["hyper_parameters"]["lr"] == 0.1
+    assert read["optimizer_states"][1] == {"a": {}}
+    assert read["more"][0] == ["a", "b"]
+    for object_ in (read["args"], read["epoch"], read["more"][1], read["lr_schedulers"][0]["call"]):
+        assert isinstance(object_, Inert)
+        assert not vars(object_)
+    assert read["args"].spelling == "argparse.Namespace"
+    assert issubclass(read["more"][2], Inert)  # a class is one, not an object of it
+    assert {"my_lightning.Config", "my_lightning.scheduled", "numpy.dtype", "builtins.range"} <= set(names)
+
+
+def test_several_threads_read_at_once(lightning, state, save):
+    content = lightning_file(lightning, state)
+    path = save(content, "last.ckpt")
+    forget(lightning)
+    alone = read_checkpoint(path)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            checkpoints = list(pool.map(read_checkpoint, [path] * 32))
+    finally:
+        sys.setswitchinterval(interval)
+    for checkpoint in checkpoints:
+        assert checkpoint.state.keys() == {f"model.{key}" for key in state}
+        assert checkpoint.notices == alone.notices
+
+
+def _calls(marker):
+    """Give calls that leave a file, if one of them is made."""
+    touch = f"__import__('pathlib').Path({str(marker)!r}).touch()"
+    return {
+        "eval": Call(builtins.eval, touch),
+        "exec": Call(builtins.exec, touch),
+        "open": Call(builtins.open, str(marker), "w"),
+        "os": Malice(marker),
+        "subprocess": Call(subprocess.call, ["touch", str(marker)]),
+        "write": Call(Path.write_text, Path(marker), ""),
+        "import": Call(importlib.import_module, "canary"),
+        "load": Call(torch.load, str(marker), None, None),
+        "getattr": Call(Call(getattr, Call(importlib.import_module, "os"), "system"), f"touch '{marker}'"),
+        "lambda": Call(Call(builtins.eval, f"lambda: {touch}")),
+    }
+
+
+@pytest.mark.parametrize("place", ["beside", "within", "key", "first"])
+@pytest.mark.parametrize("kind", _calls("x"))
+def test_no_call_is_made(kind, place, state, tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    (tmp_path / "canary.py").write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    call = _calls(marker)[kind]
+    path = tmp_path / "weights.pth"
+    content = {
+        "beside": {"state_dict": state, "epoch": call},
+        "within": {"state_dict": {**state, "0.weight": call}},
+        "key": {"state_dict": state, (1, call): 1},
+        "first": [call, state],
+    }
+    torch.save(content[place], path)
+    refused = kind in {"os", "getattr", "lambda", "write"} or place in {"within", "first"}
+    if refused:
+        with pytest.raises(WeightsError) as caught:
+            read_checkpoint(path)
+        assert str(caught.value).startswith("refused: ")
+    else:
+        assert read_checkpoint(path).state.keys() == state.keys()
+    assert not marker.exists()
+    assert "canary" not in sys.modules
+
+
+def test_the_calls_are_made_by_whoever_trusts_the_file(state, save, tmp_path):
+    """Otherwise the test above would prove nothing."""
+    for kind in ("eval", "exec", "os", "subprocess", "getattr", "lambda", "write"):
+        marker = tmp_path / kind
+        torch.load(save({"state_dict": state, "epoch": _calls(marker)[kind]}), weights_only=False)
+        assert marker.exists(), kind
+
+
+def test_foreign_names_are_never_the_real_things(state, save):
+    functions = [torch.load, getattr, importlib.import_module, eval, exec, compile, subprocess.call, open]
+    content, names = load_inertly(save({"state_dict": state, "functions": functions}))
+    for function, found in zip(functions, content["functions"], strict=True):
+        assert found is not function
+        assert issubclass(found, Inert)
+        assert isinstance(found("anything", a=1), Inert)
+    assert "builtins.eval" in names
+
+
+@pytest.mark.parametrize("function", [os.system, os.popen, sys.exit])
+def test_what_reaches_for_the_system_is_refused_even_if_it_is_not_called(function, state, save):
+    with pytest.raises(WeightsError, match="refused: "):
+        read_checkpoint(save({"state_dict": state, "function": function}) if function is os.system else save(
+            {"state_dict": state, "function": Call(function, "x")}))  # fmt: skip
+
+
+def test_the_format_of_long_ago_with_python_in_it_is_refused(state, save):
+    path = save({"state_dict": state, "args": argparse.Namespace(lr=1)}, _use_new_zipfile_serialization=False)
+    with pytest.raises(WeightsError, match=r"refused: .* \(argparse.Namespace\)"):
+        read_checkpoint(path)
+
+
+# Where the state dict is
+
+
+@pytest.mark.parametrize(
+    "nest", ["state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params"]
+)
+def test_the_usual_names(nest, state, save):
+    beside = {"meters": {"loss": torch.tensor(0.5)}, "optimizer": {"state": {"0": {"step": torch.ones(1)}}}}
+    checkpoint = read_checkpoint(save({"epoch": 3, **beside, nest: state}))
+    assert checkpoint.state.keys() == state.keys()
+    assert checkpoint.notices == ()
+
+
+def test_the_first_of_the_usual_names_is_taken_and_the_others_are_told(state, save):
+    other = {key: values + 1 for key, values in state.items()}
+    path = save({"params": other, "model": other, "state_dict": state})
+    checkpoint = read_checkpoint(path)
+    assert torch.equal(checkpoint.state["0.weight"], state["0.weight"])
+    assert checkpoint.notices == (f"'{path}' also holds 'params', 'model': --weights '{path}#params' takes the first",)
+
+
+def averaged(module):
+    average = AveragedModel(module)
+    average.update_parameters(module)
+    with torch.no_grad():
+        for parameter in average.parameters():
+            parameter.add_(1)
+    return average
+
+
+@pytest.mark.parametrize(
+    ("place", "entry"),
+    [
+        (lambda ema: {"ema": ema}, "ema"),
+        (lambda ema: {"model_ema": ema}, "model_ema"),
+        (lambda ema: {"state_dict_ema": ema}, "state_dict_ema"),
+        (lambda ema: {"ema": {"state_dict": ema, "decay": 0.99}}, "ema.state_dict"),
+        (lambda ema: {"ema": {"state_dict": ema, "decay": 0.99}}, "ema"),
+        (lambda ema: {"callbacks": {"EMA.v2": {"model": ema}}}, "callbacks.EMA.v2"),
+    ],
+)
+def test_an_average_of_the_weights_is_taken_only_if_it_is_asked_for(place, entry, save):
+    module, target = network(), network()
+    average = averaged(module)
+    assert "n_averaged" in average.state_dict()
+    path = save({"model": module.state_dict(), **place(average.state_dict())}, "file.pth")
+    loaded = load_weights(target, str(path))
+    assert_holds(target, module.state_dict())
+    assert "also holds" in loaded.notices[0]
+    loaded = load_weights(target, f"{path}#{entry}")
+    assert_holds(target, average.module.state_dict())
+    assert loaded.name == f"file.pth#{entry}"
+    assert not any("also holds" in notice for notice in loaded.notices)
+
+
+def test_what_a_notice_names_can_be_typed(save, state):
+    path = save({"model": state, "training": {"ema": {"weights": {key: values + 1 for key, values in state.items()}}}})
+    (notice,) = read_checkpoint(path).notices
+    assert "'training.ema.weights'" in notice
+    found = find_weights(notice.rsplit("'", 2)[1])
+    assert found == (path, "training.ema.weights")
+    assert torch.equal(read_checkpoint(*found).state["0.bias"], state["0.bias"] + 1)
+
+
+def test_an_entry_that_is_not_there_is_an_error_with_those_that_are(save, state):
+    path = save({"model": {f"net.{key}": values for key, values in state.items()}, "ema": state})
+    with pytest.raises(WeightsError) as caught:
+        read_checkpoint(path, "emma")
+    assert str(caught.value) == "nothing in the weights file is called 'emma'"
+    assert caught.value.hint == "there are: 'model', 'ema', 'net'"
+    with pytest.raises(WeightsError, match="no state dict"):
+        read_checkpoint(save({"model": state, "epoch": 3}), "epoch")
+
+
+def test_the_only_state_dict_is_taken_under_whatever_name(save, state):
+    path = save({"generator": {"weights_": state}, "optimizer_g": {"exp": {"avg": torch.ones(3)}}, "loss": torch.ones(1)})
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.state.keys() == state.keys()
+    assert checkpoint.notices == (f"the weights are those under 'generator.weights_' in '{path}'",)
+
+
+def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state):
+    path = save({"teacher": state, "student": {key: values + 1 for key, values in state.items()}})
+    with pytest.raises(WeightsError, match="several state dicts: 'teacher', 'student'") as caught:
+        read_checkpoint(path)
+    assert "FILE#teacher" in caught.value.hint
+    assert torch.equal(read_checkpoint(path, "student").state["0.bias"], state["0.bias"] + 1)
+    with pytest.raises(WeightsError, match=r"nothing in .* is called 'x'"):
+        read_checkpoint(path, "x")
+
+
+def test_other_weights_are_not_taken_for_those_that_cannot_be_read(save, state):
+    """An average is given on request only, also where the model itself was pickled."""
+    for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": 3}, "ema": state}):
+        path = save(content)
+        with pytest.raises(WeightsError, match=r"refused|no state dict"):
+            read_checkpoint(path)
+        assert read_checkpoint(path, "ema").state.keys() == state.keys()
+    content = {"params": {"lr": 0.1}, "model": "resnet18", "net_g": state}
+    assert read_checkpoint(save(content)).state.keys() == state.keys()
+
+
+def test_content_that_holds_itself_or_is_too_deep(save, state):
+    circle = {"a": state}
+    circle["b"] = circle
+    deep, limit = {}, sys.getrecursionlimit()
+    for _ in range(limit * 2):
+        deep = {"model": deep}
+    path = save(circle)
+    with pytest.raises(WeightsError, match="nested without end"):
+        read_checkpoint(path)
+    assert read_checkpoint(path, "a").state.keys() == state.keys()
+    sys.setrecursionlimit(limit * 20)  # for writing it
+    try:
+        path = save(deep)
+    finally:
+        sys.setrecursionlimit(limit)
+    with pytest.raises(WeightsError, match="nested without end"):
+        read_checkpoint(path)
+
+
+# What is found by what is typed
+
+
+def test_a_file_with_a_number_sign_in_its_name_is_that_file(save, state):
+    path = save(state, "a#ema")
+    save({"ema": state}, "a")
+    assert find_weights(str(path)) == (path, None)
+    assert find_weights(f"{path}#b") == (path, "b")
+    path.unlink()
+    assert find_weights(f"{path}") == (path.with_name("a"), "ema")
+
+
+def test_an_entry_of_a_url(save, state):
+    path = save({"model": state, "ema": {key: values + 1 for key, values in state.items()}}, "a#b.pth")
+    assert "%23" in path.as_uri()
+    assert find_weights(path.as_uri()) == (path, None)
+    assert find_weights(f"{path.as_uri()}#ema") == (path, "ema")
+
+
+@pytest.mark.parametrize(
+    "weights", ["none.pth", "none.pth#ema", "folder/none#ema", "#ema", "./#", "x.pth#", "", "x" * 5000, f"{'x' * 5000}#ema"]
+)
+def test_what_is_not_there(weights, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeightsError, match="no such weights"):
+        find_weights(weights)
+
+
+def test_words_that_may_have_been_meant():
+    with pytest.raises(WeightsError, match="no such weights, and no such file: 'defualt'") as caught:
+        find_weights("defualt", known=("default", "random"))
+    assert caught.value.hint == "did you mean 'default'?"
+    with pytest.raises(WeightsError) as caught:
+        find_weights("qqq", known=("default", "random"))
+    assert caught.value.hint == "there are: default, random"
+
+
+# Hugging Face's folders
+
+
+def write_shards(folder, state, *, safe=True, first="model"):
+    """Write a sharded checkpoint as `huggingface_hub.save_torch_state_dict` does, and give its index."""
+    suffix = "safetensors" if safe else "bin"
+    keys = list(state)
+    shards = {f"{first}-0000{number}-of-00002.{suffix}": keys[number - 1 :: 2] for number in (1, 2)}
+    for name, part in shards.items():
+        content = {key: state[key].clone() for key in part}
+        (save_file if safe else torch.save)(content, folder / name)
+    index = folder / f"{first}.{suffix}.index.json"
+    weight_map = {key: name for name, part in shards.items() for key in part}
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+    return index
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("typed", ["index", "folder"])
+def test_weights_in_several_files(safe, typed, state, tmp_path):
+    index = write_shards(tmp_path, state, safe=safe, first="model" if safe else "pytorch_model")
+    module = network()
+    loaded = load_weights(module, str(index if typed == "index" else tmp_path))
+    assert_holds(module, state)
+    assert loaded.name == index.name
+    shards = sorted(tmp_path.glob("*-of-00002.*"))
+    assert len(shards) == 2
+    assert loaded.sha256 == hashlib.sha256(b"".join(path.read_bytes() for path in (index, *shards))).hexdigest()
+
+
+def test_weights_in_several_files_as_hugging_face_writes_them(state, tmp_path):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    huggingface_hub.save_torch_state_dict(dict(state), tmp_path, max_shard_size=100)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    module = network()
+    load_weights(module, str(tmp_path))
+    assert_holds(module, state)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_folder_with_one_file(name, state, tmp_path):
+    (save_file if name.endswith("safetensors") else torch.save)(state, tmp_path / name)
+    (tmp_path / "config.json").write_text("{}")
+    assert find_weights(str(tmp_path)) == (tmp_path / name, None)
+    assert find_weights(f"{tmp_path}#net") == (tmp_path / name, "net")
+    assert read_checkpoint(tmp_path).state.keys() == state.keys()
+    with digesting(tmp_path) as digest:
+        assert digest.result() == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    module = network()
+    assert load_weights(module, str(tmp_path)).name == name
+    assert_holds(module, state)
+
+
+def test_a_folder_without_weights(tmp_path):
+    with pytest.raises(WeightsError, match="no such weights file") as caught:
+        find_weights(str(tmp_path))
+    assert "model.safetensors" in caught.value.hint
+
+
+def test_an_index_whose_file_or_tensor_is_not_there(state, tmp_path):
+    index = write_shards(tmp_path, state)
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": {**content["weight_map"], "none": content["weight_map"]["0.weight"]}}))
+    with pytest.raises(WeightsError, match=r"a tensor that is not in 'model-00001-of-\d+\.safetensors': 'none'"):
+        read_checkpoint(index)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    for attempt in (lambda: read_checkpoint(index), lambda: load_weights(network(), str(index))):
+        with pytest.raises(WeightsError, match=r"a file that is not there: 'model-00002-of-\d+\.safetensors'"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../out.safetensors",
+        "/out.safetensors",
+        "a/b.safetensors",
+        "..",
+        ".",
+        "",
+        "a\\b",
+        "a\0b",
+        3,
+        "model.safetensors.index.json",
+    ],
+)
+def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
+    save_file(state, tmp_path / "out.safetensors")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    name = str(tmp_path / "out.safetensors") if name == "/out.safetensors" else name
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(state, name)}))
+    with pytest.raises(WeightsError, match=r"refused: .* no weights file beside it"):
+        read_checkpoint(folder / "model.safetensors.index.json")
+    with digesting(folder / "model.safetensors.index.json") as digest:
+        assert isinstance(digest.exception(), WeightsError)
+
+
+@pytest.mark.parametrize("content", [[torch.ones(3)], argparse.Namespace(), {"model": {"a": torch.ones(3)}}])
+def test_an_index_whose_file_is_no_state_dict(content, tmp_path):
+    torch.save(content, tmp_path / "a.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "a.bin"}}')
+    with pytest.raises(WeightsError, match=r"no state dict in '.*a\.bin'"):
+        read_checkpoint(tmp_path / "pytorch_model.bin.index.json")
+
+
+def test_links_in_a_folder_are_followed(state, tmp_path):
+    """Hugging Face's cache consists of them; who made them is whoever made the folder."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for path in write_shards(tmp_path / "blobs", state).parent.iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(path)
+    module = network()
+    load_weights(module, str(tmp_path / "snapshot"))
+    assert_holds(module, state)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": ["b"]}}', "\x00"])
+def test_an_index_that_is_none(text, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(WeightsError, match="no index of weights"):
+        read_checkpoint(tmp_path / "model.safetensors.index.json")
+
+
+# The names of the classes
+
+
+@pytest.mark.parametrize("key", ["classes", "class_names", "categories", "names", "labels", "CLASSES", "id2label"])
+@pytest.mark.parametrize("place", [None, "hyper_parameters", "config", "meta"])
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_names_of_classes(key, place, kind, state, save):
+    names = dict(enumerate(["cat", "dog", "ä"])) if kind is dict else kind(["cat", "dog", "ä"])
+    content = {"state_dict": state, "epoch": 3, **({key: names} if place is None else {place: {key: names}})}
+    assert read_checkpoint(save(content)).classes == ("cat", "dog", "ä")
+
+
+@pytest.mark.parametrize(
+    "names", [{"dog": 1, "cat": 0}, {"0": "cat", "1": "dog"}, {1: "dog", 0: "cat"}, {"1": "dog", "0": "cat"}]
+)
+def test_names_of_classes_under_their_numbers_or_with_them(names, state, save):
+    assert read_checkpoint(save({"model": state, "class_to_idx": names})).classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    "names", [3, "cat", ["cat", 3], {}, [], {"cat": 0, "dog": 2}, {"cat": 0, "dog": 0}, {"a": "b"}, {0.5: "cat"}, None,
+              torch.ones(3), {0: 1}, {True: "cat"}, {"²": "cat"}]
+)  # fmt: skip
+def test_what_are_no_names_of_classes(names, state, save):
+    assert read_checkpoint(save({"model": state, "names": names})).classes == ()
+    assert read_checkpoint(save({"model": state, "names": names, "labels": ["a"]})).classes == ("a",)
+
+
+def test_names_of_classes_in_a_safetensors_header(state, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file(state, path, metadata={"format": "pt", "id2label": json.dumps({0: "cat", 1: "dog"}), "config": "{"})
+    assert read_checkpoint(path).classes == ("cat", "dog")
+    save_file(state, path, metadata={"config": json.dumps({"id2label": {0: "a", 1: "b"}})})
+    assert read_checkpoint(path).classes == ("a", "b")
+    save_file(state, path, metadata={"classes": "cat,dog"})
+    assert read_checkpoint(path).classes == ()
+
+
+# What is no state dict
+
+
+def script(path):
+    torch.jit.script(nn.Conv2d(3, 4, 3)).save(path)
+
+
+def export(path):
+    torch.export.save(torch.export.export(nn.Conv2d(3, 4, 3).eval(), (torch.zeros(1, 3, 8, 8),)), path)
+
+
+def arrays(path):
+    with path.open("wb") as file:
+        np.savez(file, a=np.ones(3))
+
+
+def array(path):
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+def keras(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
+
+
+def safetensors(path):
+    save_file({"a": torch.ones(3)}, path)
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors", "weights"])
+@pytest.mark.parametrize(
+    ("content", "kind", "advice"),
+    [
+        (b"<!DOCTYPE html><html><body>Not here</body></html>", "a web page", "the link to the file itself"),
+        (b"\xef\xbb\xbf\n  <HTML lang='de'>", "a web page", "the link to the file itself"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a Git LFS pointer", "git lfs pull"),
+        (b'{"error": "Repository not found\x1b[31m"}', 'a JSON text that begins with {"error"', "get the weights"),
+        (b'[{"id": 1}]', "a JSON text", "get the weights"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file", "PyTorch"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x051.13", "an ONNX model", "PyTorch model that it was exported from"),
+        (script, "a TorchScript archive", "torch.jit.load("),
+        (export, "an exported program", "torch.export.load("),
+        (arrays, "an archive of NumPy's", "torch.from_numpy"),
+        (array, "an array of NumPy's", "torch.save"),
+        (keras, "a Keras archive", "PyTorch"),
+    ],
+)  # fmt: skip
+def test_files_of_other_kinds(content, kind, advice, name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content) if isinstance(content, bytes) else content(path)
+    with pytest.raises(WeightsError) as caught:
+        read_checkpoint(path)
+    message = str(caught.value)
+    assert message.startswith(f"cannot read '{path}': it is {kind}")
+    assert message.isprintable()
+    assert advice in caught.value.hint
+
+
+def test_onnx_is_known_by_its_name_too(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(b"\x08\x07\x12\x03tf2")
+    with pytest.raises(WeightsError, match="an ONNX model"):
+        read_checkpoint(tmp_path / "net.onnx")
+
+
+def test_safetensors_under_another_name(tmp_path):
+    safetensors(tmp_path / "net.pth")
+    with pytest.raises(WeightsError, match="it is a safetensors file") as caught:
+        read_checkpoint(tmp_path / "net.pth")
+    (tmp_path / "net.pth").rename(tmp_path / caught.value.hint.split("'")[1])
+    assert read_checkpoint(tmp_path / "net.safetensors").state["a"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "name"), [(script, "s.pt"), (export, "e.pt2"), (arrays, "a.npz")])
+def test_what_a_hint_says_makes_a_state_dict(make, name, tmp_path, monkeypatch):
+    make(tmp_path / name)
+    with pytest.raises(WeightsError) as caught:
+        read_checkpoint(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    exec(caught.value.hint.removesuffix(" makes a state dict"), {"torch": torch, "numpy": np})
+    assert read_checkpoint(tmp_path / "weights.pth").state.keys() in ({"weight", "bias"}, {"a"})
+
+
+@pytest.mark.parametrize(("nest", "how"), [(None, ""), ("model", "['model']"), ("ema", "['ema']")])
+def test_a_whole_model_is_refused_with_what_to_type(nest, how, tmp_path, monkeypatch):
+    module = network()
+    path = tmp_path / "yolo.pt"
+    torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
+    with pytest.raises(WeightsError) as caught:
+        read_checkpoint(path)
+    assert str(caught.value).startswith(f"refused: '{path}' holds a whole model (torch.nn.modules.container.Sequential)")
+    advice, _, line = caught.value.hint.partition(": ")
+    assert "runs what is in the file" in advice
+    assert line == f"torch.save(torch.load('{path}', weights_only=False){how}.state_dict(), 'weights.pth')"
+    monkeypatch.chdir(tmp_path)
+    exec(line, {"torch": torch})
+    assert_holds_file(tmp_path / "weights.pth", module)
+
+
+def assert_holds_file(path, module):
+    other = network()
+    load_weights(other, str(path))
+    assert_holds(other, module.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore")  # this way to quantise is deprecated
+def test_a_quantised_model_is_refused(save):
+    quantised = quantize_dynamic(nn.Sequential(nn.Linear(3, 4)), dtype=torch.qint8)
+    with pytest.raises(WeightsError, match="quantised model"):
+        read_checkpoint(save({"model": quantised.state_dict()}))

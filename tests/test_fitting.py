@@ -1,0 +1,352 @@
+"""Weights that fit after all, under other keys or with other ends, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+
+import pytest
+import torch
+from checkpoint_files import Wrapped, assert_holds, build, constant, shapes_of, without_counts
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from fmapviz.checkpoints import load_weights
+from fmapviz.errors import WeightsError
+from fmapviz.fitting import fit_keys, strip_prefixes
+from fmapviz.models import load_model
+
+NAME = "shufflenet_v2_x0_5"
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(content, name="weights.pth"):
+        torch.save(content, tmp_path / name)
+        return str(tmp_path / name)
+
+    return write
+
+
+def small(channels=4, blocks=2, *, norm=True, kernel=3):
+    """Build a network of blocks of one kind and a head."""
+
+    def block(taken):
+        layers = [nn.Conv2d(taken, channels, kernel), *([nn.BatchNorm2d(channels)] if norm else []), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Conv2d(3, channels, 3),
+            blocks=nn.Sequential(*(block(channels) for _ in range(blocks))),
+            head=nn.Linear(channels, 10),
+        )
+    )
+
+
+def refusal(weights, module):
+    with pytest.raises(WeightsError) as caught:
+        load_weights(module, str(weights))
+    assert "\n" not in f"{caught.value}{caught.value.hint}"
+    return str(caught.value), caught.value.hint or ""
+
+
+def refusal_by(name, weights):
+    with pytest.raises(WeightsError) as caught:
+        load_model(name, weights=weights)
+    return str(caught.value), caught.value.hint or ""
+
+
+# What stands before the keys
+
+
+class Lit(nn.Module):
+    """A training module with parts of its own beside the network, as Lightning's are."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss(weight=torch.ones(10))
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+@pytest.mark.parametrize("attribute", ["model", "net", "backbone", "encoder", "_model"])
+def test_the_network_of_a_training_module_is_found_whatever_it_is_called(attribute, save):
+    trained, module = small(), small()
+    path = save({"state_dict": Lit(**{attribute: trained}).state_dict()}, "lit.ckpt")
+    loaded = load_weights(module, path)
+    assert_holds(module, trained.state_dict())
+    assert loaded.notices == (
+        f"took '{attribute}.' off the keys of '{path}', and left out what is not under them: loss.weight",
+    )
+
+
+def test_the_network_is_found_inside_several_parts(save):
+    trained, module = small(), small()
+    loaded = load_weights(module, save(Lit(task=Wrapped(Wrapped(trained))).state_dict()))
+    assert_holds(module, trained.state_dict())
+    assert "'task.' and 'model.' and 'model.'" in loaded.notices[0]
+
+
+def test_a_network_that_is_there_twice_is_chosen_by_the_person(save):
+    student, teacher = small(), small()
+    path = save({"state_dict": Lit(student=student, teacher=teacher).state_dict()})
+    message, hint = refusal(path, small())
+    assert "'student.'" in message
+    assert "'teacher.'" in message
+    assert "FILE#student" in hint
+    for name, trained in (("student", student), ("teacher", teacher)):
+        module = small()
+        loaded = load_weights(module, f"{path}#{name}")
+        assert_holds(module, trained.state_dict())
+        assert loaded.name == f"weights.pth#{name}"
+
+
+def test_what_the_hint_says_can_be_typed_also_if_wrappers_are_around_it(save):
+    student, teacher = small(), small()
+    wrapped = {f"_orig_mod.{key}": values for key, values in Lit(student=student, teacher=teacher).state_dict().items()}
+    path = save(wrapped)
+    _, hint = refusal(path, small())
+    module = small()
+    load_weights(module, path + re.search(r"FILE(#[\w.]+)", hint)[1])
+    assert_holds(module, student.state_dict())
+
+
+def test_wrappers_in_the_middle_of_keys(save):
+    trained, module = small(), small()
+    expected = trained.state_dict()
+    trained.blocks[0] = torch.compile(trained.blocks[0])
+    trained.blocks[1] = checkpoint_wrapper(trained.blocks[1])
+    keys = trained.state_dict()
+    assert any("._orig_mod." in key for key in keys)
+    keys = {key.replace("blocks.1.", "blocks.1._checkpoint_wrapped_module."): values for key, values in expected.items()}
+    keys = {key.replace("blocks.0.", "blocks.0._orig_mod."): values for key, values in keys.items()}
+    loaded = load_weights(module, save({f"_fsdp_wrapped_module.{key}": values for key, values in keys.items()}))
+    assert_holds(module, expected)
+    (notice,) = loaded.notices
+    for wrapper in ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module."):
+        assert f"'{wrapper}'" in notice
+
+
+def test_keys_that_are_the_networks_stay_as_they_are():
+    """Also if the same keys are there once more under a prefix, and if a module is called as a wrapper writes it."""
+    state = {"a.weight": torch.ones(1), "module.a.weight": torch.zeros(1)}
+    assert strip_prefixes(state, ["a.weight"]) == (state, ())
+    assert strip_prefixes(state, ["a.weight", "module.a.weight", "a.num_batches_tracked"]) == (state, ())
+    state = {"_orig_mod.a": torch.ones(1)}
+    assert strip_prefixes(state, ["_orig_mod.a"]) == (state, ())
+
+
+def test_counts_of_batches_may_be_missing_under_a_prefix_too(save):
+    trained, module = small(), small()
+    state = {f"net.{key}": values for key, values in without_counts(trained.state_dict()).items()}
+    loaded = load_weights(module, save({**state, "loss.weight": torch.ones(3)}))
+    assert_holds(module, trained.state_dict())
+    assert "left out what is not under them: loss.weight" in loaded.notices[0]
+    assert load_weights(module, save(without_counts(trained.state_dict()))).notices == ()
+
+
+def test_what_wrappers_write_is_taken_off_the_weights_of_another_network_too(save):
+    other = {f"module.model.{key}": values for key, values in nn.Sequential(nn.Linear(2, 3)).state_dict().items()}
+    assert "unexpected 0.weight" in refusal(save(other), small())[0]
+
+
+def test_a_prefix_is_no_part_of_a_name(tmp_path):
+    """`old_fc.weight` is not `fc.weight` under a prefix."""
+    state = {"old_fc.weight": torch.ones(1)}
+    assert strip_prefixes(state, ["fc.weight"]) == (state, ())
+    assert fit_keys(state, ["fc.weight"], tmp_path) == (state, ())
+
+
+def test_the_keys_of_former_days_are_adapted_without_prefixes(save):
+    trained, module = small(), small()
+    state = {f"net.{key}": values for key, values in trained.state_dict().items()}
+    state = {key.replace("net.stem.", "net.first."): values for key, values in state.items()}
+    load_weights(module, save(state), adapt=lambda old: {key.replace("first.", "stem."): old[key] for key in old})
+    assert_holds(module, trained.state_dict())
+
+
+# Other classes, other channels
+
+CLASSIFIERS = ["alexnet", "vgg11_bn", "squeezenet1_1", "densenet121", "googlenet", "inception_v3", "vit_b_32", "swin_t",
+               "swin_v2_t", "efficientnet_b0", "efficientnet_v2_s", "mobilenet_v2", "mobilenet_v3_small", "mnasnet0_5",
+               "shufflenet_v2_x0_5", "regnet_y_400mf", "convnext_tiny", "maxvit_t", "resnet18"]  # fmt: skip
+OTHERS = ["lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large",
+          "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "r3d_18", "s3d"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *OTHERS])
+def test_weights_for_other_classes(name, save):
+    state = constant(shapes_of(name, num_classes=5))
+    usual = 21 if name in OTHERS[:2] else 91 if name in OTHERS[2:5] else 400 if name in OTHERS else 1000
+    path = save(state)
+    model = load_model(name, weights=path)
+    assert_holds(model.module, state)
+    assert f"the weights are for 5 classes, not {usual}: the head was built for 5" in model.notices
+
+
+@pytest.mark.parametrize(("name", "kwargs"), [("googlenet", {"aux_logits": False}), ("inception_v3", {"aux_logits": False}),
+                                              ("deeplabv3_mobilenet_v3_large", {"aux_loss": True})])  # fmt: skip
+def test_weights_for_other_classes_with_and_without_a_second_head(name, kwargs, save):
+    state = constant(shapes_of(name, num_classes=1, **kwargs))
+    assert_holds(load_model(name, weights=save(state)).module, state)
+
+
+def test_a_network_for_other_classes_computes_what_torchvisions_does(save):
+    trained = build(NAME, num_classes=7)
+    model = load_model(NAME, weights=save({"state_dict": {f"net.{key}": v for key, v in trained.state_dict().items()}}))
+    pixels = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model.forward(model.module, pixels), trained(pixels))
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "densenet121", "googlenet", "inception_v3", "squeezenet1_1", "vit_b_32", "swin_t"]
+)
+@pytest.mark.parametrize("channels", [1, 4])
+def test_weights_for_pictures_of_other_channels(name, channels, save):
+    state = constant(shapes_of(name))
+    first = next(key for key, values in state.items() if values.ndim == 4 and values.shape[1] == 3)
+    rows, _, *kernel = state[first].shape
+    state[first] = torch.tensor(0.5).expand(rows, channels, *kernel)
+    model = load_model(name, weights=save(state))
+    assert_holds(model.module, state)
+    (notice,) = model.notices
+    assert f"pictures of {channels} channels, not 3" in notice
+    side = 299 if name == "inception_v3" else 224
+    with torch.no_grad():
+        assert model.forward(model.module, torch.zeros(1, channels, side, side)).shape == (1, 1000)
+
+
+def test_other_classes_and_other_channels_at_once(save):
+    state = constant(shapes_of("resnet18", num_classes=2))
+    state["conv1.weight"] = torch.ones(64, 1, 7, 7)
+    model = load_model("resnet18", weights=save(state))
+    assert_holds(model.module, state)
+    assert len(model.notices) == 2
+
+
+def test_nothing_is_adapted_if_more_differs(save):
+    state = constant(shapes_of("resnet18", num_classes=5))
+    state["layer1.0.conv1.weight"] = torch.ones(64, 64, 1, 1)
+    message, _ = refusal_by("resnet18", save(state))
+    assert "layer1.0.conv1.weight is (64, 64, 1, 1), not (64, 64, 3, 3)" in message
+    assert "fc.weight is (5, 512), not (1000, 512)" in message
+    state["conv1.weight"] = torch.ones(64, 1, 7, 7)
+    message, _ = refusal_by("resnet18", save(state))
+    assert "conv1.weight is (64, 1, 7, 7), not (64, 3, 7, 7)" in message
+    state = constant(shapes_of("resnet18"))
+    message, _ = refusal_by("resnet18", save({**state, "fc.bias": torch.ones(5)}))
+    assert message.endswith("do not fit: fc.bias is (5), not (1000)")
+    message, _ = refusal_by("resnet18", save({**state, "conv1.weight": torch.ones(64, 1, 5, 5)}))
+    assert message.endswith("do not fit: conv1.weight is (64, 1, 5, 5), not (64, 3, 7, 7)")
+    message, _ = refusal_by("resnet18", save({**state, "fc.weight": torch.ones(0, 512), "fc.bias": torch.ones(0)}))
+    assert "fc.weight is (0, 512)" in message
+
+
+# What does not fit
+
+
+def test_a_replaced_head_is_said_to_be_one(save):
+    network = build("resnet18")
+    network.fc = nn.Sequential(nn.Linear(512, 8), nn.ReLU(), nn.Linear(8, 5))
+    message, hint = refusal_by("resnet18", save({f"model.{key}": values for key, values in network.state_dict().items()}))
+    assert "missing fc.weight; missing fc.bias; unexpected fc.0.weight; unexpected fc.0.bias and 2 more" in message
+    assert "'fc'" in hint
+    assert "replaced" in hint
+    assert "my_net.py:build" in hint
+
+
+def other_head():
+    module = small()
+    module.head = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    return module.state_dict()
+
+
+def without_head():
+    return {key: values for key, values in small().state_dict().items() if not key.startswith("head")}
+
+
+def renamed_head():
+    return {key.replace("head.", "fc."): values for key, values in small().state_dict().items()}
+
+
+def one_channel():
+    return {**small().state_dict(), "stem.weight": torch.ones(4, 1, 3, 3)}
+
+
+def five_classes():
+    return {**small().state_dict(), "head.weight": torch.ones(5, 4), "head.bias": torch.ones(5)}
+
+
+def adapter():
+    return {"base_model.model.head.lora_A.weight": torch.ones(2, 4), "base_model.model.head.lora_B.weight": torch.ones(9, 2)}
+
+
+def quantised():
+    state = small().state_dict()
+    return {**state, "stem.scale": torch.tensor(0.1), "stem.zero_point": torch.tensor(3)}
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (adapter, "adapter (LoRA)"),
+        (quantised, "quantised model"),
+        (lambda: nn.Sequential(nn.Linear(2, 3)).state_dict(), "of another model"),
+        (lambda: small(norm=False).state_dict(), "without batch normalisation, and this one has it"),
+        (without_head, "no head ('head')"),
+        (five_classes, "as many classes"),
+        (other_head, "it was replaced"),
+        (renamed_head, "another version"),
+        (one_channel, "another number of channels"),
+        (lambda: small(blocks=4).state_dict(), "deeper model of this family"),
+        (lambda: small(blocks=1).state_dict(), "shallower model of this family"),
+        (lambda: small(channels=8).state_dict(), "another width"),
+        (lambda: small(kernel=1).state_dict(), "another version"),
+    ],
+)
+def test_the_likely_cause_of_a_mismatch(state, cause, save):
+    path = save(state())
+    message, hint = refusal(path, small())
+    assert message.startswith(f"the weights in '{path}' do not fit: ")
+    assert cause in hint
+
+
+def test_weights_with_batch_normalisation_for_a_network_without(save):
+    assert "with batch normalisation, and this one has none" in refusal(save(small().state_dict()), small(norm=False))[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "cause"),
+    [
+        ("resnet18", "resnet34", "deeper"),
+        ("resnet34", "resnet18", "shallower"),
+        ("resnet50", "resnet101", "deeper"),
+        ("resnet50", "wide_resnet50_2", "another width"),
+        ("shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "another width"),
+        ("mnasnet0_5", "mnasnet1_0", "another width"),
+        ("vgg11", "vgg11_bn", "with batch normalisation"),
+        ("vgg11_bn", "vgg11", "without batch normalisation"),
+        ("squeezenet1_1", "mobilenet_v3_small", "of another model"),
+    ],
+)
+def test_the_likely_cause_with_torchvisions_own_models(name, other, cause, save):
+    _, hint = refusal_by(name, save(constant(shapes_of(other))))
+    assert cause in hint
+
+
+def test_a_mismatch_names_the_first_keys_of_each_kind(save):
+    state = {**without_head(), "stem.weight": torch.ones(1), "blocks.0.0.bias": torch.ones(2), "old": torch.ones(1)}
+    message, _ = refusal(save({**state, "older": torch.ones(1)}), small())
+    assert message.endswith(
+        "do not fit: missing head.weight; unexpected old; stem.weight is (1), not (4, 3, 3, 3); missing head.bias and 2 more"
+    )
+
+
+def test_a_mismatch_is_short_and_safe_to_show(save):
+    state = {f"\x1b[31m{number}": torch.ones(1) for number in range(1000)}
+    message, _ = refusal(save(state), small())
+    assert message.isprintable()
+    assert len(message) < 500
+    assert "more" in message
