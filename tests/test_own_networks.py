@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 from tiny_models import Backwards, Recursive, Training, Twins, state_of
 from torch import nn
+from torchvision.models import resnet18
 
 import fmapviz
+import fmapviz.sources.torchvision as torchvision_source
 from fmapviz.channels import input_channels
 from fmapviz.errors import RequestError
 from fmapviz.tiling import tile
@@ -96,6 +98,31 @@ def test_a_grey_network_gets_a_picture_as_grey(tmp_path, picture):
         assert np.array_equal(np.asarray(drawn), expected.numpy())
     with Image.open(summary.directory / "picture.png" / "input.png") as seen:
         assert np.array_equal(np.asarray(seen), grey)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_torchvisions_networks_take_other_channels_with_weights_for_them(channels, tmp_path, picture):
+    torch.manual_seed(0)
+    network = resnet18(num_classes=3)
+    network.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+    torch.save({"model": network.state_dict(), "classes": ["cat", "dog", "cow"]}, tmp_path / "own.pth")
+    model = fmapviz.load_model("resnet18", weights=str(tmp_path / "own.pth"))
+    assert (model.preparation.channels, model.classes) == (channels, ("cat", "dog", "cow"))
+    assert [word in " ".join(model.notices) for word in (f"{channels} channels", "3 classes")] == [True, True]
+    np.save(tmp_path / "picture.npy", np.random.default_rng(0).random((channels, 40, 50), np.float32))
+    events = []
+    summary = run(model, tmp_path / "picture.npy", tmp_path, on_event=events.append)
+    assert (summary.done, summary.layers) == (1, 20)
+    (outcome,) = (event for event in events if isinstance(event, fmapviz.Outcome))
+    assert sum(each.score for each in outcome.predictions) == pytest.approx(1)
+    if channels == 1:
+        assert run(model, picture, tmp_path, name="grey").done == 1
+
+
+def test_a_published_file_is_known_by_its_digest_wherever_it_lies():
+    entry = torchvision_source._published_as("resnet50", "11ad3fa6" + "0" * 56)
+    assert (entry.name, entry.meta["categories"][1]) == ("IMAGENET1K_V2", "goldfish")
+    assert torchvision_source._published_as("resnet50", "11ad3fa7" + "0" * 56) is None
 
 
 def test_a_picture_for_a_network_of_other_channels_is_an_error_that_says_what_is_needed(tmp_path, picture):

@@ -122,7 +122,9 @@ def test_the_wheel_holds_what_the_package_needs(tmp_path):
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         held = set(wheel.namelist())
     kept = {
-        path for path in (ROOT / "fmapviz").rglob("*") if path.suffix in {".py", ".txt", ".safetensors"} or path.name == "py.typed"
+        path
+        for path in (ROOT / "fmapviz").rglob("*")
+        if path.suffix in {".py", ".txt", ".safetensors"} or path.name == "py.typed"
     }
     assert {path.relative_to(ROOT).as_posix() for path in kept} <= held
     assert {"fmapviz/py.typed", "fmapviz/sources/torchvision.txt"} <= held

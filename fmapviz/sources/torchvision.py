@@ -5,27 +5,26 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fmapviz import preparation
-from fmapviz.checkpoints import digest_of, load_state_dict, read_state_dict, strip_prefixes
+from fmapviz.adaptation import classes_in, take_channels
+from fmapviz.channels import input_channels
+from fmapviz.checkpoints import digesting, find_weights, fit_keys, label, load_state_dict, read_checkpoint
 from fmapviz.downloads import fetch
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
-from fmapviz.initialization import NoInitialization
+from fmapviz.initialization import NoInitialization, read_seed
 from fmapviz.values import Model, Preparation
 from fmapviz.vision import models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from fmapviz.options import InputOptions
 
@@ -43,8 +42,9 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
     Raises:
         WeightsError: The weights cannot be had, read or fitted in.
     """
-    if match := re.fullmatch(r"random(?::(\d{1,18}))?", weights):
-        return _random(name, int(match[1] or 0), options)
+    seed = read_seed(weights)
+    if seed is not None:
+        return _random(name, seed, options)
     if weights == "default" or re.fullmatch(r"[A-Z0-9_]+", weights):
         return _published(name, weights, options)
     return _own(name, weights, options)
@@ -70,35 +70,64 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
         trained = entry.transforms().crop_size[0]
         raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out --size")
     path = fetch(entry.url)
-    with _digesting(path) as digest, _weights_only(), NoInitialization():
+    with digesting(path) as digest, _weights_only(), NoInitialization():
         try:
             module = _build(name, weights=entry)  # torchvision's own code: key changes, auxiliary heads, input transforms
         except Exception as error:  # whatever a damaged file leads to
             _own(name, str(path), options)  # says what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
-    return _model(name, module, entry, options, weights=entry.name, sha256=digest.result())
+    classes = tuple(entry.meta.get("categories", ()))
+    return _model(name, module, entry, options, weights=entry.name, sha256=digest.result(), classes=classes)
 
 
 def _own(name: str, weights: str, options: InputOptions) -> Model:
-    if "://" in weights and not re.match(r"(https?|file)://", weights):
-        raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
-    path = fetch(weights) if re.match(r"(https?|file)://", weights) else Path(weights)
-    if not path.is_file() and (weights.startswith("random:") or not re.search(r"[./\\]", weights)):
-        known = [entry.name for entry in _entries(name)]
-        raise WeightsError(
-            f"no such weights, and no such file: {quote(weights)}",
-            hint=suggest(weights.upper(), known) or f"{name} has {', '.join(known)}, default, random and random:SEED",
-        )
-    with _digesting(path) as digest:
-        state, stripped = strip_prefixes(_modern_keys(read_state_dict(path)), _keys(name))
+    known = [*(entry.name for entry in _entries(name)), "default", "random", "random:SEED"]
+    path, entry = find_weights(weights, known=known)
+    with digesting(path) as digest:
+        checkpoint = read_checkpoint(path, entry)
+        plain = _without_numbers(name)
+        state, stripped = fit_keys(_modern_keys(checkpoint.state), plain.state_dict(), path)
         kwargs = _heads_in(name, state)
-        with NoInitialization():
-            module = _build(name, **kwargs)
+        module, adapted = _adapted(name, state, _without_numbers(name, **kwargs) if kwargs else plain, kwargs)
         load_state_dict(module, state, path)
     if options.size is None and "image_size" in kwargs and kwargs["image_size"] not in _trained_size(name):
         options = replace(options, size=(kwargs["image_size"],) * 2)
-    notices = (f"took {' and '.join(map(quote, stripped))} off the keys of {quote(path)}",) if stripped else ()
-    return _model(name, module, _best_entry(name), options, weights=path.name, sha256=digest.result(), notices=notices)
+    published = _published_as(name, digest.result())
+    return _model(
+        name,
+        module,
+        published or _best_entry(name),
+        options,
+        weights=label(path, entry),
+        sha256=digest.result(),
+        classes=checkpoint.classes or tuple(published.meta.get("categories", ()) if published else ()),
+        notices=(*checkpoint.notices, *stripped, *adapted),
+    )
+
+
+def _adapted(
+    name: str, state: dict[str, Tensor], module: nn.Module, kwargs: dict[str, Any]
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Build a model for the classes and the input channels of its weights, if these are all that is otherwise.
+
+    Returns:
+        The model as it was given, if more is otherwise; and notices.
+    """
+    usual = len(_best_entry(name).meta.get("categories", ()))
+    built, notices = module, []
+    if classes := classes_in(module.state_dict(), state, usual=usual):
+        built = _without_numbers(name, **kwargs, num_classes=classes)
+        notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
+    if _kind(name) == "image" and (channels := take_channels(built, state)):
+        if getattr(built, "transform_input", False):
+            built.transform_input = False  # type: ignore[assignment]  # no submodule; it is for red, green and blue
+        notices.append(
+            f"the weights are for pictures of {channels} channels, not 3: the first convolution was built for them"
+        )
+    own = built.state_dict()
+    if any(state[key].shape != values.shape for key, values in own.items() if key in state):
+        return module, ()
+    return built, tuple(notices)
 
 
 def _model(
@@ -109,6 +138,7 @@ def _model(
     *,
     weights: str,
     sha256: str | None = None,
+    classes: tuple[str, ...] = (),
     notices: tuple[str, ...] = (),
 ) -> Model:
     kind = _kind(name)
@@ -117,10 +147,11 @@ def _model(
         module=module.eval(),
         weights=weights,
         sha256=sha256,
-        preparation=_PREPARATIONS[kind](entry, options),
+        preparation=_prepare(kind, module, entry, options),
         forward=_FORWARDS[kind],
         batches=kind in {"image", "video"},
         straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions for each scale or step
+        classes=classes,
         notices=(*notices, *_NOTICES.get(kind, ())),
     )
 
@@ -135,9 +166,9 @@ def _build(name: str, **kwargs: Any) -> nn.Module:
     return module
 
 
-def _keys(name: str) -> list[str]:
+def _without_numbers(name: str, **kwargs: Any) -> nn.Module:
     with NoInitialization():
-        return list(_build(name).state_dict())
+        return _build(name, **kwargs)
 
 
 def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
@@ -195,6 +226,12 @@ def _best_entry(name: str) -> Any:
     return default.meta.get("unquantized", default)
 
 
+def _published_as(name: str, sha256: str) -> Any:
+    """Give the published entry that a file is, wherever it lies: an entry's URL ends in the beginning of its SHA-256."""
+    promised = {entry: re.search(r"-([0-9a-f]{8,})\.", entry.url) for entry in _entries(name)}
+    return next((entry for entry, match in promised.items() if match and sha256.startswith(match[1])), None)
+
+
 def _entry(name: str, weights: str) -> Any:
     if weights in {"default", "DEFAULT"}:
         return _best_entry(name)
@@ -205,13 +242,6 @@ def _entry(name: str, weights: str) -> Any:
             hint=suggest(weights, known) or f"there are: {', '.join(known)}, default and random",
         )
     return known[weights]
-
-
-@contextmanager
-def _digesting(path: Path) -> Iterator[Future[str]]:
-    """Compute a file's SHA-256 while it is loaded: for VGG-16 that takes as long as the loading."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(digest_of, path)
 
 
 @contextmanager
@@ -231,6 +261,14 @@ def _weights_only() -> Iterator[None]:
 def _kind(name: str) -> str:
     family = models.get_model_builder(name).__module__.split(".")[2]
     return {"detection": "detection", "optical_flow": "flow", "video": "video"}.get(family, "image")
+
+
+def _prepare(kind: str, module: nn.Module, entry: Any, options: InputOptions) -> Preparation:
+    """Prepare as the weights want it; nobody has published any for other pictures than those of three channels."""
+    channels = input_channels(module) if kind == "image" else 3
+    if channels != 3:
+        return preparation.standard(options, channels=channels)
+    return _PREPARATIONS[kind](entry, options)
 
 
 def _prepare_image(entry: Any, options: InputOptions) -> Preparation:
