@@ -75,7 +75,10 @@ def note_failure(run: Path, failure: Failure) -> None:
     Raises:
         OutputError: The disk is full, say.
     """
-    line = (json.dumps({"time": round(time.time(), 3), **asdict(failure)}) + "\n").encode("ascii")
+    fields = asdict(failure)
+    if failure.report is None:
+        del fields["report"]
+    line = (json.dumps({"time": round(time.time(), 3), **fields}) + "\n").encode("ascii")
     with writing_to(run):
         file = os.open(run / FAILURES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:

@@ -197,13 +197,19 @@ def test_a_swin_transformers_linear_layers_and_norms_are_the_truth_with_their_ax
     swin, batch = load("swin_t", types=("Conv2d", "Linear", "LayerNorm")), pictures(2)
     truth, _ = oracle(swin.model.module, batch, (nn.Conv2d, nn.Linear, nn.LayerNorm))
     for image, drawn in enumerate(swin.draw(batch)):
-        assert list(drawn.undrawn) == ["head"]
+        assert not drawn.undrawn
         assert {name.rpartition(".")[2] for name in drawn.not_executed} == {
             "qkv",
             "proj",
         }  # attention takes their weights only
-        assert [drawing.layer for drawing in drawn.drawings] == [name for name in truth if name != "head"]
-        for drawing in drawn.drawings:
+        *maps_of, logits = drawn.drawings
+        assert [drawing.layer for drawing in maps_of] == [name for name in truth if name != "head"]
+        assert (logits.layer, logits.shape, logits.statistics.maximum) == (
+            "head",
+            (1000,),
+            truth["head"][image].max().item(),
+        )
+        for drawing in maps_of:
             values = truth[drawing.layer][image]
             maps = values if drawing.type == "Conv2d" else values.permute(2, 0, 1)
             assert np.array_equal(drawing.pixels, as_drawn_by_torchvision(maps)), drawing.layer

@@ -164,10 +164,10 @@ def test_trap_09_outputs_of_any_build_are_taken_apart(make, names):
 
 
 def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
-    model = Passes(Returns(lambda x: {"vector": x.mean((2, 3)), "map": x}))
+    model = Passes(Returns(lambda x: {"number": x.mean(), "map": x}))
     (drawn,) = draw_all(model, images(1), types=["Returns", "Conv2d"])
     assert [drawing.layer for drawing in drawn.drawings] == ["part['map']", "conv"]
-    assert drawn.undrawn == {"part['vector']": "a vector (1, 3), no rows and columns"}
+    assert drawn.undrawn == {"part['number']": "no batch of anything (), no rows and columns"}
     (drawn,) = draw_all(Passes(Returns(lambda _x: "text")), images(1), types=["Returns", "Conv2d"])
     assert drawn.undrawn == {"part": "returned no tensor"}
     assert drawn.not_executed == ()

@@ -207,7 +207,7 @@ def test_a_loaded_model_and_an_outline_are_listed_as_by_name():
 @pytest.mark.parametrize(
     ("model", "options", "after"),
     [
-        (nn.Sequential(nn.Conv2d(1, 3, 3)), SMALL, "before the first layer: RuntimeError"),
+        (nn.Sequential(nn.Linear(7, 3), nn.Conv2d(3, 4, 3)), SMALL, "before the first layer: RuntimeError"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(5, 4, 3)), SMALL, "after layer '0': RuntimeError"),
         ("inception_v3", InputOptions(size=(32, 32)), "after layer 'Mixed_5d.branch_pool.conv': RuntimeError"),
         ("vit_b_32", InputOptions(fit="none"), "before the first layer: AssertionError"),

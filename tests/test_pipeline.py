@@ -287,7 +287,6 @@ def test_what_failed_is_noted(finished):
     assert noted.pop("time") > 1.7e9
     assert noted == {
         "path": str(pictures / "bad.png"),
-        "report": None,
         "code": "E_FORMAT",
         "message": f"not an image, or of an unknown format: '{pictures}/bad.png'",
         "hint": None,

@@ -91,6 +91,7 @@ def test_a_run_says_what_was_asked_for(tmp_path):
             "views": ["maps"],
             "formats": ["png"],
             "style": {"norm": "channel", "columns": None, "padding": 2, "channels": "all", "scale": 1},
+            "top": 0,
         },
         "versions": {"fmapviz": "0.1.0"},
     }
