@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from fmapviz import __version__, grammar, registry
-from fmapviz.console import Console, layer_table, say, say_error, say_json, show_error
+from fmapviz.console import Console, layer_table, results_only, say, say_error, say_json, show_error
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
@@ -199,7 +199,7 @@ def run(
         return sum(1 for _ in find_images(inputs, avoid=Path(out)))
 
     verbosity = -1 if quiet else int(verbose)
-    with Console(verbosity=verbosity, json=json, count=None if "-" in inputs else count) as console:
+    with results_only(), Console(verbosity=verbosity, json=json, count=None if "-" in inputs else count) as console:
         summary = visualize(
             model,
             _paths(inputs, null=null),
@@ -242,7 +242,10 @@ def list_layers(
     from fmapviz import listing, vision
 
     vision.never_compile()
-    rows = listing.list_layers(model, layers=layers or (), exclude=exclude or (), types=split(types or []), options=options)
+    with results_only():
+        rows = listing.list_layers(
+            model, layers=layers or (), exclude=exclude or (), types=split(types or []), options=options
+        )
     if not types and all(row.type.startswith("Conv3") for row in rows):
         say_error("notice: the model has no Conv2d layer: these are its Conv3d layers")
     if json:

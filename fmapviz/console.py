@@ -8,15 +8,15 @@ import shlex
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from fmapviz.errors import FmapvizError, OutputError, UserCodeError, printable
+from fmapviz.errors import FmapvizError, OutputError, printable
 from fmapviz.values import Notice, Outcome, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rich.progress import Progress
@@ -112,6 +112,8 @@ class Console:
         self._seen[event.status] += 1
         fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
         del fields["failure"]
+        if event.status == "skipped":
+            del fields["predictions"]  # they are in its unit.json
         if event.failure:
             fields |= {"code": event.failure.code, "message": event.failure.message}
             self._report(event.failure.report)
@@ -182,6 +184,20 @@ def layer_table(rows: list[LayerInfo]) -> list[str]:
     ]  # fmt: skip
 
 
+_results: list[TextIO] = []
+
+
+@contextmanager
+def results_only() -> Iterator[None]:
+    """Keep standard output for what is said here; what anybody else prints meanwhile goes to standard error."""
+    _results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
 def say(text: str) -> None:
     """Print a line on standard output; if nobody listens any more, go on in silence.
 
@@ -189,7 +205,8 @@ def say(text: str) -> None:
         OutputError: Standard output is a file on a full disk, say.
     """
     try:
-        print(f"{text}\n", end="", flush=True)  # in one piece: a signal may come between two
+        stream = _results[-1] if _results else sys.stdout
+        print(f"{text}\n", end="", flush=True, file=stream)  # in one piece: a signal may come between two
     except OSError as error:
         # What is still buffered would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -210,7 +227,7 @@ def say_error(text: str) -> None:
 
 def show_error(error: FmapvizError) -> None:
     """Print a failure and, where it helps, what to do next; of code of the user's own also where it failed."""
-    if isinstance(error, UserCodeError):
+    if error.report:
         say_error(error.report)
     say_error(f"error: {printable(str(error))}")
     if error.hint:

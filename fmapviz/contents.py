@@ -70,7 +70,7 @@ def find_classes(content: object) -> tuple[str, ...]:
     if not isinstance(content, Mapping):
         return ()
     parts = {key.lower(): value for key, value in content.items() if isinstance(key, str)}
-    found = (_in_order(parts[name]) for name in CLASSES if name in parts)
+    found = (in_order(parts[name]) for name in CLASSES if name in parts)
     deeper = (find_classes(parts[name]) for name in SETTINGS if name in parts)
     return next((classes for classes in (*found, *deeper) if classes), ())
 
@@ -80,6 +80,21 @@ def is_state(content: object) -> TypeGuard[StateDict]:
     if not isinstance(content, dict) or not content:
         return False
     return all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+
+
+def in_order(names: object) -> tuple[str, ...]:
+    """Give names as a tuple that come as a list, under their numbers, or with their numbers under them; else nothing.
+
+    Example:
+        >>> in_order(["cat", "dog"]), in_order({"1": "dog", "0": "cat"}), in_order({"dog": 1, "cat": 0})
+        (('cat', 'dog'), ('cat', 'dog'), ('cat', 'dog'))
+    """
+    if isinstance(names, Mapping):
+        by_number = {_number(key, value): key if isinstance(value, int) else value for key, value in names.items()}
+        names = [by_number.get(number) for number in range(len(names))]
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
 
 
 def _usual_state(content: object, name: str) -> tuple[StateDict, str] | None:
@@ -147,16 +162,6 @@ def _without_average_count(state: StateDict) -> StateDict:
 
 def _first_parts(keys: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(key.partition(".")[0] for key in keys if "." in key))
-
-
-def _in_order(names: object) -> tuple[str, ...]:
-    """Give names as a tuple that come as a list, under their numbers, or with their numbers under them."""
-    if isinstance(names, Mapping):
-        by_number = {_number(key, value): key if isinstance(value, int) else value for key, value in names.items()}
-        names = [by_number.get(number) for number in range(len(names))]
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return ()
-    return tuple(names)
 
 
 def _number(key: object, value: object) -> int | None:

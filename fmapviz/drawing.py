@@ -14,7 +14,7 @@ from fmapviz.errors import FmapvizError, quote
 from fmapviz.foresight import Foresight, Watch, state_of
 from fmapviz.hooks import observe
 from fmapviz.predictions import predict
-from fmapviz.shapes import NotAMapError, as_maps
+from fmapviz.shapes import NotAMapError, as_maps, is_unrolled
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
 from fmapviz.values import Drawing, Drawn, Statistics
 
@@ -34,7 +34,7 @@ class ForwardError(FmapvizError):
     """The model's own forward pass failed; the message names the last layer that ran."""
 
     @classmethod
-    def after(cls, layer: str, error: Exception) -> ForwardError:
+    def after(cls, layer: str, error: BaseException) -> ForwardError:
         """Say what went wrong after which layer; the empty name stands for none."""
         place = f"after layer {quote(layer)}" if layer else "before the first layer"
         return cls(f"the model failed {place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
@@ -104,6 +104,7 @@ class Drawer:
         self._top = top
         self._foresight = foresight
         self._check = check
+        self._ordered = not is_unrolled(model.module)
         self._sheet = _Sheet(torch.Size([0]), Watch())
 
     def draw(self, batch: Tensor) -> list[Drawn]:
@@ -134,7 +135,7 @@ class Drawer:
                         output = self._model.forward(self._model.module, batch)
                 finally:  # also of a pass that ended early
                     self.random = not torch.equal(before, torch.get_rng_state())
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script's sys.exit() too
             if sheet.error is None and not sheet.complete:
                 if is_out_of_memory(error):
                     raise
@@ -163,6 +164,8 @@ class Drawer:
         except _EnoughError:  # not kept: with its traceback it would keep every tensor of the pass
             sheet.complete = True
             raise
+        except RecursionError:  # the model's: what is done here is never deep
+            raise
         except Exception as error:
             sheet.error = error
             raise
@@ -174,9 +177,14 @@ class Drawer:
         sheet.seen.add(feature_map.layer.name)
         sheet.last = feature_map.name
         try:
-            # What a layer sees in other portions than images, such as windows, does not have the picture's proportions.
-            picture = sheet.picture if feature_map.shape[:1] == (sheet.images,) else None
-            outputs = as_maps(feature_map.values, feature_map.layer.module, picture=picture, name=feature_map.name)
+            outputs = as_maps(
+                feature_map.values,
+                feature_map.layer.module,
+                picture=sheet.picture,
+                portions=feature_map.shape[:1] != (sheet.images,),
+                ordered=self._ordered,
+                name=feature_map.name,
+            )
             for suffix, maps in outputs.items():
                 sheet.sketches.append(self._draw(feature_map, suffix, maps))
         except NotAMapError as reason:

@@ -15,13 +15,15 @@ class FmapvizError(Exception):
     Attributes:
         exit_code: What the command exits with.
         hint: What to do next, or None.
+        report: Of a failure in code of the user's own its traceback, without our own frames; else None.
     """
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, report: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        self.report = report
 
 
 class RequestError(FmapvizError):
@@ -33,15 +35,7 @@ class WeightsError(RequestError):
 
 
 class UserCodeError(RequestError):
-    """Code of the user's own failed.
-
-    Attributes:
-        report: Its traceback, without our own frames.
-    """
-
-    def __init__(self, message: str, *, report: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.report = report
+    """Code of the user's own failed; `report` tells where."""
 
 
 class NothingToDoError(FmapvizError):

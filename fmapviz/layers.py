@@ -72,6 +72,7 @@ def select_layers(
     Args:
         layers: What there is, see `find_layers`.
         types: Class names, matched through base classes: `Conv2d` also finds a subclass of it. None means `default_types`.
+            Of several some may be missing, see `absent_types`.
         include: Globs over dotted names; `*` also spans dots. None means all.
         exclude: Globs of names to leave out again.
 
@@ -79,7 +80,7 @@ def select_layers(
         The chosen ones in the order given.
 
     Raises:
-        RequestError: A type or glob that fits nothing, or a choice that leaves nothing.
+        RequestError: Types or a glob that fit nothing, or a choice that leaves nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
@@ -87,7 +88,7 @@ def select_layers(
         ['2']
     """
     types, include, exclude = tuple(types) or default_types(layers), tuple(include), tuple(exclude)
-    for name in types:
+    for name in types if len(absent_types(layers, types)) == len(types) else ():
         _check_type(layers, name)
     typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
     for pattern in include:
@@ -96,6 +97,16 @@ def select_layers(
     if not chosen:
         raise RequestError("no layer is left after --exclude", hint="`fmapviz layers MODEL` lists what there is")
     return chosen
+
+
+def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
+    """List the class names that no layer's class or base has: one list of types may serve many networks.
+
+    Example:
+        >>> absent_types(find_layers(nn.Sequential(nn.ReLU())), ["ReLU", "Block"])
+        ['Block']
+    """
+    return [name for name in types if not any(is_type(layer, name) for layer in layers)]
 
 
 def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.models import load_model, outline_model
 from fmapviz.options import InputOptions
 from fmapviz.own_networks import describe_network
+from fmapviz.tracebacks import report_of
 from fmapviz.values import Bands, LayerInfo
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def list_layers(
             model = load_model(model, weights="random", options=options)
     if isinstance(model, nn.Module):
         module = unwrap(model)
-        model = describe_network(module, name=type(module).__name__, weights="", sha256=None, options=options)
+        model = describe_network(module, name=type(module).__name__, weights="", options=options, code=None)
     return _list(model, types, layers=layers, exclude=exclude)
 
 
@@ -86,8 +87,10 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
         try:
             with observe(model.module, chosen, receive):
                 model.forward(model.module, batch)
-        except Exception as error:
-            raise ForwardError.after(last, error) from error
+        except (Exception, SystemExit) as error:
+            failure = ForwardError.after(last, error)
+            failure.report = report_of(error) if model.own else None
+            raise failure from error
     rows = [_row(layer, seen[layer.name]) for layer in chosen]
     return sorted(rows, key=lambda row: (row.index is None, row.index))
 

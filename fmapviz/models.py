@@ -95,6 +95,12 @@ def _resolve(spec: str) -> tuple[str, str]:
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
             registry.check(SOURCES, source)
             return source, spec.removeprefix(f"{source}:")
+    name, bracket, _ = spec.partition("(")
+    if bracket and name in _listed("torchvision"):
+        raise RequestError(
+            f"no such model: {quote(spec)}: torchvision's names take no arguments",
+            hint=f"its builders do: {quote(f'torchvision.models:{spec}')}",
+        )
     raise RequestError(
         f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "`fmapviz models` lists what there is"
     )

@@ -7,20 +7,24 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fmapviz.channels import input_channels
+from fmapviz.contents import in_order
+from fmapviz.digests import digest_of_network
 from fmapviz.errors import RequestError
 from fmapviz.options import InputOptions
 from fmapviz.preparation import by_callable, standard
 from fmapviz.values import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from fmapviz.values import Preparation
 
 _PREPARING = ("preprocess", "transforms")
-_NAMING = ("classes", "class_names", "categories")
+_NAMING = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
 
 
 def describe_network(
@@ -28,8 +32,8 @@ def describe_network(
     *,
     name: str,
     weights: str,
-    sha256: str | None,
     options: InputOptions,
+    code: Iterable[Path] | None = (),
     home: object = None,
     classes: Sequence[str] = (),
     notices: tuple[str, ...] = (),
@@ -40,24 +44,30 @@ def describe_network(
         network: Takes one batch of images `(N, C, H, W)`.
         name: As the user calls it.
         weights: Where its weights come from.
-        sha256: What tells it from others.
-        options: What the user wants in the preparation of pictures; if a size or fit is among it, all is prepared by these
-            options.
+        options: What the user wants in the preparation of pictures; if there is anything, all is prepared by these options.
+        code: Files that make the network what it is, beside those of its classes; None: it need not be told from others.
         home: Where else a preparation or class names may be: the Python module that builds the network.
         classes: The classes' names, if the weights tell them.
         notices: For the person to know.
 
     Raises:
-        RequestError: The network takes several inputs.
+        RequestError: The network takes several inputs, or has layers that are not initialised.
     """
-    check_signature(network)
+    check_network(network)
     channels = input_channels(network)
+    preprocess = _preprocess_in((network, home))
+    if preprocess is not None and options != InputOptions():
+        notices = (
+            *notices,
+            "the input is prepared as the options say, not by the preprocessing that comes with the network",
+        )
+        preprocess = None
     return Model(
         name=name,
         module=network,
         weights=weights,
-        sha256=sha256,
-        preparation=_preparation((network, home), options, channels),
+        sha256=None if code is None else digest_of_network(network, files=code),
+        preparation=_preparation(preprocess, options, channels),
         forward=nn.Module.__call__,
         classes=tuple(classes) or _class_names((network, home)),
         own=True,
@@ -65,12 +75,17 @@ def describe_network(
     )
 
 
-def check_signature(network: nn.Module) -> None:
-    """Make sure that a network can be called with one batch of images and nothing else.
+def check_network(network: nn.Module) -> None:
+    """Make sure that a network can be called with one batch of images and nothing else, and is ready for it.
 
     Raises:
-        RequestError: It needs more, or takes nothing.
+        RequestError: It needs more, takes nothing, or has layers that are not initialised.
     """
+    if any(is_lazy(values) for values in (*network.parameters(), *network.buffers())):
+        raise RequestError(
+            "the network has lazy layers, whose shapes its first input decides",
+            hint="give it one where it is built: net(torch.zeros(1, 3, 224, 224))",
+        )
     try:
         signature = inspect.signature(network.forward)
     except (TypeError, ValueError):  # C code
@@ -89,8 +104,7 @@ def _written(signature: inspect.Signature) -> str:
     return f"forward{signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)}"
 
 
-def _preparation(places: Sequence[object], options: InputOptions, channels: int) -> Preparation:
-    preprocess = None if options != InputOptions() else _preprocess_in(places)
+def _preparation(preprocess: Callable[..., Any] | None, options: InputOptions, channels: int) -> Preparation:
     if preprocess is None:
         return standard(options, channels=channels)
     return by_callable(preprocess, description=_description(preprocess), channels=channels)
@@ -113,9 +127,5 @@ def _description(preprocess: Callable[..., Any]) -> str:
 
 
 def _class_names(places: Sequence[object]) -> tuple[str, ...]:
-    found = (getattr(place, name, None) for place in places for name in _NAMING)
-    return next((tuple(each) for each in found if isinstance(each, list | tuple) and _are_words(each)), ())
-
-
-def _are_words(names: Sequence[object]) -> bool:
-    return bool(names) and all(isinstance(name, str) for name in names)
+    found = (in_order(getattr(place, name, None)) for place in places for name in _NAMING)
+    return next(filter(None, found), ())

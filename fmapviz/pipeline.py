@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from fmapviz import __version__, registry
-from fmapviz.digests import digest_of_network
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
-from fmapviz.layers import default_types, find_layers, scripted_parts, select_layers, several, unwrap
+from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.own_networks import describe_network
@@ -212,6 +211,8 @@ def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
     """Say what of a network is looked at otherwise than expected, or not at all."""
     if not asked and types == ("Conv3d",):
         yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
+    if absent := absent_types(layers, asked):
+        yield f"no layer of type {', '.join(map(quote, absent))} in the model"
     if parts := scripted_parts(layers):
         yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
 
@@ -262,7 +263,6 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
         module,
         name=type(module).__name__.lower(),
         weights="weights as given",
-        sha256=digest_of_network(module),
         options=options,
     )
 

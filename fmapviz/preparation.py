@@ -168,7 +168,7 @@ def by_callable(preprocess: Callable[..., object], *, description: str, channels
     def apply(picture: PillowImage.Image | Bands) -> Tensor:
         try:
             returned = preprocess(_to_tensor(picture) if isinstance(picture, Bands) else picture)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script's sys.exit() too
             reason = printable(str(error).partition("\n")[0])
             message = f"the preprocessing failed ({type(error).__name__}{': ' if reason else ''}{reason})"
             raise InputError("E_PREPARE", message) from error

@@ -54,6 +54,8 @@ def parse_reference(text: str) -> Reference:
         Reference(place='my_net.py', attribute='build', arguments={'num_classes': 5, 'widths': [8, 16]})
     """
     match = _FORM.fullmatch(text)
+    if not match and "(" in text and not text.rstrip().endswith(")"):
+        raise RequestError(f"a bracket is not closed: {quote(text)}", hint=_EXAMPLE)
     if not match:
         raise RequestError(f"no name of a function or class: {quote(text)}", hint=_EXAMPLE)
     arguments = None if match["call"] is None else parse_arguments(match["call"])
@@ -99,7 +101,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
         raise RequestError(f"no list of arguments: {quote(text)}", hint=_EXAMPLE)
     names = {keyword.arg for keyword in call.keywords}
     if call.args or None in names or len(names) < len(call.keywords):
-        raise RequestError(f"arguments need names, each another: {quote(text)}", hint=_EXAMPLE)
+        raise RequestError(f"every argument needs a name of its own: {quote(text)}", hint=_EXAMPLE)
     return {str(keyword.arg): _literal(keyword) for keyword in call.keywords}
 
 

@@ -115,10 +115,16 @@ def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:
         return 0.0, 255.0 if planes.dtype == np.uint8 else 1.0, ()
     ranges = list(_ranges(planes))
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
-    holes = ("NaN is shown as black",) if planes.dtype.kind == "f" and any(np.isnan(plane).any() for plane in planes) else ()
+    holes = _holes(planes) if planes.dtype.kind == "f" else ()
     if planes.dtype.kind == "f" and 0 <= low <= high <= 1:
         return 0.0, 1.0, holes
     return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *holes)
+
+
+def _holes(planes: NDArray[Any]) -> tuple[str, ...]:
+    nan, infinite = (any(test(plane).any() for plane in planes) for test in (np.isnan, np.isinf))
+    notices = ("NaN is shown as black" if nan else "", "infinity is shown as the end of the range" if infinite else "")
+    return tuple(notice for notice in notices if notice)
 
 
 def _ranges(planes: NDArray[Any]) -> Iterator[tuple[float, float]]:

@@ -44,7 +44,13 @@ class NotAMapError(ValueError):
 
 
 def as_maps(
-    values: Tensor, module: nn.Module, *, picture: tuple[int, int] | None = None, name: str = ""
+    values: Tensor,
+    module: nn.Module,
+    *,
+    picture: tuple[int, int] | None = None,
+    portions: bool = False,
+    ordered: bool = True,
+    name: str = "",
 ) -> dict[str, Tensor]:
     """Bring a layer's output into the form `(N, C, H, W)`, or `(N, K)` where it has no rows and columns.
 
@@ -53,7 +59,9 @@ def as_maps(
             `(N, L, D)` whose L, less up to five prefix tokens, are patches in the proportions of the picture, or a square; a
             vector `(N, K)`, or `(N, K, 1, 1)` of anything but a convolution.
         module: Who returned it; its class tells channels-last from channels-first.
-        picture: Height and width of what the network was given, pixels; None if the values are not one for each picture.
+        picture: Height and width of what the network was given, pixels.
+        portions: Whether the values are several for each picture, such as those of windows or regions.
+        ordered: Whether tokens lie in the order of rows and columns, see `is_unrolled`.
         name: Of the feature map: some names say that its values are no map of the picture.
 
     Returns:
@@ -67,39 +75,71 @@ def as_maps(
         >>> as_maps(tokens, nn.Identity())[""].shape
         torch.Size([1, 768, 14, 14])
     """
-    if values.is_nested:
-        raise NotAMapError("a nested tensor, of images that differ in size")
-    if values.layout is not torch.strided:
-        raise NotAMapError(f"a sparse tensor {_written(values)}")
-    if values.is_complex():
-        raise NotAMapError(f"complex values {_written(values)}")
+    if unusual := _unusual(values):
+        raise NotAMapError(unusual)
     if values.is_quantized:
         values = values.dequantize()
-    if values.numel() == 0:
-        raise NotAMapError(f"empty: {_written(values)}, no region to look at")
-    if _is_attention(values, module, name):
-        raise NotAMapError(f"attention {_written(values)}, how tokens look at each other, no map of the picture")
+    last = values.ndim > 3 and is_channels_last(values.shape, module)
+    if reason := _no_map(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered):
+        raise NotAMapError(reason)
     if values.ndim == 2:
         return {"": values}
-    if values.ndim == 4 and values.shape[2:] == (1, 1) and not isinstance(module, nn.modules.conv._ConvNd):
-        return {"": values.flatten(1)}
-    if values.ndim == 5:
-        frames = _channels_first(values, module).unbind(2)
-        return {f".t{time:0{len(str(len(frames) - 1))}d}": frame for time, frame in enumerate(frames)}
-    if values.ndim == 4:
-        if is_channels_last(values.shape, module) and picture and not _is_alike(values.shape[1:3], picture):
-            raise NotAMapError(f"{_written(values)}: tokens by windows or heads, no rows and columns of the picture")
-        return {"": _channels_first(values, module)}
-    if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
+    if values.ndim == 3:
         return {"": _tokens(values, picture)}
-    kind = "no batch of anything" if values.ndim <= 1 else f"{values.ndim} dimensions"
-    raise NotAMapError(f"{kind} {_written(values)}, no rows and columns")
+    if values.shape[2:] == (1, 1) and not isinstance(module, nn.modules.conv._ConvNd):
+        return {"": values.flatten(1)}
+    maps = values.movedim(-1, 1) if last else values
+    if maps.ndim == 4:
+        return {"": maps}
+    frames = maps.unbind(2)
+    return {f".t{time:0{len(str(len(frames) - 1))}d}": frame for time, frame in enumerate(frames)}
 
 
-def _channels_first(values: Tensor, module: nn.Module) -> Tensor:
-    if not is_channels_last(values.shape, module):
-        return values
-    return values.movedim(-1, 1)
+def _unusual(values: Tensor) -> str | None:
+    """Say which tensors are never drawn."""
+    if values.is_nested:
+        return "a nested tensor, of images that differ in size"
+    if values.layout is not torch.strided:
+        return f"a sparse tensor {_written(values)}"
+    if values.is_complex():
+        return f"complex values {_written(values)}"
+    return f"empty: {_written(values)}, no region to look at" if values.numel() == 0 else None
+
+
+def _no_map(
+    values: Tensor,
+    module: nn.Module,
+    name: str,
+    *,
+    last: bool,
+    picture: tuple[int, int] | None,
+    portions: bool,
+    ordered: bool,
+) -> str | None:
+    """Say why values are no map of the picture; `last` means that the last axis holds the channels."""
+    shape, maps_only = _written(values), isinstance(module, _CHANNELS_FIRST)
+    if values.ndim in {0, 1}:
+        return f"no batch of anything {shape}, no rows and columns"
+    if values.ndim > 5 or (values.ndim == 3 and maps_only):
+        return f"{values.ndim} dimensions {shape}, no rows and columns"
+    if _is_attention(values, module, name):
+        return f"attention {shape}, how tokens look at each other, no map of the picture"
+    if "cpb_mlp" in name:  # Swin V2
+        return f"{shape}: a bias for every two positions, the same for every picture"
+    if portions and (values.ndim < 4 or last):
+        return f"{shape}: several for each picture, of windows or regions, no map of all of it"
+    if values.ndim == 3 and not ordered:
+        return f"tokens {shape} by the units of a mask, not by rows and columns"
+    in_attention = "attn" in name.lower() and not maps_only and not list(module.children())
+    if values.ndim == 4 and picture and (last or in_attention):
+        sides = values.shape[1:3] if last else values.shape[2:]
+        return None if _is_of(sides, picture) else f"{shape}: by windows or heads, no rows and columns of the picture"
+    return None
+
+
+def is_unrolled(network: nn.Module) -> bool:
+    """Tell a network such as Hiera, whose tokens lie by the units of its mask."""
+    return any(type(module).__name__ == "Unroll" for module in network.modules())
 
 
 def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:
@@ -150,13 +190,21 @@ def _is_attention(values: Tensor, module: nn.Module, name: str) -> bool:
         return False
     if isinstance(module, nn.MultiheadAttention):
         return name.endswith("[1]")
+    if isinstance(module, nn.Softmax):
+        return module.dim in {-1, values.ndim - 1}
     says_so = "attn" in name.lower() or "attention" in name.lower() or "attention" in type(module).__name__.lower()
-    return says_so and (name.endswith("]") or isinstance(module, nn.Softmax | nn.Dropout | nn.Identity))
+    return says_so and (name.endswith(("]", "attn_drop")) or isinstance(module, nn.Dropout))
 
 
-def _is_alike(sides: Sequence[int], picture: tuple[int, int]) -> bool:
-    """Tell whether rows and columns have nearly the proportions of the picture; windows are padded."""
-    return 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
+def _is_of(sides: Sequence[int], picture: tuple[int, int]) -> bool:
+    """Tell whether rows and columns can be the picture's: one for every so many pixels, perhaps padded to whole windows."""
+    steps = all(_is_whole_step(own, whole) for own, whole in zip(sides, picture, strict=True))
+    return steps and 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
+
+
+def _is_whole_step(own: int, whole: int) -> bool:
+    step = max(1, round(whole / own))
+    return whole / step - 1 <= own <= 1.2 * whole / step + 1
 
 
 def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:

@@ -54,6 +54,7 @@ class Job:
         foresight: See `fmapviz.drawing.attach`.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
+        unclear: Whether it was said that the model's output tells no classes.
     """
 
     model: Model
@@ -70,6 +71,7 @@ class Job:
     foresight: Foresight | None = None
     found: int = 0
     last_drawn: int = 0
+    unclear: bool = False
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
 
@@ -294,6 +296,9 @@ class _Steps:
             self._job.last_drawn = len({drawing.layer for drawing in each.drawings})
             self._job.not_executed.update(each.not_executed)
             self._job.undrawn.update(each.undrawn)
+            if self._job.info.top and not each.predictions and not self._job.unclear:
+                self._job.unclear = True
+                tell(Notice(_unclear(self._job.model)))
             sketched.append(_Sketched(prepared, each, begun))
         return sketched
 
@@ -306,6 +311,11 @@ class _Steps:
 def _distinction(file: ImageFile) -> str:
     """Tell a source from others of its name."""
     return f"~{path_hash(file.path)}"
+
+
+def _unclear(model: Model) -> str:
+    count = len(model.classes)
+    return f"no predictions: the output of {model.label} is no finite number for each of its {count} classes"
 
 
 def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:

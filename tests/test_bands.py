@@ -270,10 +270,14 @@ def test_what_is_no_number_is_black_and_infinity_black_or_white(tmp_path):
     array = np.array([[[np.nan, np.inf, -np.inf, 0.25, 1]]] * 2, np.float32)
     image = read(save(tmp_path / "a.npy", array), 2)
     np.testing.assert_array_equal(values(image)[0, 0], [0, 1, 0, 0.25, 1])
-    assert image.notices == ("NaN is shown as black",)
+    assert image.notices == ("NaN is shown as black", "infinity is shown as the end of the range")
     image = read(save(tmp_path / "b.npy", array * 8 - 2), 2)
     np.testing.assert_array_equal(values(image)[0, 0], [0, 1, 0, 0, 1])
-    assert image.notices == ("more than 8 bits per channel: 0..6 scaled to 0..1", "NaN is shown as black")
+    assert image.notices == (
+        "more than 8 bits per channel: 0..6 scaled to 0..1",
+        "NaN is shown as black",
+        "infinity is shown as the end of the range",
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 7.0])

@@ -9,7 +9,7 @@ from tiny_models import Backwards, Recursive, Twins, images, overwritten
 from torch import nn
 
 from fmapviz.errors import RequestError
-from fmapviz.layers import default_types, find_layers, is_type, scripted_parts, select_layers, unwrap
+from fmapviz.layers import absent_types, default_types, find_layers, is_type, scripted_parts, select_layers, unwrap
 
 
 def names(layers):
@@ -119,9 +119,11 @@ def test_a_type_that_does_not_occur_is_refused_with_those_that_do(types, hint):
     assert caught.value.hint == hint
 
 
-def test_each_of_several_types_must_occur():
+def test_one_of_several_types_must_occur():
+    assert chosen(overwritten(), types=["Conv2d", "Linear"]) == chosen(overwritten(), types=["Conv2d"])
+    assert absent_types(find_layers(overwritten()), ["Linear", "Conv2d", "Block"]) == ["Linear", "Block"]
     with pytest.raises(RequestError, match="'Linear'"):
-        chosen(overwritten(), types=["Conv2d", "Linear"])
+        chosen(overwritten(), types=["Linear", "Block"])
 
 
 def test_a_network_without_any_layer_is_refused_with_a_whole_sentence():

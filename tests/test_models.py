@@ -53,6 +53,7 @@ def test_every_pattern_of_everything():
         ("torchvision:alexnt", "`fmapviz models`"),
         ("", "`fmapviz models` lists what there is"),
         ("../alexnet", "'alexnet'"),
+        ("alexnet(num_classes=2)", "'torchvision.models:alexnet(num_classes=2)'"),
         ("zzzzzz\x1b[31m", "`fmapviz models` lists what there is"),
     ],
 )

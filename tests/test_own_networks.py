@@ -108,7 +108,7 @@ def test_torchvisions_networks_take_other_channels_with_weights_for_them(channel
     torch.save({"model": network.state_dict(), "classes": ["cat", "dog", "cow"]}, tmp_path / "own.pth")
     model = fmapviz.load_model("resnet18", weights=str(tmp_path / "own.pth"))
     assert (model.preparation.channels, model.classes) == (channels, ("cat", "dog", "cow"))
-    assert [word in " ".join(model.notices) for word in (f"{channels} channels", "3 classes")] == [True, True]
+    assert [word in " ".join(model.notices) for word in (f"{channels} channel", "3 classes")] == [True, True]
     np.save(tmp_path / "picture.npy", np.random.default_rng(0).random((channels, 40, 50), np.float32))
     events = []
     summary = run(model, tmp_path / "picture.npy", tmp_path, on_event=events.append)

@@ -193,7 +193,7 @@ def test_a_file_that_cannot_be_run_is_the_users_failure(text, message, spec):
         ("net.py:bild", "no 'bild' in 'net.py'", "did you mean 'build'?"),
         ("net.py:Net.narrow", "no 'Net.narrow' in 'net.py'", "Net"),
         ("net.py:xyz", "no 'xyz' in 'net.py'", "there are: Net, build, net"),
-        ("net.py:torch", "no function, class or network: 'net.py:torch' is a module", None),
+        ("net.py:torch", "no function, class or network: 'net.py:torch' is of type module", None),
         (
             "net.py:build(depth=3)",
             "cannot be called so: got an unexpected keyword argument 'depth'",
@@ -223,7 +223,7 @@ def test_what_the_user_asks_wrongly_is_an_error_of_one_line(spec, message, hint)
 )
 def test_a_builder_that_gives_no_network_is_an_error(body, given):
     write("net.py", CODE + f"\ndef other():\n    {body}\n")
-    with pytest.raises(RequestError, match=f"gave a {given}, not an nn.Module"):
+    with pytest.raises(RequestError, match=f"gave an object of type {given}, not an nn.Module"):
         load_model("net.py:other")
 
 
@@ -362,6 +362,56 @@ def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once():
     assert failed.returncode == 4
     assert failed.stderr.count("Traceback") == 1
     assert failed.stderr.count("[E_MODEL]") == 2
+
+
+def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure():
+    write(
+        "net.py",
+        CODE
+        + """
+class Prints(Net):
+    def forward(self, x):
+        print("a word", x.shape)
+        return super().forward(x)
+
+class Exits(Net):
+    def forward(self, x):
+        raise SystemExit(0)
+""",
+    )
+    for arguments in (["net.py:Prints", "red.png", "--json"], ["layers", "net.py:Prints", "--json"]):
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["event"] == "summary"
+        assert [json.loads(line)["event"] for line in done.stdout.splitlines()]
+        assert "a word torch.Size" in done.stderr
+    for arguments, code in ((["net.py:Exits", "red.png"], 4), (["layers", "net.py:Exits"], 2)):
+        failed = command(*arguments)
+        assert failed.returncode == code
+        assert "SystemExit: 0" in failed.stderr
+        assert failed.stderr.count("Traceback") == 1
+
+
+def test_lazy_layers_are_refused_with_what_to_do(code):
+    write("net.py", "from torch import nn\ndef build():\n    return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU())\n")
+    for look in (lambda: load_model("net.py:build"), lambda: list_layers("net.py:build"), lambda: run("net.py:build", code)):
+        with pytest.raises(RequestError, match="lazy layers") as caught:
+            look()
+        assert "torch.zeros(1, 3, 224, 224)" in caught.value.hint
+
+
+def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_told(code):
+    write("net.py", CODE + PREPARED.replace('"red", ', ""))
+    _, events = run("net.py:net", code, options=InputOptions(size=(16, 16)))
+    told = " ".join(event.message for event in events if isinstance(event, Notice))
+    assert "as the options say, not by the preprocessing" in told
+    assert "no finite number for each of its 4 classes" in told
+    assert told.count("no predictions") == 1
+
+
+def test_class_names_may_stand_under_their_numbers():
+    write("net.py", CODE + "\nclasses = {4: 'e', 0: 'a', 1: 'b', 2: 'c', 3: 'd'}\n")
+    assert load_model("net.py:net").classes == tuple("abcde")
 
 
 def test_its_layers_are_listed_without_weights():

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import pytest
+import timm
 import torch
 import torchvision
 from tiny_models import Pair
@@ -16,7 +17,7 @@ from torchvision.models.maxvit import MaxVit
 from torchvision.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
-from fmapviz.shapes import NotAMapError, as_maps, is_channels_last, tensors
+from fmapviz.shapes import NotAMapError, as_maps, is_channels_last, is_unrolled, tensors
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 
@@ -305,14 +306,64 @@ def test_what_has_no_batch_is_refused(size):
     assert reason(torch.zeros(size)) == f"no batch of anything {shown}, no rows and columns"
 
 
-@pytest.mark.parametrize("module", [nn.Softmax(-1), nn.Dropout(), nn.Identity()])
+@pytest.mark.parametrize(
+    ("module", "name"), [(nn.Softmax(-1), "sm"), (nn.Dropout(), "attn.drop"), (nn.Identity(), "a.attn_drop")]
+)
 @pytest.mark.parametrize("size", [(2, 3, 50, 50), (2, 50, 50)], ids=["heads", "mean"])
-def test_the_weights_of_an_attention_are_refused_as_such(module, size):
-    values = torch.zeros(size)
+def test_the_weights_of_an_attention_are_refused_as_such(module, name, size):
     with pytest.raises(NotAMapError, match=re.escape(f"attention {size}, how tokens look at each other")):
-        as_maps(values, module, name="blocks.0.attn.drop")
-    if len(size) == 4:  # the name alone tells
-        assert as_maps(values, module, name="blocks.0.drop")[""] is values
+        as_maps(torch.zeros(size), module, name=name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(nn.Softmax(1), "sm"), (nn.Dropout(), "drop"), (nn.Identity(), "stages.1.0.attn"), (nn.ReLU(), "attn.act")],
+)
+def test_square_maps_of_such_modules_are_drawn(module, name):
+    values = torch.zeros(2, 3, 56, 56)
+    assert as_maps(values, module, picture=(224, 224), name=name)[""] is values
+
+
+@pytest.mark.parametrize(
+    ("size", "module", "name"),
+    [
+        ((1, 196, 196, 4), nn.Linear(4, 4), "blocks.0.attn.proj_l"),  # CaiT: logits of attention by heads
+        ((1, 3, 198, 64), nn.Identity(), "blocks.0.attn.q_norm"),  # heads, tokens, width
+        ((1, 12, 197, 64), nn.LayerNorm(64), "blocks.0.attn.k_norm"),
+        ((1, 64, 49, 96), nn.LayerNorm(96), "norm"),  # windows, tokens, width
+    ],
+)
+def test_heads_and_windows_are_no_rows_and_columns(size, module, name):
+    with pytest.raises(NotAMapError, match="by windows or heads"):
+        as_maps(torch.zeros(size), module, picture=(224, 224), name=name)
+
+
+def test_rows_padded_to_whole_windows_are_drawn():
+    assert as_maps(torch.zeros(1, 56, 84, 96), nn.LayerNorm(96), picture=(224, 320))[""].shape == (1, 96, 56, 84)
+
+
+@pytest.mark.parametrize(
+    ("size", "module"),
+    [((64, 49, 288), nn.Linear(96, 288)), ((196, 256), nn.BatchNorm1d(256)), ((64, 8, 8, 192), nn.Linear(64, 192))],
+)
+def test_several_portions_of_a_picture_are_no_map_of_it(size, module):
+    with pytest.raises(NotAMapError, match="several for each picture"):
+        as_maps(torch.zeros(size), module, picture=(224, 224), portions=True)
+
+
+def test_regions_of_a_convolution_are_maps():
+    values = torch.zeros(100, 8, 7, 7)
+    assert as_maps(values, nn.Conv2d(3, 8, 3), picture=(224, 224), portions=True)[""] is values
+
+
+def test_tokens_that_lie_by_the_units_of_a_mask_are_refused():
+    network = timm.create_model("hiera_tiny_224")
+    assert is_unrolled(network)
+    assert not is_unrolled(timm.create_model("vit_tiny_patch16_224"))
+    with pytest.raises(NotAMapError, match="by the units of a mask"):
+        as_maps(torch.zeros(1, 3136, 96), nn.LayerNorm(96), picture=(224, 224), ordered=False)
+    with pytest.raises(NotAMapError, match="a bias for every two positions"):
+        as_maps(torch.zeros(1, 15, 15, 512), nn.Linear(2, 512), picture=(256, 256), name="layers.0.blocks.0.attn.cpb_mlp.0")
 
 
 def test_what_an_attention_returns_is_drawn_and_its_weights_are_not():

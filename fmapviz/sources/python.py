@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from fmapviz.checkpoints import load_weights
-from fmapviz.digests import digest_of_network
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.initialization import NoInitialization, read_seed
 from fmapviz.layers import unwrap
 from fmapviz.own_code import blame_the_user, code_beside, import_place
-from fmapviz.own_networks import describe_network
+from fmapviz.own_networks import check_network, describe_network
 from fmapviz.references import Reference, parse_reference
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
         module,
         name=name,
         weights=label,
-        sha256=digest_of_network(module, files=code_beside(home)),
         options=options,
+        code=code_beside(home),
         home=home,
         classes=classes,
         notices=notices,
@@ -67,7 +66,7 @@ def outline(name: str, *, options: InputOptions) -> Model:
     """Run the user's code without initialising what it builds, and move that to the meta device."""
     with NoInitialization():
         home, module = _build(parse_reference(name))
-    return describe_network(module.to("meta"), name=name, weights="no weights", sha256=None, options=options, home=home)
+    return describe_network(module.to("meta"), name=name, weights="no weights", options=options, code=None, home=home)
 
 
 def _build(reference: Reference) -> tuple[ModuleType, nn.Module]:
@@ -80,9 +79,12 @@ def _build(reference: Reference) -> tuple[ModuleType, nn.Module]:
         raise RequestError(f"a network already, not a function that builds one: {quote(reference.name)}")
     if not isinstance(target, nn.Module):
         raise RequestError(
-            f"{quote(reference.name)} gave a {type(target).__name__}, not an nn.Module", hint="return the network itself"
+            f"{quote(reference.name)} gave an object of type {type(target).__name__}, not an nn.Module",
+            hint="return the network itself",
         )
-    return home, unwrap(target)
+    network = unwrap(target)
+    check_network(network)
+    return home, network
 
 
 def _find(home: ModuleType, reference: Reference) -> Any:
@@ -100,6 +102,8 @@ def _find(home: ModuleType, reference: Reference) -> Any:
 
 
 def _may_build(value: object, home: ModuleType) -> bool:
+    if isinstance(value, type):
+        return issubclass(value, nn.Module) and not value.__module__.startswith("torch.")
     own = getattr(value, "__module__", None) == home.__name__
     return isinstance(value, nn.Module) or (own and callable(value))
 
@@ -108,7 +112,7 @@ def _call(target: Any, reference: Reference) -> object:
     # Any: as above.
     arguments = dict(reference.arguments or {})
     if not callable(target):
-        raise RequestError(f"no function, class or network: {quote(reference.name)} is a {type(target).__name__}")
+        raise RequestError(f"no function, class or network: {quote(reference.name)} is of type {type(target).__name__}")
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # C code

@@ -122,7 +122,8 @@ def _adapted(
         if getattr(built, "transform_input", False):
             built.transform_input = False  # type: ignore[assignment]  # no submodule; it is for red, green and blue
         notices.append(
-            f"the weights are for pictures of {channels} channels, not 3: the first convolution was built for them"
+            f"the weights are for pictures of {channels} channel{'s' if channels > 1 else ''}, not 3: "
+            "so the first convolution was built"
         )
     own = built.state_dict()
     if any(state[key].shape != values.shape for key, values in own.items() if key in state):
