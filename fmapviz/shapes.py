@@ -80,7 +80,7 @@ def as_maps(
     if values.is_quantized:
         values = values.dequantize()
     last = values.ndim > 3 and is_channels_last(values.shape, module)
-    if reason := _no_map(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered):
+    for reason in _reasons(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered):
         raise NotAMapError(reason)
     if values.ndim == 2:
         return {"": values}
@@ -106,7 +106,7 @@ def _unusual(values: Tensor) -> str | None:
     return f"empty: {_written(values)}, no region to look at" if values.numel() == 0 else None
 
 
-def _no_map(
+def _reasons(
     values: Tensor,
     module: nn.Module,
     name: str,
@@ -115,26 +115,25 @@ def _no_map(
     picture: tuple[int, int] | None,
     portions: bool,
     ordered: bool,
-) -> str | None:
+) -> Iterator[str]:
     """Say why values are no map of the picture; `last` means that the last axis holds the channels."""
     shape, maps_only = _written(values), isinstance(module, _CHANNELS_FIRST)
     if values.ndim in {0, 1}:
-        return f"no batch of anything {shape}, no rows and columns"
+        yield f"no batch of anything {shape}, no rows and columns"
     if values.ndim > 5 or (values.ndim == 3 and maps_only):
-        return f"{values.ndim} dimensions {shape}, no rows and columns"
+        yield f"{values.ndim} dimensions {shape}, no rows and columns"
     if _is_attention(values, module, name):
-        return f"attention {shape}, how tokens look at each other, no map of the picture"
+        yield f"attention {shape}, how tokens look at each other, no map of the picture"
     if "cpb_mlp" in name:  # Swin V2
-        return f"{shape}: a bias for every two positions, the same for every picture"
+        yield f"{shape}: a bias for every two positions, the same for every picture"
     if portions and (values.ndim < 4 or last):
-        return f"{shape}: several for each picture, of windows or regions, no map of all of it"
+        yield f"{shape}: several for each picture, of windows or regions, no map of all of it"
     if values.ndim == 3 and not ordered:
-        return f"tokens {shape} by the units of a mask, not by rows and columns"
+        yield f"tokens {shape} by the units of a mask, not by rows and columns"
     in_attention = "attn" in name.lower() and not maps_only and not list(module.children())
-    if values.ndim == 4 and picture and (last or in_attention):
-        sides = values.shape[1:3] if last else values.shape[2:]
-        return None if _is_of(sides, picture) else f"{shape}: by windows or heads, no rows and columns of the picture"
-    return None
+    sides = values.shape[1:3] if last else values.shape[2:]
+    if values.ndim == 4 and picture and (last or in_attention) and not _is_of(sides, picture):
+        yield f"{shape}: by windows or heads, no rows and columns of the picture"
 
 
 def is_unrolled(network: nn.Module) -> bool:
