@@ -364,7 +364,7 @@ def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once():
     assert failed.stderr.count("[E_MODEL]") == 2
 
 
-def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure():
+def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure(code):
     write(
         "net.py",
         CODE
@@ -379,17 +379,17 @@ class Exits(Net):
         raise SystemExit(0)
 """,
     )
-    for arguments in (["net.py:Prints", "red.png", "--json"], ["layers", "net.py:Prints", "--json"]):
-        done = command(*arguments)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["event"] == "summary"
-        assert [json.loads(line)["event"] for line in done.stdout.splitlines()]
-        assert "a word torch.Size" in done.stderr
-    for arguments, code in ((["net.py:Exits", "red.png"], 4), (["layers", "net.py:Exits"], 2)):
-        failed = command(*arguments)
-        assert failed.returncode == code
-        assert "SystemExit: 0" in failed.stderr
-        assert failed.stderr.count("Traceback") == 1
+    done = command("net.py:Prints", "red.png", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["run", "image", "summary"]
+    assert "a word torch.Size" in done.stderr
+    listed = command("layers", "net.py:Exits")
+    assert (listed.returncode, listed.stdout) == (2, "")
+    assert "SystemExit: 0" in listed.stderr
+    assert listed.stderr.count("Traceback") == 1
+    (failure,) = run("net.py:Exits", code)[0].failures
+    assert failure.code == "E_MODEL"
+    assert "SystemExit: 0" in failure.report
 
 
 def test_lazy_layers_are_refused_with_what_to_do(code):

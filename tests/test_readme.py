@@ -111,7 +111,8 @@ def test_make_demo_prints_where_to_look(tmp_path):
 
 
 def test_completion_can_be_installed(tmp_path):
-    result = shell("fmapviz --install-completion", tmp_path, HOME=str(tmp_path), SHELL="/bin/bash")
+    # `&& true` keeps bash alive meanwhile: the command looks for the shell that it was started from.
+    result = shell("fmapviz --install-completion && true", tmp_path, HOME=str(tmp_path), SHELL="/bin/bash")
     assert result.returncode == 0, result.stderr
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
 
