@@ -16,6 +16,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 ROOT = Path(__file__).parent.parent
 
+# Files that take longest come first, or one worker would still be at the last of them when the other has nothing left.
+LONG = (
+    "test_cli.py",
+    "test_readme.py",
+    "test_work.py",
+    "test_vision.py",
+    "test_zoo.py",
+    "test_failing_threads.py",
+    "test_weights.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Sort by file only; within a file, and among the others, the order stays."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
