@@ -63,7 +63,7 @@ def _compress(rows: NDArray[np.uint8]) -> bytes:
     on what was in its memory before. zlib takes some microseconds more for these.
     """
     if rows.nbytes <= SMALL_BYTES:
-        return zlib.compress(rows, level=1)
+        return zlib.compress(rows.data, level=1)
     return isal_zlib.compress(rows, level=1)  # levels 2 and 3: slower, and no smaller
 
 
