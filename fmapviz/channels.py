@@ -1,4 +1,4 @@
-"""Find out how many channels a network takes."""
+"""Find out what a network takes: how many channels, and which type of numbers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,22 @@ def input_channels(network: nn.Module) -> int:
 
 def _takes(network: nn.Module, channels: int) -> bool:
     numbers = {name: values.to("meta") for name, values in (*network.named_parameters(), *network.named_buffers())}
-    batch = torch.empty(1, channels, _SIDE, _SIDE, device="meta", dtype=_dtype(network))
+    batch = torch.empty(1, channels, _SIDE, _SIDE, device="meta", dtype=input_type(network))
     with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
             torch.func.functional_call(network, numbers, (batch,))
-        except Exception:  # noqa: BLE001  whatever a foreign forward pass raises
+        except (Exception, SystemExit):  # noqa: BLE001  whatever a foreign forward pass raises
             return False
     return True
 
 
-def _dtype(network: nn.Module) -> torch.dtype:
+def input_type(network: nn.Module) -> torch.dtype:
+    """Give the type of the numbers that a network computes with, and is given.
+
+    Example:
+        >>> input_type(nn.Conv2d(3, 4, 3).half())
+        torch.float16
+    """
     floating = (values.dtype for values in network.parameters() if values.is_floating_point())
     return next(floating, torch.float32)

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING
 
 from fmapviz.containers import files_of, in_folder, read_content
 from fmapviz.contents import NESTS, find_classes, find_state, list_states
-from fmapviz.contents import StateDict as StateDict
 from fmapviz.digests import digest_of
 from fmapviz.downloads import fetch
 from fmapviz.errors import WeightsError, quote, suggest
-from fmapviz.fitting import fit_keys as fit_keys
-from fmapviz.fitting import load_state_dict as load_state_dict
-from fmapviz.fitting import strip_prefixes as strip_prefixes
+from fmapviz.fitting import fit_keys, load_state_dict
 from fmapviz.mismatches import some
 from fmapviz.refusals import no_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from torch import nn
+
+    from fmapviz.contents import StateDict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,19 +61,12 @@ class LoadedWeights:
     notices: tuple[str, ...]
 
 
-def load_weights(
-    module: nn.Module,
-    weights: str,
-    *,
-    known: Sequence[str] = (),
-    adapt: Callable[[StateDict], StateDict] | None = None,
-) -> LoadedWeights:
+def load_weights(module: nn.Module, weights: str, *, known: Sequence[str] = ()) -> LoadedWeights:
     """Fill a network with the weights of a checkpoint.
 
     Args:
         weights: A file, a folder or a URL, with `#ENTRY` for what is not the usual part of it.
         known: Words that could have been meant instead, for the hint.
-        adapt: Renames the keys of former days, after the prefixes of wrappers have been taken off.
 
     Raises:
         WeightsError: They cannot be had, read or fitted in.
@@ -83,7 +75,7 @@ def load_weights(
     with digesting(path) as digest:
         checkpoint = read_checkpoint(path, entry)
         state, notices = fit_keys(checkpoint.state, module.state_dict(), path)
-        load_state_dict(module, adapt(state) if adapt else state, path)
+        load_state_dict(module, state, path)
     return LoadedWeights(
         label(path, entry), digest.result(), classes=checkpoint.classes, notices=(*checkpoint.notices, *notices)
     )

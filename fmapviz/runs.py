@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -108,7 +109,8 @@ def _is_good(name: str) -> bool:
 
 def _numbered(model: str) -> Any:
     # Any: an endless iterator, or the list of one name.
-    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".") or "model"
+    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", model)  # where code of the user's own lies
+    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
 

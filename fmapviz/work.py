@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.channels import input_type
 from fmapviz.drawing import ForwardError, MixedBatchError, attach, is_out_of_memory
 from fmapviz.errors import InputError, quote
 from fmapviz.images import read_image
@@ -269,7 +270,7 @@ class _Steps:
             raise StoppedError
 
     def _stack(self, images: Sequence[Tensor]) -> Tensor:
-        return torch.stack([*images]).to(self._job.device, _dtype(self._job.model))
+        return torch.stack([*images]).to(self._job.device, input_type(self._job.model.module))
 
     def _split(self, batch: list[_Prepared], error: Exception, tell: Tell) -> list[list[_Prepared]]:
         """Give the parts of a batch that failed, the first at the end; of a single image say that it failed."""
@@ -324,9 +325,3 @@ def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:
     reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
     name, reason = next(reversed(reasons.items()))
     return Failure(path, "E_NOTHING", f"no layer gave a picture: {quote(name)}: {reason}: {quote(path)}")
-
-
-def _dtype(model: Model) -> torch.dtype:
-    """Give the type of the numbers the network computes with."""
-    floating = (values.dtype for values in model.module.parameters() if values.is_floating_point())
-    return next(floating, torch.float32)

@@ -158,14 +158,6 @@ def test_a_prefix_is_no_part_of_a_name(tmp_path):
     assert fit_keys(state, ["fc.weight"], tmp_path) == (state, ())
 
 
-def test_the_keys_of_former_days_are_adapted_without_prefixes(save):
-    trained, module = small(), small()
-    state = {f"net.{key}": values for key, values in trained.state_dict().items()}
-    state = {key.replace("net.stem.", "net.first."): values for key, values in state.items()}
-    load_weights(module, save(state), adapt=lambda old: {key.replace("first.", "stem."): old[key] for key in old})
-    assert_holds(module, trained.state_dict())
-
-
 # Other classes, other channels
 
 CLASSIFIERS = ["alexnet", "vgg11_bn", "squeezenet1_1", "densenet121", "googlenet", "inception_v3", "vit_b_32", "swin_t",

@@ -192,6 +192,7 @@ def test_a_name_that_is_no_good_is_a_wrong_request(name, tmp_path):
     ("model", "directory"),
     [
         ("timm:resnet18.a1_in1k", "timm_resnet18.a1_in1k"),
+        ("../my nets/my_net.py:build(path='a/b')", "my_net.py_build_path__a_b"),
         ("../../etc", "_.._etc"),
         ("..", "model"),
         ("", "model"),

@@ -23,10 +23,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from fmapviz.checkpoints import load_state_dict
 from fmapviz.digests import digest_of_state
 from fmapviz.downloads import PATIENCE_SECONDS
 from fmapviz.errors import WeightsError
+from fmapviz.fitting import load_state_dict
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,7 +33,7 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
     """
     seed = read_seed(weights)
     if weights == "default":
-        return _model(name, load_network(), options, weights="trained", sha256=digest_of(WEIGHTS), classes=CLASSES)
+        return replace(_model(name, load_network(), options, weights="trained"), sha256=digest_of(WEIGHTS), classes=CLASSES)
     if seed is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -40,15 +41,8 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
     with NoInitialization():
         module = ShapesNet()
     loaded = load_weights(module, weights, known=("default", "random", "random:SEED"))
-    return _model(
-        name,
-        module,
-        options,
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        classes=loaded.classes or CLASSES,
-        notices=loaded.notices,
-    )
+    model = _model(name, module, options, weights=loaded.name)
+    return replace(model, sha256=loaded.sha256, classes=loaded.classes or CLASSES, notices=loaded.notices)
 
 
 def outline(name: str, *, options: InputOptions) -> Model:
@@ -58,24 +52,13 @@ def outline(name: str, *, options: InputOptions) -> Model:
     return _model(name, module, options, weights="no weights")
 
 
-def _model(
-    name: str,
-    module: nn.Module,
-    options: InputOptions,
-    *,
-    weights: str,
-    sha256: str | None = None,
-    classes: tuple[str, ...] = (),
-    notices: tuple[str, ...] = (),
-) -> Model:
+def _model(name: str, module: nn.Module, options: InputOptions, *, weights: str) -> Model:
     return Model(
         name=name,
         module=module.eval(),
         weights=weights,
-        sha256=sha256,
+        sha256=None,
         preparation=standard(options, size=(SIDE, SIDE), mean=MEAN, std=STD),
         forward=nn.Module.__call__,
         straight=True,
-        classes=classes,
-        notices=notices,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ def _published(name: str, options: InputOptions) -> Model:
         except Exception as error:  # whatever a damaged file leads to
             raise WeightsError(f"timm cannot load {quote(path)}: {sentence_of(error)}") from error
     classes = () if "num_classes" in arguments else _class_names(module)
-    return _model(name, module, options, weights=config.tag or "default", sha256=digest.result(), classes=classes)
+    model = _model(name, module, options, weights=config.tag or "default")
+    return replace(model, sha256=digest.result(), classes=classes)
 
 
 def _own(name: str, weights: str, options: InputOptions) -> Model:
@@ -105,15 +107,8 @@ def _own(name: str, weights: str, options: InputOptions) -> Model:
     if sizes:
         words = ", ".join(f"{key}={value}" for key, value in sizes.items())
         notices.append(f"built as {quote(path)} needs it: {words}")
-    return _model(
-        name,
-        module,
-        options,
-        weights=label(path, entry),
-        sha256=digest.result(),
-        classes=checkpoint.classes,
-        notices=tuple(notices),
-    )
+    model = _model(name, module, options, weights=label(path, entry))
+    return replace(model, sha256=digest.result(), classes=checkpoint.classes, notices=tuple(notices))
 
 
 def _sizes_in(state: StateDict, module: nn.Module) -> dict[str, int]:
@@ -130,25 +125,14 @@ def _sizes_in(state: StateDict, module: nn.Module) -> dict[str, int]:
     return found
 
 
-def _model(
-    name: str,
-    module: nn.Module,
-    options: InputOptions,
-    *,
-    weights: str,
-    sha256: str | None = None,
-    classes: tuple[str, ...] = (),
-    notices: tuple[str, ...] = (),
-) -> Model:
+def _model(name: str, module: nn.Module, options: InputOptions, *, weights: str) -> Model:
     return Model(
         name=f"timm:{name}",
         module=module.eval(),
         weights=weights,
-        sha256=sha256,
+        sha256=None,
         preparation=_preparation(module, options),
         forward=nn.Module.__call__,
-        classes=classes,
-        notices=notices,
     )
 
 

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from fmapviz import preparation
 from fmapviz.adaptation import classes_in, take_channels
 from fmapviz.channels import input_channels
-from fmapviz.checkpoints import digesting, find_weights, fit_keys, label, load_state_dict, read_checkpoint
+from fmapviz.checkpoints import digesting, find_weights, label, read_checkpoint
 from fmapviz.downloads import fetch
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
+from fmapviz.fitting import fit_keys, load_state_dict
 from fmapviz.initialization import NoInitialization, read_seed
 from fmapviz.values import Model, Preparation
 from fmapviz.vision import models
