@@ -8,9 +8,11 @@ from functools import cache
 from math import isfinite
 from typing import Literal, cast
 
-from fmapviz.errors import RequestError, quote
+from fmapviz.errors import RequestError, quote, suggest
 
 Fit = Literal["crop", "squash", "pad", "none"]
+
+COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 
 _LARGEST = 3.4028234663852886e38  # what float32 holds
 
@@ -20,12 +22,15 @@ class Style:
     """How a grid looks.
 
     Attributes:
-        norm: What is stretched to black..white: `channel` (each alone, as `make_grid(scale_each=True)` does), `layer`
-            (all channels of a layer together) or `fixed:LO,HI` (the same two values everywhere).
+        norm: What is stretched to black..white, or over the colour map: `channel` (each alone, as
+            `make_grid(scale_each=True)` does), `layer` (all channels of a layer together), `signed` (each alone, zero in
+            the middle) or `fixed:LO,HI` (the same two values everywhere).
         columns: Tiles per row; None is the integer square root of the channel count.
         padding: Pixels between tiles.
         channels: `all`, a list such as `0,3,8-15`, or `top:K`, the K channels with the largest maximum.
         scale: Each value becomes a square of so many pixels.
+        colormap: One of `COLORMAPS`; None is grey for grids, `coolwarm` for `signed` ones and `turbo` for heat maps.
+        alpha: How much of a heat map covers the picture under it, 0..1.
 
     Raises:
         RequestError: A field does not have one of these forms.
@@ -42,10 +47,13 @@ class Style:
     padding: int = 2
     channels: str = "all"
     scale: int = 1
+    colormap: str | None = None
+    alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.norm not in {"channel", "layer"} and self.limits is None:
-            raise RequestError(f"no such norm: {quote(self.norm)}", hint="one of channel, layer, fixed:LO,HI (LO below HI)")
+        if self.norm not in {"channel", "layer", "signed"} and self.limits is None:
+            forms = "one of channel, layer, signed, fixed:LO,HI (LO below HI)"
+            raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
         if self.columns is not None and self.columns < 1:
             raise RequestError(f"columns must be at least 1: '{self.columns}'")
         if not 0 <= self.padding <= 1000:
@@ -54,6 +62,24 @@ class Style:
             raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
         if self.channels != "all" and self.top is None and self.listed is None:
             raise RequestError(f"no such channels: {quote(self.channels)}", hint="one of all, 0,3,8-15, top:16")
+        if not 0 <= self.alpha <= 1:
+            raise RequestError(f"alpha must be 0 to 1: '{self.alpha}'")
+        # Equal styles have to be equal as JSON too, by which the settings of two runs are compared.
+        object.__setattr__(self, "alpha", float(self.alpha))
+        if self.colormap is not None:
+            object.__setattr__(self, "colormap", canonical_colormap(self.colormap))
+
+    @property
+    def palette(self) -> str | None:
+        """The colour map that grids are drawn with; None if they are grey.
+
+        Example:
+            >>> Style().palette, Style(norm="signed").palette, Style(norm="signed", colormap="grey").palette
+            (None, 'coolwarm', None)
+        """
+        if self.colormap is None:
+            return "coolwarm" if self.norm == "signed" else None
+        return None if self.colormap == "gray" else self.colormap
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -116,6 +142,24 @@ class InputOptions:
             InputOptions(size=(240, 320), fit='pad', mean=(0.5,), std=None)
         """
         return cls(_parse_size(size), cast(Fit | None, fit), _parse_numbers("mean", mean), _parse_numbers("std", std))
+
+
+def canonical_colormap(name: str) -> str:
+    """Give a colour map's one name of `COLORMAPS`; `grey` is `gray`.
+
+    Raises:
+        RequestError: There is none of that name.
+
+    Example:
+        >>> canonical_colormap("grey")
+        'gray'
+    """
+    if name == "grey":
+        return "gray"
+    if name not in COLORMAPS:
+        hint = suggest(name, COLORMAPS) or f"one of {', '.join(COLORMAPS)}"
+        raise RequestError(f"no such colormap: {quote(name)}", hint=hint)
+    return name
 
 
 @cache  # these three are asked at every layer of every image

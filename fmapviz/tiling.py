@@ -1,7 +1,7 @@
 """Scale channels to 0..255 and arrange them in one grid, pixel for pixel as `torchvision.utils.make_grid` does.
 
 The reference is `save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=int(sqrt(C)), padding=2))` in one
-grey channel, for each image `(C, H, W)` of a batch.
+grey channel, for each image `(C, H, W)` of a batch. Colours come from the same levels 0..255.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fmapviz.colors import colorize
 from fmapviz.errors import RequestError
 from fmapviz.options import Style
 
@@ -118,8 +119,9 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         ranges: What `measure` says of the maps, where it is known already.
 
     Returns:
-        uint8 `(H', W')` or `(N, H', W')` on the device of `maps`. A NaN or infinite value is drawn as a checkerboard of
-        black and white and takes no part in the scaling of its neighbours.
+        uint8 `(H', W')` or `(N, H', W')` on the device of `maps`; with a `style.palette` `(H', W', 3)` or `(N, H', W', 3)`.
+        A NaN or infinite value is drawn as a checkerboard of black and white and takes no part in the scaling of its
+        neighbours.
 
     Raises:
         RequestError: Another number of dimensions, nothing in it, or complex numbers.
@@ -127,6 +129,8 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     Example:
         >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
         torch.Size([458, 458])
+        >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
+        torch.Size([458, 458, 3])
     """
     if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
         kind = "complex " if maps.is_complex() else ""
@@ -138,7 +142,11 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     scaled = _scale(maps, ranges, style)
     if ranges.bad is not None:
         scaled = torch.where(maps.isfinite(), scaled, _checkerboard(scaled))
-    return _arrange(scaled, style)
+    grids = _arrange(scaled, style)
+    if style.palette is None:
+        return grids
+    coloured = _arrange(maps.isfinite(), style).bool()  # neither the padding nor a checkerboard
+    return torch.where(coloured[..., None], colorize(grids, style.palette), grids[..., None])
 
 
 def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
@@ -159,6 +167,8 @@ def _scale(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:
 
     Of their steps only those are left out that change nothing: values are not clamped to their own extremes.
     """
+    if style.norm == "signed":
+        return _scale_signed(maps, ranges)
     low, high = _limits(ranges, style)
     if style.limits:
         # make_grid subtracts the two limits as Python floats. Of two float32 that is what float32 gives, but not of others.
@@ -170,6 +180,16 @@ def _scale(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:
     scaled = _as_float32(maps) - low.view(each)
     scaled.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
     return scaled.clamp_(0, 255) if style.limits else scaled
+
+
+def _scale_signed(maps: Tensor, ranges: Ranges) -> Tensor:
+    """Put zero at 128, the middle, and each channel's largest magnitude at 0.5 or 255.5, whichever its sign says.
+
+    However small that is: gradients are often below the 1e-5 that `make_grid` takes for the smallest range.
+    """
+    largest = torch.maximum(ranges.low.abs(), ranges.high.abs())
+    divisor = largest.where(largest > 0, 1)[..., None, None]  # where there are only zeros they stay zeros
+    return (_as_float32(maps) / divisor).mul_(127.5).add_(128)
 
 
 def _checkerboard(pixels: Tensor) -> Tensor:

@@ -42,6 +42,35 @@ def checkerboard(shape):
     return torch.from_numpy(((rows + columns) % 2 * 255).astype(np.uint8)).expand(shape)
 
 
+def exact_levels(maps):
+    """Where matplotlib's centred norm puts the values of `(C, H, W)`, on a scale of 0 to 255, each channel alone."""
+    from matplotlib.colors import CenteredNorm
+
+    norms = []
+    for channel in maps.double().numpy():
+        finite = channel[np.isfinite(channel)]
+        # Of a channel that is all zero every range will do.
+        norms.append(CenteredNorm(0, abs(finite).max(initial=0) or 1)(channel).filled(np.nan))
+    return np.stack(norms) * 255
+
+
+def coloured(levels, name):
+    """Matplotlib's colours, rounded."""
+    import matplotlib as mpl
+
+    return np.rint(mpl.colormaps[name](levels.numpy())[..., :3] * 255).astype(np.uint8)
+
+
+def laid_out(tiles, *, columns=None, padding=2, scale=1):
+    """What make_grid makes of tiles uint8 `(C, H, W)` or `(C, H, W, 3)`."""
+    tiles = torch.as_tensor(tiles)
+    in_colour = tiles.ndim == 4
+    tiles = tiles.movedim(-1, 1) if in_colour else tiles[:, None].expand(-1, 3, -1, -1)
+    tiles = tiles.repeat_interleave(scale, -1).repeat_interleave(scale, -2)
+    grid = make_grid(tiles, nrow=columns or isqrt(len(tiles)), padding=padding)
+    return grid.movedim(0, -1) if in_colour else grid[0]
+
+
 def tiles_of(grid, count, shape, *, padding=2):
     """Cut a grid apart again."""
     columns = isqrt(count)
@@ -315,6 +344,134 @@ def test_ranges_are_those_of_the_finite_values(maps):
     assert ranges.low.dtype == ranges.high.dtype == torch.float32
 
 
+# --- zero in the middle
+
+
+SIGNED, SIGNED_GREY = Style(norm="signed"), Style(norm="signed", colormap="gray")
+SIGNED_SHAPES = [(1, 1, 1), (1, 6, 9), (2, 1, 1), (7, 5, 4), (10, 13, 8), (64, 3, 3)]
+
+
+def levels_of(maps):
+    """Ours, without a grid around them: the channels of `(C, H, W)` one by one."""
+    return np.stack([tile(channel[None], SIGNED_GREY).numpy() for channel in maps])
+
+
+@pytest.mark.parametrize("shape", SIGNED_SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
+def test_signed_levels_are_those_of_a_centred_norm(shape, dtype, factor):
+    maps = (random_maps(*shape) * factor).to(dtype)
+    levels = levels_of(maps)
+    assert abs(levels - exact_levels(maps)).max() <= 0.5 + 1e-4
+    assert torch.equal(tile(maps, SIGNED_GREY), laid_out(levels))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4)),
+        elements=st.floats(-(2.0**127), 2.0**127, width=32, allow_subnormal=False)
+        | st.sampled_from([0.0, -0.0, np.nan, np.inf, -np.inf]),
+    )
+)
+@example(np.float32([[[3.4e38, -3.4e38]]]))
+@example(np.float32([[[1e-30, -5e-31]]]))
+def test_whatever_the_values_signed_levels_are_those_of_a_centred_norm(maps):
+    levels, finite = levels_of(torch.from_numpy(maps)), np.isfinite(maps)
+    assert (abs(levels - exact_levels(torch.from_numpy(maps)))[finite] <= 0.5 + 1e-4).all()
+    assert np.array_equal(levels[~finite], checkerboard(maps.shape).numpy()[~finite])
+
+
+def test_a_channel_of_zeros_is_the_middle_everywhere():
+    maps = random_maps(7, 5, 4)
+    maps[2] = 0.0
+    maps[5] = -0.0
+    assert set(levels_of(maps[[2, 5]]).flatten().tolist()) == {128}
+    found = list(tiles_of(tile(maps, SIGNED), 7, (5, 4)))
+    middle = coloured(torch.tensor([128]), "coolwarm")[0]
+    for channel in (2, 5):
+        assert len(found[channel].flatten(0, 1).unique(dim=0)) == 1
+        assert abs(found[channel].numpy().astype(int) - middle).max() <= 2
+
+
+def test_both_signs_go_as_far_from_the_middle():
+    maps = random_maps(7, 9, 9)
+    levels, mirrored = levels_of(maps).astype(int), levels_of(-maps).astype(int)
+    assert set(np.unique(levels + mirrored)) <= {255, 256}  # the middle is 127.5
+
+
+@pytest.mark.parametrize("shape", SIGNED_SHAPES, ids=str)
+@pytest.mark.parametrize("layout", [(None, 2, 1), (3, 0, 1), (5, 3, 2), (10000, 1, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("norm", "colormap"),
+    [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
+)
+def test_a_coloured_grid_is_make_grids_of_matplotlibs_colours(shape, layout, norm, colormap):
+    maps = random_maps(*shape)
+    layout = dict(zip(("columns", "padding", "scale"), layout, strict=True))
+    grid = tile(maps, Style(norm=norm, colormap=colormap, **layout))
+    grey = tile(maps, Style(norm=norm, colormap="gray", columns=1, padding=0)).view(shape)  # bit-equal with others above
+    wanted = laid_out(coloured(grey, colormap or "coolwarm"), **layout)
+    inside = laid_out(np.ones((*shape, 3), np.uint8), **layout).bool()
+    assert grid.dtype == torch.uint8
+    assert grid.shape == wanted.shape
+    assert (grid.int() - wanted.int()).abs().max() <= 2
+    assert not grid[~inside].any()
+    assert grid.is_contiguous()
+
+
+@pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(colormap="jet"), Style(norm="fixed:-1,1", colormap="viridis")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_value_that_is_not_finite_is_black_or_white_among_colours(style, dtype):
+    clean = random_maps(7, 6, 5).to(dtype)
+    maps, marked = clean.clone(), torch.zeros(7, 6, 5, dtype=torch.bool)
+    for channel, row, column, value in [(1, 0, 0, NAN), (1, 0, 1, INF), (4, 3, 2, -INF), (4, 3, 3, NAN)]:
+        maps[channel, row, column] = value
+        marked[channel, row, column] = True
+    maps[6], marked[6] = NAN, True
+    stand_in = clean.clone()
+    for channel in (1, 4):  # no new extreme, neither of the values nor of their magnitudes
+        stand_in[channel][marked[channel]] = clean[channel][~marked[channel]].min()
+    stand_in[6] = 0
+    board = checkerboard((6, 5))
+    tiles = (tiles_of(tile(each, style), 7, (6, 5)) for each in (maps, stand_in))
+    for found, wanted, mark in zip(*tiles, marked, strict=True):
+        assert torch.equal(found[~mark], wanted[~mark])
+        levels = board[mark]
+        assert torch.equal(found[mark], levels[:, None].expand(-1, 3) if style.palette else levels)
+
+
+@pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(norm="layer", colormap="jet", scale=2)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_coloured_batch_is_its_images_one_by_one(style, count):
+    maps = random_maps(4, count, 6, 5) * torch.tensor([1.0, 10, 1e-3, 0])[:, None, None, None]
+    grids = tile(maps, style)
+    assert torch.equal(grids, torch.stack([tile(image, style) for image in maps]))
+    assert torch.equal(grids, maps_view.draw(maps, measure(maps), style))
+
+
+@pytest.mark.parametrize("layout", strided(torch.zeros(1, 1, 1, 1)))
+def test_the_layout_in_memory_is_no_matter_to_colours(layout):
+    plain = random_maps(3, 7, 5, 6)
+    assert torch.equal(tile(strided(plain)[layout], SIGNED), tile(plain, SIGNED))
+
+
+def test_what_is_drawn_signed_is_never_changed():
+    maps = random_maps(2, 7, 6, 5)
+    before, version = maps.clone(), maps._version
+    tile(maps, SIGNED).fill_(9)
+    tile(maps, SIGNED_GREY).fill_(9)
+    assert torch.equal(maps, before)
+    assert maps._version == version
+
+
+def test_gray_asked_for_is_gray_left_alone():
+    maps = random_maps(7, 6, 5)
+    for norm in ("channel", "layer", "fixed:-1,1"):
+        assert torch.equal(tile(maps, Style(norm=norm, colormap="grey")), tile(maps, Style(norm=norm)))
+
+
 # --- choosing channels
 
 
@@ -384,7 +541,7 @@ def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
     for image, row in enumerate(chosen.tolist()):
         expected = maps[image][row]
         assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
-        for style in (Style(), Style(norm="layer")):
+        for style in (Style(), Style(norm="layer"), SIGNED):
             assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))
 
 
@@ -392,7 +549,17 @@ def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
 
 
 @pytest.mark.parametrize(
-    "style", [Style(), Style(norm="layer"), Style(norm="fixed:-1,1"), Style(scale=3, columns=5, padding=0)]
+    "style",
+    [
+        Style(),
+        Style(norm="layer"),
+        Style(norm="fixed:-1,1"),
+        Style(scale=3, columns=5, padding=0),
+        SIGNED,
+        SIGNED_GREY,
+        Style(colormap="jet", scale=2),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("shape", [(2, 7, 5, 4), (1, 16, 8, 8), (3, 1, 6, 2)])
 def test_what_a_gpu_computes_is_what_the_cpu_computes(style, shape, monkeypatch):

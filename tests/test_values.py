@@ -65,7 +65,7 @@ def test_norms(norm, limits):
 def test_norms_that_are_none(norm):
     message, hint = refusal(Style, norm=norm)
     assert message == f"no such norm: {quote(norm)}"
-    assert hint == "one of channel, layer, fixed:LO,HI (LO below HI)"
+    assert hint == "one of channel, layer, signed, fixed:LO,HI (LO below HI)"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,12 @@ def test_runs_have_the_same_fingerprint_exactly_when_their_settings_are_equal():
         replace(INFO, views=("maps", "spectrum")),
         replace(INFO, formats=("tensorboard",)),
         *(replace(INFO, style=Style(**style)) for style in (
-            {"norm": "layer"}, {"columns": 3}, {"padding": 3}, {"channels": "0"}, {"scale": 2})),
+            {"norm": "layer"}, {"columns": 3}, {"padding": 3}, {"channels": "0"}, {"scale": 2}, {"colormap": "jet"},
+            {"alpha": 1})),
+        replace(INFO, top=1),
+        replace(INFO, targets=("top1",)),
+        replace(INFO, targets=("top1", "star")),
+        replace(INFO, output="out"),
     ]  # fmt: skip
     fingerprints = {info.fingerprint for info in (INFO, *others)}
     assert len(fingerprints) == 1 + len(others)
