@@ -1,13 +1,14 @@
 """A package whose modules are interchangeable: list them, describe them, fetch one.
 
-The directory is the register: a file's name is the name on the command line (`_` is written `-` there), its docstring's
-first line is the help text, and it is imported only when somebody asks for it. What must be known before that, such as
-`REQUIRES`, the package that it needs and that the extra of its name brings, is a constant in it.
+The directory is the register: a file's name is the name on the command line (`_` is written `-` there, and `_pp` at its end
+`++`), its docstring's first line is the help text, and it is imported only when somebody asks for it. What must be known
+before that, such as `REQUIRES`, the package that it needs and that the extra of its name brings, is a constant in it.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -84,8 +85,14 @@ def _parsed(package: str, name: str) -> ast.Module:
 
 
 def _spoken(file_name: str) -> str:
-    return file_name.removesuffix(".py").replace("_", "-")
+    """Turn a file's name into the one on the command line.
+
+    Example:
+        >>> _spoken("smooth_grad.py"), _spoken("gradcam_pp.py")
+        ('smooth-grad', 'gradcam++')
+    """
+    return re.sub(r"_pp$", "++", file_name.removesuffix(".py")).replace("_", "-")
 
 
 def _written(name: str) -> str:
-    return name.replace("-", "_")
+    return re.sub(r"\+\+$", "_pp", name).replace("-", "_")

@@ -23,6 +23,8 @@ def family(tmp_path, monkeypatch):
         "__init__.py": "",
         "sea_lion.py": '"""Barks under water.\n\nAnd more."""\nnoise = "arf"\n',
         "ant.py": 'r"""Says \\nothing."""\n',
+        "ant_pp.py": '"""Two ants, and a plus."""\nnoise = "pp"\n',
+        "pp_bird.py": '"""Not two."""\n',
         "broken.py": '"""Cannot be imported."""\nraise RuntimeError\n',
         "_helper.py": "",
         "names.txt": "",
@@ -48,16 +50,17 @@ def test_every_member_can_be_described_and_fetched(package, name):
     assert 10 < len(line) < 125
     registry.check(package, name)
     module = registry.fetch(package, name)
-    assert module.__name__ == f"{package}.{name.replace('-', '_')}"
+    assert module.__name__ == f"{package}.{name.replace('-', '_').replace('++', '_pp')}"
     assert module.__doc__.startswith(line)
 
 
 def test_members_are_the_files_that_are_not_private(family):
-    assert registry.names(family) == ["ant", "broken", "sea-lion"]
+    assert registry.names(family) == ["ant", "ant++", "broken", "pp-bird", "sea-lion"]
 
 
 def test_a_member_is_described_without_importing_it(family):
     assert registry.describe(family, "sea-lion") == "Barks under water."
+    assert registry.describe(family, "ant++") == "Two ants, and a plus."
     assert registry.describe(family, "broken") == "Cannot be imported."
     assert registry.describe(family, "ant") == r"Says \nothing."
     registry.check(family, "broken")
@@ -66,9 +69,13 @@ def test_a_member_is_described_without_importing_it(family):
 
 def test_a_member_is_imported_when_it_is_asked_for(family):
     assert registry.fetch(family, "sea-lion").noise == "arf"
+    assert registry.fetch(family, "ant++").noise == "pp"
 
 
-@pytest.mark.parametrize("name", ["sealion", "sea_lion", "_helper", "__init__", "names", "../ant", "ant.py", "", "Ant"])
+@pytest.mark.parametrize(
+    "name",
+    ["sealion", "sea_lion", "ant-pp", "ant_pp", "ant+", "_helper", "__init__", "names", "../ant", "ant.py", "", "Ant"],
+)
 def test_nothing_else_is_a_member(family, name):
     for look_up in (registry.check, registry.fetch):
         with pytest.raises(RequestError) as caught:

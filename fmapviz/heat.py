@@ -1,0 +1,44 @@
+"""Turn a signed map at a layer's resolution into a heat map over the input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn.functional import interpolate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_EPSILON = 1e-7  # pytorch-grad-cam's
+_TINY = 1e-38  # smaller ones are no normal float32
+
+
+def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
+    """Keep what speaks for a class, enlarge it and scale each image's map to 0..1.
+
+    The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
+    Visual Explanations from Deep Networks via Gradient-based Localization", 2017), before values are interpolated between.
+    The scaling, `(x - min) / (max(x - min) + 1e-7)`, is that of pytorch-grad-cam, which also does it twice: a map of values
+    as small as the 1e-7 is not dark for that. Of yet smaller maps the maximum itself takes its place.
+
+    Args:
+        raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
+        size: Height and width of the input, pixels.
+
+    Returns:
+        float32 `(N, H, W)`, 0..1; zero for a map without any positive value.
+
+    Example:
+        >>> import torch
+        >>> heat_of(torch.tensor([[[-1.0, 3.0]]]), (1, 4))
+        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
+    """
+    positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
+    enlarged = interpolate(_scaled(positive)[:, None], size, mode="bilinear", align_corners=False)
+    return _scaled(enlarged[:, 0])
+
+
+def _scaled(maps: Tensor) -> Tensor:
+    shifted = maps - maps.amin((1, 2), keepdim=True)
+    largest = shifted.amax((1, 2), keepdim=True)
+    return shifted / (largest + largest.clamp(_TINY, _EPSILON))

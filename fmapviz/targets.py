@@ -1,0 +1,327 @@
+"""Say which classes gradients are asked of, and how strongly a network sees each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.shapes import tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A class that gradients are asked of: by its place among what the network sees, or by its number.
+
+    Attributes:
+        label: How names of pictures call it: `top1`, `class3`, `star`.
+        rank: From 1, the likeliest; None if `index` says which.
+        index: Its number among the classes; None if `rank` says which.
+        each: Another for each image of a batch; then neither of these counts.
+    """
+
+    label: str
+    rank: int | None
+    index: int | None
+    each: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassScores:
+    """How strongly a network sees each of K classes in each of N images.
+
+    Attributes:
+        values: The score of each class, `(N, K)`, any range, a function of the network's output; zero where the image has no
+            such class.
+        ranking: What top1, top2, ... go by, `(N, K)`, outside the graph.
+        present: Whether the image has the class at all, bool `(N, K)`.
+        open_ended: Whether there may be classes beyond K, as of a detector that tells only what it found.
+        of_pixels: Whether each pixel has its own scores, as of a segmentation.
+    """
+
+    values: Tensor
+    ranking: Tensor
+    present: Tensor
+    open_ended: bool = False
+    of_pixels: bool = False
+
+
+def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
+    """Read classes as they are typed.
+
+    Args:
+        texts: Each the name of a class, which may have commas in it, or a list with commas of `topK`, which means top1 to
+            topK, of numbers, which are always indices, and of names. Upper and lower case differ only where two names do.
+        classes: The names, by index; empty if nobody knows them.
+
+    Returns:
+        In the order of the texts, each class once.
+
+    Raises:
+        RequestError: No such class, several of this name, or nothing asked for.
+
+    Example:
+        >>> [each.label for each in parse(["top2,star", "0"], ["circle", "star"])]
+        ['top1', 'top2', 'star', 'class0']
+    """
+    wanted: dict[tuple[int | None, int | None], Wanted] = {}
+    for text in texts:
+        for each in _read(text, classes):
+            wanted.setdefault((each.rank, each.index), each)
+    if not wanted:
+        raise RequestError(f"a list without a class in it: {quote(','.join(texts))}", hint="such as top1, or an index")
+    return tuple(wanted.values())
+
+
+def class_scores(output: object, *, key: str | None, images: int) -> ClassScores:
+    """Find the score of each class in what a network returned.
+
+    Args:
+        output: For a batch of N images: of a classifier `(N, K)`, or `(N)` of a single class; of a segmentation
+            `(N, K, H, W)` or `(N, K, T, H, W)`; of a detector one dict per image with its `labels` and `scores`. Or a
+            container of such.
+        key: Which part of a container: a key, an index, or several with dots between them, such as `heads.0`. None for its
+            only tensor, or the one called `out` or `logits`.
+        images: N.
+
+    Returns:
+        Of a classifier its output. Of a segmentation the mean of a class's values over the pixels predicted as it, ranked by
+        their share. Of a detector the score of a class's best box.
+
+    Raises:
+        RequestError: There is no such part, none that can be told from the others, or no scores in it.
+
+    Example:
+        >>> class_scores({"out": torch.ones(2, 21, 64, 64)}, key=None, images=2).values.shape
+        torch.Size([2, 21])
+    """
+    part = output if key is None else _follow(output, key)
+    if isinstance(part, list) and len(part) == images and all(map(_is_detection, part)):
+        return _of_detections(part)
+    values = _only_tensor(part)
+    if not _is_scores(values, images):
+        raise _no_scores(values)
+    values = values if values.dtype in {torch.float32, torch.float64} else values.float()
+    values = values[:, None] if values.ndim == 1 else values.flatten(2).squeeze(2) if values.ndim > 2 else values
+    return _of_pixels(values) if values.ndim == 3 else ClassScores(values, values.detach(), _everywhere(values))
+
+
+def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
+    """Give the number of a wanted class for each image; None where the image has no such class.
+
+    Of equal classes the one with the lower number comes first, and NaN comes last.
+
+    Raises:
+        RequestError: The network has no class of that number.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 1.0, 2.0]])
+        >>> indices_of(class_scores(logits, key=None, images=2), Wanted("top2", 2, None))
+        [2, 2]
+    """
+    if wanted.each:
+        return [indices_of(scores, own)[image] for image, own in enumerate(wanted.each)]
+    if wanted.index is not None:
+        return _having(scores, wanted.index)
+    rank = cast(int, wanted.rank)
+    order = scores.ranking.nan_to_num(nan=-torch.inf).argsort(dim=1, descending=True, stable=True)
+    # What the image does not have comes after all that it has, whatever the scores.
+    absent = (~scores.present).int().gather(1, order)
+    order = order.gather(1, absent.argsort(dim=1, stable=True))
+    counts = scores.present.sum(1).tolist()
+    return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
+
+
+def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
+    """Take the score of one class of each image, zero without a gradient where there is None.
+
+    Returns:
+        `(N)`, a function of the network's output.
+
+    Example:
+        >>> scores_at(class_scores(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), key=None, images=2), [1, None])
+        tensor([2., 0.])
+    """
+    device = scores.values.device
+    rows = torch.tensor([row for row, index in enumerate(indices) if index is not None], dtype=torch.int64, device=device)
+    columns = torch.tensor([index for index in indices if index is not None], dtype=torch.int64, device=device)
+    return scores.values.new_zeros(len(indices)).index_put((rows,), scores.values[rows, columns])
+
+
+# --- what is typed
+
+
+def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
+    if "," in text and _called(text, classes):
+        return [_named(text, classes)]
+    return [each for part in text.split(",") if part.strip() for each in _read_one(part.strip(), classes)]
+
+
+def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
+    if match := re.fullmatch(r"top(\d{1,4})", text):
+        if not int(match[1]):
+            raise RequestError(f"no such class: {quote(text)}", hint="the likeliest one is top1")
+        return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
+    if re.fullmatch(r"-?\d{1,9}", text):
+        return [_numbered(int(text), classes)]
+    return [_named(text, classes)]
+
+
+def _numbered(index: int, classes: Sequence[str]) -> Wanted:
+    if index < 0 or (classes and index >= len(classes)):
+        raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {len(classes) - 1}" if classes else "from 0")
+    return Wanted(f"class{index}", None, index)
+
+
+def _named(name: str, classes: Sequence[str]) -> Wanted:
+    if not classes:
+        raise RequestError(
+            f"no such class: {quote(name)}, the names of the classes are not known", hint="an index works, or top1"
+        )
+    indices = _called(name, classes)
+    if not indices:
+        hint = suggest(name, classes) or f"a name, from 0 to {len(classes) - 1}, or top1"
+        raise RequestError(f"no such class: {quote(name)}", hint=hint)
+    if len(indices) > 1:
+        raise RequestError(
+            f"several classes are called {quote(name)}: {', '.join(map(str, indices))}", hint="choose an index"
+        )
+    index = indices[0]
+    # A class whose name looks like the label of another's number must not share it: pictures are named after labels.
+    label = f"class{index}" if re.fullmatch(r"class\d+", classes[index]) else classes[index]
+    return Wanted(label, None, index)
+
+
+def _called(name: str, classes: Sequence[str]) -> list[int]:
+    exactly = [index for index, known in enumerate(classes) if known == name]
+    return exactly or [index for index, known in enumerate(classes) if known.casefold() == name.casefold()]
+
+
+# --- what the network returned
+
+
+# Any: a network may return whatever it likes.
+def _follow(output: object, key: str) -> Any:
+    """Take what lies under a key, step by step; a key with dots in it may also be a single step."""
+    entries = _entries(output)
+    if key in entries:
+        return entries[key]
+    step, _, rest = key.partition(".")
+    if step in entries and rest:
+        return _follow(entries[step], rest)
+    known = list(entries)
+    listing = (
+        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "leave out --output: it is a single tensor"
+    )
+    raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
+
+
+def _entries(output: object) -> dict[str, Any]:
+    if isinstance(output, Mapping):
+        return {str(key): value for key, value in output.items()}
+    if isinstance(output, list | tuple):
+        named = zip(getattr(output, "_fields", ()), output, strict=False)
+        return {str(position): value for position, value in enumerate(output)} | dict(named)
+    if is_dataclass(output):
+        return {entry.name: getattr(output, entry.name) for entry in fields(output)}
+    own = {} if isinstance(output, Tensor) else getattr(output, "__dict__", {})
+    return {name: value for name, value in own.items() if not name.startswith("_")}
+
+
+def _only_tensor(output: object) -> Tensor:
+    found = list(tensors(output))
+    if len(found) == 1:
+        return found[0][1]
+    entries = _entries(output)
+    for name in ("out", "logits"):
+        if isinstance(values := entries.get(name), Tensor):
+            return values
+    if not found:
+        raise _no_scores(output)
+    listing = ", ".join(f"{part} {_described(values)}" for part, values in found[:_LISTED])
+    keys = ", ".join(re.sub(r"[\[\]'.]+", ".", part).strip(".") for part, _ in found[:_LISTED])
+    raise RequestError(f"the network returns several tensors: {listing}", hint=f"--output KEY chooses one: {keys}")
+
+
+_LISTED = 10  # parts named at most, of a network that returns many
+
+
+def _is_scores(values: Tensor, images: int) -> bool:
+    if values.is_nested or values.layout is not torch.strided or not values.is_floating_point():
+        return False
+    return values.ndim in {1, 2, 4, 5} and len(values) == images and values.numel() > 0
+
+
+def _no_scores(output: object) -> RequestError:
+    hint = "--output KEY chooses a tensor of logits, (N, K) or (N, K, H, W) for N images"
+    return RequestError(f"no class scores in what the network returned: {_described(output)}", hint=hint)
+
+
+def _described(output: object) -> str:
+    if not isinstance(output, Tensor):
+        return quote(type(output).__name__)
+    if output.is_nested or output.layout is not torch.strided:
+        return "a nested tensor" if output.is_nested else "a sparse tensor"
+    kind = "" if output.is_floating_point() else f"{str(output.dtype).removeprefix('torch.')} "
+    return f"{kind}{tuple(output.shape)}"
+
+
+def _everywhere(values: Tensor) -> Tensor:
+    return torch.ones_like(values, dtype=torch.bool)
+
+
+def _of_pixels(values: Tensor) -> ClassScores:
+    """Give each class of `(N, K, P)` its mean over those of the P pixels where it has the largest value."""
+    winners = values.detach().nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
+    own = winners == torch.arange(values.shape[1], device=values.device)[:, None]
+    counts = own.sum(2)
+    means = values.where(own, 0).sum(2) / counts.clamp(min=1)
+    return ClassScores(means, counts / values.shape[2], counts > 0, of_pixels=True)
+
+
+def _is_detection(each: object) -> bool:
+    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
+    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
+        return False
+    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
+
+
+def _of_detections(found: Sequence[Mapping[str, Tensor]]) -> ClassScores:
+    best = [_best_boxes(each) for each in found]
+    classes = 1 + max((label for each in best for label in each), default=0)
+    rows = [_row(each["scores"].float(), places, classes) for each, places in zip(found, best, strict=True)]
+    values = torch.stack(rows)
+    present = torch.zeros_like(values, dtype=torch.bool)
+    for row, places in enumerate(best):
+        present[row, list(places)] = True
+    return ClassScores(values, values.detach(), present, open_ended=True)
+
+
+def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
+    """Find the place of each label's best box, the first of equal ones."""
+    labels, best = found["labels"].tolist(), dict[int, int]()
+    for place in found["scores"].nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True).tolist():
+        best.setdefault(int(labels[place]), place)
+    return best
+
+
+def _row(scores: Tensor, places: Mapping[int, int], classes: int) -> Tensor:
+    labels = torch.tensor(list(places), dtype=torch.int64, device=scores.device)
+    return scores.new_zeros(classes).index_put((labels,), scores[list(places.values())])
+
+
+def _having(scores: ClassScores, index: int) -> list[int | None]:
+    count = scores.present.shape[1]
+    if index < count:
+        return [index if there else None for there in scores.present[:, index].tolist()]
+    if not scores.open_ended:
+        raise RequestError(f"no class {index}: the network has {count} outputs")
+    return [None] * len(scores.present)

@@ -1,0 +1,34 @@
+"""LayerCAM: as Grad-CAM, but place by place, sharp at early layers too.
+
+Each place of each channel counts by its own gradient where that is positive: `sum_k relu(G_k) A_k`. A are a layer's
+activations, G the gradient of the class's logit with respect to them, k the channels.
+
+Jiang et al., "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization", 2021.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEEDS = "activations gradients"
+
+
+def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
+    """Weigh each place of each channel by its positive gradient.
+
+    Args:
+        activations: `(N, C, h, w)`, any floating type, any range.
+        gradients: Of the same shape.
+
+    Returns:
+        float32 `(N, h, w)`, signed: the paper's map before its ReLU.
+
+    Example:
+        >>> import torch
+        >>> attribute(torch.ones(2, 8, 7, 7), torch.ones(2, 8, 7, 7)).shape
+        torch.Size([2, 7, 7])
+    """
+    return (gradients.float().relu() * activations.float()).sum(1)

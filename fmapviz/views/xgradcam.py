@@ -1,0 +1,39 @@
+"""XGrad-CAM: as Grad-CAM, each channel weighted by what its active places contribute.
+
+A channel's weight is the mean of its gradients, weighted by its activations: `w_k = sum_hw(G_k A_k) / (sum_hw(A_k) + 1e-7)`;
+the map is `sum_k w_k A_k`. A are a layer's activations, G the gradient of the class's logit with respect to them, k the
+channels.
+
+Fu et al., "Axiom-based Grad-CAM: Towards Accurate Visualization and Explanation of CNNs", 2020; the 1e-7 is
+pytorch-grad-cam's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEEDS = "activations gradients"
+
+
+def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
+    """Weigh channels by their gradients where they are active.
+
+    Args:
+        activations: `(N, C, h, w)`, any floating type, any range.
+        gradients: Of the same shape.
+
+    Returns:
+        float32 `(N, h, w)`, signed: the paper's map before its ReLU.
+
+    Example:
+        >>> import torch
+        >>> attribute(torch.ones(2, 8, 7, 7), torch.ones(2, 8, 7, 7)).shape
+        torch.Size([2, 7, 7])
+    """
+    activations, gradients = activations.float(), gradients.float()
+    sums = activations.sum((2, 3), keepdim=True) + 1e-7
+    weights = (gradients * activations / sums).sum((2, 3), keepdim=True)
+    return (weights * activations).sum(1)
