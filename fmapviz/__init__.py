@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fmapviz.attribution import ClassActivation as ClassActivation
+    from fmapviz.attribution import cam as cam
     from fmapviz.errors import FmapvizError as FmapvizError
     from fmapviz.errors import InputError as InputError
     from fmapviz.errors import NothingToDoError as NothingToDoError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fmapviz.errors import RequestError as RequestError
     from fmapviz.errors import UserCodeError as UserCodeError
     from fmapviz.errors import WeightsError as WeightsError
+    from fmapviz.hooks import Captured as Captured
     from fmapviz.hooks import capture as capture
     from fmapviz.listing import list_layers as list_layers
     from fmapviz.models import known_names as known_names
@@ -42,11 +45,12 @@ __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first used: `import fmapviz` alone does not load torch.
 _HOMES = {
+    "attribution": ("ClassActivation", "cam"),
     "errors": (
         "FmapvizError", "InputError", "NothingToDoError", "OutputError", "RefusedError", "RequestError", "UserCodeError",
         "WeightsError",
     ),
-    "hooks": ("capture",),
+    "hooks": ("Captured", "capture"),
     "listing": ("list_layers",),
     "models": ("known_names", "load_model"),
     "options": ("InputOptions", "Style"),

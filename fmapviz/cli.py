@@ -14,7 +14,7 @@ from fmapviz.console import Console, layer_table, results_only, say, say_error, 
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
-from fmapviz.options import InputOptions, Style
+from fmapviz.options import COLORMAPS, InputOptions, Style
 from fmapviz.process import Interrupted, leave, open_missing_streams, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
@@ -125,9 +125,20 @@ def run(
         typer.Option(metavar="N", help="How many of the predicted classes to tell per image.",
                      show_default="3; 0 with --layers or --exclude", rich_help_panel=_CHOOSE),
     ] = None,
+    target: Annotated[
+        _Names,
+        typer.Option(metavar="top1|topK|INT|NAME", help="Classes for gradients and heat maps. Repeatable, or with commas.",
+                     show_default="top1; top3 on a sheet", rich_help_panel=_CHOOSE),
+    ] = None,
+    output: Annotated[
+        _Text,
+        typer.Option(metavar="KEY|INDEX", help="Where in a dict or tuple that the model returns the class scores are.",
+                     show_default="its only tensor, out or logits", rich_help_panel=_CHOOSE),
+    ] = None,
     norm: Annotated[
         str,
-        typer.Option(metavar="channel|layer|fixed:LO,HI", help="What is stretched from black to white.",
+        typer.Option(metavar="channel|layer|signed|fixed:LO,HI",
+                     help="What is stretched from black to white; signed: zero in the middle of two colours.",
                      rich_help_panel=_LOOKS, autocompletion=grammar.complete_norms),
     ] = "channel",
     columns: Annotated[
@@ -139,6 +150,15 @@ def run(
         str, typer.Option(metavar="all|0,3,8-15|top:16", help="Which channels.", rich_help_panel=_LOOKS)
     ] = "all",
     scale: Annotated[int, typer.Option(metavar="N", help="Each value becomes N x N pixels.", rich_help_panel=_LOOKS)] = 1,
+    colormap: Annotated[
+        _Text,
+        typer.Option(metavar="|".join(COLORMAPS), help="Of grids and heat maps.",
+                     show_default="gray; turbo for heat maps, coolwarm for --norm signed", rich_help_panel=_LOOKS,
+                     autocompletion=grammar.complete_colormaps),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(metavar="0..1", help="How much a heat map covers the picture under it.", rich_help_panel=_LOOKS)
+    ] = 0.5,
     size: Size = None,
     fit: Fit = None,
     mean: Mean = None,
@@ -185,7 +205,9 @@ def run(
     _check_model(model)
     if not out:
         raise RequestError("--out is empty", hint="--out . is the current directory")
-    style = Style(norm=norm, columns=columns, padding=padding, channels=channels, scale=scale)
+    style = Style(
+        norm=norm, columns=columns, padding=padding, channels=channels, scale=scale, colormap=colormap, alpha=alpha
+    )
     options = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
     views, formats = split(view or ["maps"]), split(to or ["tensorboard"])
     for package, members in ((VIEWS, views), (WRITERS, formats)):
@@ -215,6 +237,8 @@ def run(
             name=name,
             device=device,
             top=top,
+            targets=target or (),
+            output=output,
             batch_size=batch_size,
             workers=workers,
             strict=strict,

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from math import isfinite
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
+from fmapviz.automatic import Choices
+from fmapviz.class_maps import ClassMaps
 from fmapviz.errors import FmapvizError, quote
+from fmapviz.findings import Found
 from fmapviz.foresight import Foresight, Watch, state_of
+from fmapviz.gradients import frozen, recording
 from fmapviz.hooks import observe
+from fmapviz.layers import find_layers
+from fmapviz.places import Place
 from fmapviz.predictions import predict
-from fmapviz.shapes import NotAMapError, as_maps, is_unrolled
-from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
-from fmapviz.values import Drawing, Drawn, Statistics
+from fmapviz.shapes import NotAMapError, is_unrolled
+from fmapviz.sketches import sketch
+from fmapviz.tape import Tape
+from fmapviz.values import Drawing, Drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from fmapviz.options import Style
-    from fmapviz.values import FeatureMap, Layer, Model, Prediction
-
-    View = Callable[[Tensor, Ranges, Style], Tensor]
+    from fmapviz.plan import Plan
+    from fmapviz.sketches import Draw, Sketch
+    from fmapviz.values import FeatureMap, HeatMap, Layer, Model, Of, Prediction
 
 
 class ForwardError(FmapvizError):
@@ -40,10 +44,6 @@ class ForwardError(FmapvizError):
         return cls(f"the model failed {place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-class MixedBatchError(Exception):
-    """A layer saw another number of samples than there are images, so they cannot be told apart in a batch."""
-
-
 class _EnoughError(Exception):
     """The last layer that is wanted has run."""
 
@@ -52,11 +52,12 @@ class _EnoughError(Exception):
 def attach(
     model: Model,
     layers: Sequence[Layer],
-    views: Mapping[str, View],
+    plan: Plan,
     style: Style,
     *,
     top: int = 0,
     foresight: Foresight | None = None,
+    choices: Choices | None = None,
     check: Callable[[], object] = bool,
 ) -> Iterator[Drawer]:
     """Hang hooks into a model, for as many images as will come; afterwards the model is as it was.
@@ -64,15 +65,34 @@ def attach(
     Args:
         model: On the device that the images will be on.
         layers: Which ones to draw.
-        views: From a view's name to its `draw` function.
+        plan: What to draw of them.
         style: How the pictures look.
         top: How many classes to predict per image; that takes the whole forward pass.
         foresight: How many outputs these layers give: the forward pass ends with the last. What it does not know is learnt
             from the first pass that is certain to be like all others. None: every pass goes to its end.
+        choices: The layers that are chosen automatically, if others are to know them too.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
     """
-    drawer = Drawer(model, layers, views, style, top=top, foresight=None if top else foresight, check=check)
-    with observe(model.module, layers, drawer.receive) as drawer.calls:
+    whole = top or plan.of_classes
+    drawer = Drawer(
+        model,
+        layers,
+        plan,
+        style,
+        top=top,
+        foresight=None if whole else foresight,
+        choices=choices or Choices(),
+        check=check,
+    )
+    enter = drawer.enter if plan.inputs or plan.input_gradients else None
+    with ExitStack() as stack:
+        observed = observe(model.module, layers, drawer.receive, enter=enter, attached=plan.of_classes)
+        drawer.calls = stack.enter_context(observed)
+        if plan.of_maps:
+            everything = find_layers(model.module)
+            stack.enter_context(observe(model.module, everything, drawer.keep, attached=True))
+        if plan.of_classes:
+            stack.enter_context(frozen(model.module))
         yield drawer
 
 
@@ -88,27 +108,32 @@ class Drawer:
         self,
         model: Model,
         layers: Sequence[Layer],
-        views: Mapping[str, View],
+        plan: Plan,
         style: Style,
         *,
         top: int,
         foresight: Foresight | None,
+        choices: Choices,
         check: Callable[[], object],
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
         self.random = False
         self._model = model
         self._layers = layers
-        self._views = views
+        self._plan = plan
         self._style = style
         self._top = top
         self._foresight = foresight
+        self._class_maps = ClassMaps(model.module, plan, model.classes, style=style, choices=choices)
         self._check = check
         self._ordered = not is_unrolled(model.module)
-        self._sheet = _Sheet(torch.Size([0]), Watch())
+        self._sheet = _Sheet(Tape(model.module, torch.empty(0, 0, 0), ordered=True), Watch())
 
     def draw(self, batch: Tensor) -> list[Drawn]:
-        """Run the model once and draw each layer's output inside its hook.
+        """Run the model once and draw what is wanted of each layer.
+
+        What layers return and are given is drawn inside their hooks; gradients and heat maps when the pass has ended, by one
+        backward pass for each class.
 
         Args:
             batch: Prepared images `(N, ...)`.
@@ -119,20 +144,21 @@ class Drawer:
         Raises:
             ForwardError: The model raised an exception.
             MixedBatchError: The images have to go through one by one.
+            RequestError: What is wanted of classes cannot be had of this model.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
         shape = batch.shape
         enough = self._foresight.outputs(shape) if self._foresight else None
         learns = self._foresight is not None and enough is None
         kept = state_of(self._model.module) if learns else None
-        sheet = self._sheet = _Sheet(shape, Watch(), enough)
-        output: object = None
+        tape, given = self._class_maps.begin(batch, ordered=self._ordered)
+        sheet = self._sheet = _Sheet(tape, Watch(), enough)
         try:
-            with torch.no_grad(), _undisturbed(batch.device):
+            with recording() if self._plan.of_classes else torch.no_grad(), _undisturbed(batch.device):
                 before = torch.get_rng_state()
                 try:
                     with sheet.watch if learns else nullcontext():
-                        output = self._model.forward(self._model.module, batch)
+                        tape.output = self._model.forward(self._model.module, given)
                 finally:  # also of a pass that ended early
                     self.random = not torch.equal(before, torch.get_rng_state())
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
@@ -145,83 +171,86 @@ class Drawer:
             self._foresight.learn(shape, sheet.received)
         if sheet.error is not None:
             raise sheet.error  # ours, also where the model caught it or made another of it
+        predictions = self._predict(tape.output, len(batch))
+        found = self._differentiate(tape) if self._plan.of_classes else Found(len(batch))
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in sheet.seen}
-        undrawn = {**sheet.undrawn, **silent}
-        predictions = self._predict(output, len(batch))
-        return [Drawn(own, missed, undrawn, seen) for own, seen in zip(sheet.finish(), predictions, strict=True)]
+        undrawn = {**sheet.undrawn, **found.undrawn, **silent}
+        drawings = _finish_drawings([*sheet.sketches, *found.sketches], len(batch))
+        heats = _finish_heats(found)
+        self._sheet = _Sheet(Tape(self._model.module, batch[:0], ordered=True), Watch())  # nothing of the graph is kept
+        return [
+            Drawn(own, missed, undrawn, seen, hot, notices=tuple(notices))
+            for own, seen, hot, notices in zip(drawings, predictions, heats, found.notices, strict=True)
+        ]
 
     def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
         return predict(output, self._model.classes, top=self._top, images=images) if self._top else [()] * images
 
-    def receive(self, feature_map: FeatureMap) -> None:
-        """Draw one layer's output: what the hooks call."""
-        sheet = self._sheet
-        sheet.watch.paused = True
+    def _differentiate(self, tape: Tape) -> Found:
         try:
-            self._sketch(sheet, feature_map)
-        except _EnoughError:  # not kept: with its traceback it would keep every tensor of the pass
-            sheet.complete = True
+            return self._class_maps.draw(tape)
+        except FmapvizError:
             raise
-        except RecursionError:  # the model's: what is done here is never deep
-            raise
-        except Exception as error:
-            sheet.error = error
-            raise
-        finally:
-            sheet.watch.paused = False
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise ForwardError(f"the model's backward pass failed: {' '.join(str(error).split())[:300]}") from error
 
-    def _sketch(self, sheet: _Sheet, feature_map: FeatureMap) -> None:
+    def receive(self, feature_map: FeatureMap) -> Tensor | None:
+        """Draw one layer's output, and give what is to take its place, if anything: what the hooks call."""
+        with self._sheet.drawing():
+            return self._receive(self._sheet, feature_map)
+
+    def enter(self, feature_map: FeatureMap) -> Tensor:
+        """Draw one layer's input, and give what the layer is to be given: what the hooks call."""
+        with self._sheet.drawing():
+            return self._enter(self._sheet, feature_map)
+
+    def keep(self, feature_map: FeatureMap) -> Tensor | None:
+        """Keep the output of any layer, if a heat map may need it: what the hooks call."""
+        with self._sheet.drawing():
+            self._check()
+            return self._sheet.tape.places.receive(feature_map)
+
+    def _receive(self, sheet: _Sheet, feature_map: FeatureMap) -> Tensor | None:
         self._check()
         sheet.seen.add(feature_map.layer.name)
         sheet.last = feature_map.name
-        try:
-            outputs = as_maps(
-                feature_map.values,
-                feature_map.layer.module,
-                picture=sheet.picture,
-                portions=feature_map.shape[:1] != (sheet.images,),
-                ordered=self._ordered,
-                name=feature_map.name,
-            )
-            for suffix, maps in outputs.items():
-                sheet.sketches.append(self._draw(feature_map, suffix, maps))
-        except NotAMapError as reason:
-            sheet.undrawn[feature_map.name] = str(reason)
+        another = None
+        heats = self._plan.of_maps and not self._plan.automatic
+        if self._plan.gradients or heats:
+            place, another = Place.beginning(feature_map, copied=heats)
+            sheet.tape.outputs.append(place)
+        if self._plan.outputs:
+            self._sketch(sheet, feature_map, "output", self._plan.outputs)
         sheet.received += 1
         if sheet.received == sheet.enough:
             raise _EnoughError
+        return another
 
-    def _draw(self, feature_map: FeatureMap, suffix: str, maps: Tensor) -> _Sketch:
-        images, samples = self._sheet.images, len(maps)
-        if samples != images:
-            if images > 1:
-                raise MixedBatchError
-            maps = maps[:1]
-        vector = maps.ndim == 2
-        maps = as_floats(maps[:, :, None, None] if vector else maps)
-        ranges = whole = measure(maps)
-        chosen = choose_channels(ranges, self._style)
-        if chosen is not None:
-            if chosen.shape[1] == 0:
-                raise NotAMapError(f"has {maps.shape[1]} channels, none of those chosen")
-            maps, ranges = take_channels(maps, ranges, chosen)
-        return _Sketch(
-            layer=f"{feature_map.name}{suffix}",
-            type=feature_map.layer.type,
-            call=feature_map.call,
-            index=feature_map.index,
-            shape=(whole.low.shape[1],) if vector else feature_map.shape[1:],
-            pixels=self._pixels(maps.flatten(1) if vector else maps, ranges),
-            ranges=whole,
-            single=maps.shape[-1] * maps.shape[-2] == 1,
-            chosen=chosen,
-            samples=samples if images == 1 else 1,
-        )
+    def _enter(self, sheet: _Sheet, feature_map: FeatureMap) -> Tensor:
+        self._check()
+        if self._plan.inputs:
+            self._sketch(sheet, feature_map, "input", self._plan.inputs)
+        values = feature_map.values
+        if not self._plan.input_gradients:
+            return values
+        # A copy of its own: the gradient at the tensor itself is also that of whatever else it goes into.
+        own = values.clone()
+        sheet.tape.inputs.append(Place.of(replace(feature_map, values=own), copied=False))
+        return own
 
-    def _pixels(self, maps: Tensor, ranges: Ranges) -> dict[str, Tensor]:
-        return {view: _on_the_way(draw(maps, ranges, self._style)) for view, draw in self._views.items()}
+    def _sketch(self, sheet: _Sheet, feature_map: FeatureMap, of: Of, views: Mapping[str, Draw]) -> None:
+        values = feature_map.values
+        values = values.detach() if values.requires_grad else values
+        try:
+            for suffix, maps in sheet.tape.views(feature_map, values).items():
+                drawn = sketch(feature_map, maps, views, self._style, images=sheet.tape.images, suffix=suffix, of=of)
+                sheet.sketches.append(drawn)
+        except NotAMapError as reason:
+            sheet.undrawn[feature_map.name] = str(reason)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -229,53 +258,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sketch:
-    """What is known of one feature map of a batch, still on the model's device, except the pixels."""
-
-    layer: str
-    type: str
-    call: int
-    index: int
-    shape: tuple[int, ...]
-    pixels: dict[str, Tensor]
-    ranges: Ranges
-    single: bool
-    chosen: Tensor | None
-    samples: int
-
-    def finish(self) -> Iterator[list[Drawing]]:
-        """Give each image's drawings."""
-        statistics = _statistics(self.ranges, single=self.single)
-        chosen = None if self.chosen is None else self.chosen.tolist()
-        pixels = {view: values.numpy() for view, values in self.pixels.items()}
-        for image, own in enumerate(statistics):
-            yield [
-                Drawing(
-                    view=view,
-                    layer=self.layer,
-                    type=self.type,
-                    call=self.call,
-                    index=self.index,
-                    shape=self.shape,
-                    pixels=values[image],
-                    statistics=own,
-                    channels=None if chosen is None else tuple(chosen[image]),
-                    samples=self.samples,
-                )
-                for view, values in pixels.items()
-            ]
-
-
 class _Sheet:
     """Collects what is drawn during one forward pass."""
 
-    def __init__(self, shape: torch.Size, watch: Watch, enough: int | None = None) -> None:
-        self.images = shape[0]
-        self.picture = (shape[-2], shape[-1]) if len(shape) > 2 else None
+    def __init__(self, tape: Tape, watch: Watch, enough: int | None = None) -> None:
+        self.tape = tape
         self.watch = watch
         self.enough = enough
-        self.sketches: list[_Sketch] = []
+        self.sketches: list[Sketch] = []
         self.received = 0
         self.seen: set[str] = set()
         self.undrawn: dict[str, str] = {}
@@ -283,55 +273,44 @@ class _Sheet:
         self.complete = False
         self.error: Exception | None = None
 
-    def finish(self) -> list[tuple[Drawing, ...]]:
-        """Give each image's drawings; what a GPU has copied meanwhile is waited for once."""
-        sketches, self.sketches = self.sketches, []
-        if sketches and sketches[0].ranges.mean.is_cuda:
-            torch.cuda.synchronize(sketches[0].ranges.mean.device)
-        drawings: list[list[Drawing]] = [[] for _ in range(self.images)]
-        for sketch in sketches:
-            for own, more in zip(drawings, sketch.finish(), strict=True):
-                own.extend(more)
-        return [tuple(own) for own in drawings]
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Tell what we do inside the network's forward pass from what it does itself."""
+        self.watch.paused = True
+        try:
+            yield
+        except _EnoughError:  # not kept: with its traceback it would keep every tensor of the pass
+            self.complete = True
+            raise
+        except RecursionError:  # the model's: what is done here is never deep
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.watch.paused = False
 
 
-def _on_the_way(pixels: Tensor) -> Tensor:
-    """Have pixels in the computer's memory; a GPU may still be writing them, and goes on with the next layer."""
-    if not pixels.is_cuda:
-        return pixels if pixels.is_cpu else pixels.cpu()
-    host = torch.empty(pixels.shape, dtype=pixels.dtype, pin_memory=True)
-    return host.copy_(pixels, non_blocking=True)
+def _finish_drawings(sketches: Sequence[Sketch], images: int) -> list[tuple[Drawing, ...]]:
+    """Give each image's drawings; what a GPU has copied meanwhile is waited for once."""
+    if sketches and sketches[0].ranges.mean.is_cuda:
+        torch.cuda.synchronize(sketches[0].ranges.mean.device)
+    drawings: list[list[Drawing]] = [[] for _ in range(images)]
+    for each in sketches:
+        for own, more in zip(drawings, each.finish(), strict=True):
+            own.extend(more)
+    return [tuple(own) for own in drawings]
 
 
-def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
-    """Sum up each image's feature map."""
-    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
-    constant = low == high
-    nonfinite = [0] * len(low)
-    if ranges.bad is not None:
-        bad = _numbers(ranges.bad)
-        constant &= bad == 0
-        nonfinite = bad.sum(1).tolist()
-    if single or not constant.any():
-        channels: list[tuple[int, ...]] = [()] * len(low)
-    else:
-        channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
-    lowest = np.fmin.reduce(low, 1).tolist()  # NaN, of a channel without a finite value, has no say
-    highest = np.fmax.reduce(high, 1).tolist()
-    return [
-        Statistics(_finite(lowest), _finite(highest), _finite(mean), channels, nonfinite)
-        for lowest, highest, mean, channels, nonfinite in zip(
-            lowest, highest, means.tolist(), channels, nonfinite, strict=True
-        )
-    ]
-
-
-def _numbers(values: Tensor) -> NDArray[Any]:
-    return (values if values.is_cpu else values.cpu()).numpy()
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+def _finish_heats(found: Found) -> list[tuple[HeatMap, ...]]:
+    heats: list[list[HeatMap]] = [[] for _ in found.notices]
+    for each in found.heats:
+        if each.raw.is_cuda:
+            torch.cuda.synchronize(each.raw.device)
+        for own, heat in zip(heats, each.finish(), strict=True):
+            if heat:
+                own.append(heat)
+    return [tuple(own) for own in heats]
 
 
 def _undisturbed(device: torch.device) -> Any:

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from fmapviz import registry
 from fmapviz.errors import RequestError, quote
 from fmapviz.models import known_names
+from fmapviz.options import COLORMAPS
 from fmapviz.registry import VIEWS, WRITERS
 
 WEIGHTS = {
@@ -94,7 +95,12 @@ def complete_fits(incomplete: str) -> list[str]:
 
 def complete_norms(incomplete: str) -> list[str]:
     """Complete a normalisation."""
-    return _complete_word(("channel", "layer", "fixed:"), incomplete)
+    return _complete_word(("channel", "layer", "signed", "fixed:"), incomplete)
+
+
+def complete_colormaps(incomplete: str) -> list[str]:
+    """Complete a colour map's name."""
+    return _complete_word(COLORMAPS, incomplete)
 
 
 def complete_devices(incomplete: str) -> list[str]:

@@ -7,17 +7,22 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from fmapviz.errors import RequestError
+from fmapviz.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.layers import find_layers, select_layers, several, unwrap
-from fmapviz.shapes import tensors
+from fmapviz.shapes import exchange, tensors
 from fmapviz.values import FeatureMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+    from torch.autograd.graph import GradientEdge
 
     from fmapviz.values import Layer
 
@@ -26,8 +31,10 @@ if TYPE_CHECKING:
 def observe(
     model: nn.Module,
     layers: Sequence[Layer],
-    receive: Callable[[FeatureMap], None],
+    receive: Callable[[FeatureMap], Tensor | None],
     *,
+    enter: Callable[[FeatureMap], Tensor] | None = None,
+    attached: bool = False,
     begin: Callable[[], None] = lambda: None,
 ) -> Iterator[Mapping[nn.Module, int]]:
     """Hand every output of some layers to a function while a model runs.
@@ -40,7 +47,11 @@ def observe(
     Args:
         model: The network; wrappers such as `torch.compile`'s are seen through.
         layers: Which layers, see `fmapviz.layers.select_layers`.
-        receive: Called once per call of a layer and tensor of its output, in the order of execution.
+        receive: Called once per call of a layer and tensor of its output, in the order of execution. What it returns, if
+            anything, takes the tensor's place in tuples, lists and dicts.
+        enter: Called with each tensor that goes into a layer, before the layer runs; the layer is given what it returns.
+            The index of these is that of the layer's entry, not of its output.
+        attached: Whether `receive` is given tensors that gradients can be asked for, as far as they are part of a graph.
         begin: Called when a forward pass begins.
 
     Yields:
@@ -49,13 +60,32 @@ def observe(
     network = unwrap(model)
     counter = _Counter(begin)
 
-    def hook_for(layer: Layer) -> Callable[[nn.Module, object, object], None]:
-        def hook(module: nn.Module, _args: object, output: object) -> None:
+    def hook_for(layer: Layer) -> Callable[[nn.Module, object, object], object]:
+        def hook(module: nn.Module, _args: object, output: object) -> object:
             call = counter.call(module)
+            changed: dict[int, Tensor] = {}
             for part, values in tensors(output):
-                receive(
-                    FeatureMap(layer, call, counter.next_index(), part, values.detach() if values.requires_grad else values)
-                )
+                given = values.detach() if values.requires_grad and not attached else values
+                another = receive(FeatureMap(layer, call, counter.next_index(), part, given))
+                if another is not None:
+                    changed[id(values)] = another
+            return exchange(output, lambda _part, values: changed.get(id(values), values)) if changed else None
+
+        return hook
+
+    def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
+        # Any: what a module is called with.
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            call, index = counter.entry(module)
+
+            def change(part: str, values: Tensor) -> Tensor:
+                return enter(FeatureMap(layer, call, index, part, values))
+
+            if len(args) == 1 and not kwargs:
+                changed = (exchange(args[0], change),), kwargs
+            else:
+                changed = exchange(args, change), exchange(kwargs, change)
+            return changed
 
         return hook
 
@@ -64,6 +94,9 @@ def observe(
         stack.enter_context(_unfused())
         stack.enter_context(network.register_forward_pre_hook(counter.enter))
         for layer in layers:
+            if enter:
+                entry = entry_hook_for(layer, enter)
+                stack.enter_context(layer.module.register_forward_pre_hook(entry, with_kwargs=True))
             stack.enter_context(layer.module.register_forward_hook(hook_for(layer)))
         stack.enter_context(network.register_forward_hook(counter.leave, always_call=True))
         yield counter.calls
@@ -76,7 +109,8 @@ def capture(
     layers: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
-) -> Iterator[Mapping[str, FeatureMap]]:
+    gradients: bool = False,
+) -> Iterator[Captured]:
     """Keep a copy of what each layer returns, in one's own loop.
 
     Args:
@@ -84,10 +118,12 @@ def capture(
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        gradients: Whether gradients will be asked for; nothing needs to require any. The model is then run outside of
+            `torch.no_grad()`.
 
     Returns:
         From layer name (`layer1.0.relu#2` for a second call) to feature map, in the order of execution, filled while the
-        model runs. The values are copies, which no later in-place layer can change.
+        model runs. The values are copies, which no later in-place layer can change. Its `backward` fills in gradients.
 
     Raises:
         RequestError: A glob or type that fits nothing, a scripted or exported program.
@@ -98,17 +134,71 @@ def capture(
         ...     _ = net(torch.randn(2, 3, 32, 32))
         >>> maps["0"].shape
         (2, 8, 30, 30)
+        >>> with capture(net, gradients=True) as maps:
+        ...     maps.backward(net(torch.randn(2, 3, 32, 32)).mean())
+        >>> maps["0"].gradient.shape
+        torch.Size([2, 8, 30, 30])
     """
     chosen = select_layers(
         find_layers(unwrap(model)), types=several(types), include=several(layers), exclude=several(exclude)
     )
-    maps: dict[str, FeatureMap] = {}
-
-    def keep(feature_map: FeatureMap) -> None:
-        maps[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
-
-    with observe(model, chosen, keep, begin=maps.clear):
+    maps = Captured(gradients=gradients)
+    with ExitStack() as stack:
+        if gradients:
+            stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
+        stack.enter_context(observe(model, chosen, maps.keep, attached=gradients, begin=maps.clear))
         yield maps
+
+
+class Captured(dict[str, FeatureMap]):
+    """Feature maps by name, of the last forward pass."""
+
+    def __init__(self, *, gradients: bool) -> None:
+        super().__init__()
+        self._gradients = gradients
+        self._edges: dict[str, GradientEdge | None] = {}
+
+    def keep(self, feature_map: FeatureMap) -> None:
+        """Take a copy of what a layer returned; what the hooks call."""
+        self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
+        self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
+
+    def clear(self) -> None:
+        """Forget the last forward pass."""
+        super().clear()
+        self._edges.clear()
+
+    def backward(self, score: Tensor, *, retain_graph: bool = False) -> None:
+        """Differentiate a score of the last forward pass, and keep its gradient with every feature map.
+
+        Nobody's `.grad` is touched. A map that the score does not depend on has None.
+
+        Args:
+            score: Of any shape; the gradient is that of its sum.
+            retain_graph: Whether another score of the same pass will follow.
+
+        Raises:
+            RequestError: Gradients were not asked for, or the score does not depend on anything with a gradient.
+        """
+        if not self._gradients:
+            raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
+        if not score.requires_grad or not any(self._edges.values()):
+            raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
+        found = gradients_at(score, list(self._edges.values()), more=retain_graph)
+        for name, gradient in zip(self._edges, found, strict=True):
+            self[name] = replace(self[name], gradient=gradient)
+
+
+def _begin_graphs(_network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Let a graph begin at what a network is given, so that there are gradients where nothing learns."""
+
+    # Any: what a network is called with.
+    def begin(_part: str, values: Tensor) -> Tensor:
+        if values.requires_grad or not values.is_floating_point() or not torch.is_grad_enabled():
+            return values
+        return begin_graph(values)[1]
+
+    return exchange(args, begin), exchange(kwargs, begin)
 
 
 class _Counter:
@@ -118,12 +208,14 @@ class _Counter:
         self.calls: Counter[nn.Module] = Counter()
         self._begin = begin
         self._depth = 0
-        self._executed = count()
+        self._executed, self._entered = count(), count()
+        self._entries: Counter[nn.Module] = Counter()
 
     def enter(self, _network: nn.Module, _args: object) -> None:
         if self._depth == 0:
             self.calls.clear()
-            self._executed = count()
+            self._entries.clear()
+            self._executed, self._entered = count(), count()
             self._begin()
         self._depth += 1
 
@@ -133,6 +225,11 @@ class _Counter:
     def call(self, module: nn.Module) -> int:
         self.calls[module] += 1
         return self.calls[module]
+
+    def entry(self, module: nn.Module) -> tuple[int, int]:
+        """Count an entry: which one of its module, from 1, and which one of all, from 0."""
+        self._entries[module] += 1
+        return self._entries[module], next(self._entered)
 
     def next_index(self) -> int:
         return next(self._executed)

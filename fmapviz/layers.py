@@ -66,6 +66,7 @@ def select_layers(
     types: Iterable[str] = (),
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
+    any_type: bool = False,
 ) -> list[Layer]:
     """Choose layers by type and name.
 
@@ -75,6 +76,7 @@ def select_layers(
             Of several some may be missing, see `absent_types`.
         include: Globs over dotted names; `*` also spans dots. None means all.
         exclude: Globs of names to leave out again.
+        any_type: Whether a glob that fits no layer of the types may name any other.
 
     Returns:
         The chosen ones in the order given.
@@ -91,9 +93,12 @@ def select_layers(
     for name in types if len(absent_types(layers, types)) == len(types) else ():
         _check_type(layers, name)
     typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
+    others = [pattern for pattern in include if any_type and not any(_matches(layer, [pattern]) for layer in typed)]
     for pattern in include:
-        _check_glob(layers, typed, pattern, types)
-    chosen = [layer for layer in typed if (not include or _matches(layer, include)) and not _matches(layer, exclude)]
+        _check_glob(layers, layers if pattern in others else typed, pattern, types)
+    wanted = {layer.name for layer in typed if not include or _matches(layer, include)}
+    chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, others)]
+    chosen = [layer for layer in chosen if not _matches(layer, exclude)]
     if not chosen:
         raise RequestError("no layer is left after --exclude", hint="`fmapviz layers MODEL` lists what there is")
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fmapviz import __version__
+from fmapviz.heat_pictures import draw_heats, said_of
 from fmapviz.png import encode
 from fmapviz.values import Picture
 
@@ -28,17 +29,22 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
         info: The run's settings.
 
     Yields:
-        The input as the network saw it, then one picture per drawing in the order of execution.
+        The input as the network saw it, then one picture per drawing in the order of execution, then heat maps and sheets.
     """
     common = {"Model": info.label, "Weights": info.weights, "Image": file.unit, "Software": f"fmapviz {__version__}"}
     if drawn.predictions:
         common = {"Predicted": ", ".join(map(str, drawn.predictions)), **common}
     shape = f"{seen.shape[0]} x {seen.shape[1]} pixels"
     yield _picture("input", "input", seen, {"Shows": "the input as the network saw it", "Shape": shape, **common})
-    digits = max(2, len(str(max((drawing.index for drawing in drawn.drawings), default=0))))
+    indices = [drawing.index for drawing in drawn.drawings] + [heat.index for heat in drawn.heats]
+    digits = max(2, len(str(max(indices, default=0))))
     for drawing in drawn.drawings:
         name = f"{drawing.index:0{digits}d} {drawing.layer}"
-        yield _picture(drawing.view, name, drawing.pixels, {**_facts(drawing, info.style), **common})
+        title = f"{name}: {drawing.target.title}" if drawing.target else ""
+        name = f"{name}.{drawing.target.label}" if drawing.target else name
+        yield _picture(drawing.view, name, drawing.pixels, {**_facts(drawing, info.style), **common}, title)
+    for heat in draw_heats(drawn, seen, file, info, digits=digits):
+        yield _picture(heat.view, heat.name, heat.pixels, {**heat.facts, **common}, heat.title)
 
 
 def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
@@ -46,7 +52,7 @@ def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
     records = {}
     for drawing in drawn.drawings:
         statistics = drawing.statistics
-        records[drawing.layer] = {
+        records[drawing.of, drawing.layer, drawing.target and drawing.target.label] = {
             "index": drawing.index,
             "name": drawing.layer,
             "type": drawing.type,
@@ -59,13 +65,15 @@ def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
             "dead_channels": list(statistics.constant),
             "nonfinite": statistics.nonfinite,
             **({} if drawing.channels is None else {"channels": list(drawing.channels)}),
+            **({} if drawing.of == "output" else {"of": drawing.of}),
+            **(drawing.target.record if drawing.target else {}),
         }
     return list(records.values())
 
 
-def _picture(group: str, name: str, pixels: NDArray[np.uint8], facts: dict[str, str]) -> Picture:
+def _picture(group: str, name: str, pixels: NDArray[np.uint8], facts: dict[str, str], title: str = "") -> Picture:
     height, width = pixels.shape[:2]
-    return Picture(group, name, encode(pixels, facts), width, height, facts)
+    return Picture(group, name, encode(pixels, facts), width, height, facts, title)
 
 
 def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
@@ -74,6 +82,8 @@ def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
         "Layer": drawing.layer,
         "Type": drawing.type,
         "Shape": " x ".join(map(str, drawing.shape)),
+        **({} if drawing.of == "output" else {"Shows": _SHOWS[drawing.of]}),
+        **({"Class": said_of(drawing.target)} if drawing.target else {}),
         "Range": _range(statistics.minimum, statistics.maximum),
         "Mean": _number(statistics.mean),
         "Scaling": _axis(style) if len(drawing.shape) == 1 else _scaling(style),
@@ -89,10 +99,19 @@ def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
     return facts
 
 
+_SHOWS = {
+    "input": "what goes into the layer",
+    "gradient": "the gradient of the class's score at the layer's output",
+    "input gradient": "the gradient of the class's score at the layer's input",
+}
+
+
 def _scaling(style: Style) -> str:
     if style.limits:
         low, high = style.limits
         return f"{low:g} is black, {high:g} is white"
+    if style.norm == "signed":
+        return f"zero is in the middle, each channel's largest magnitude at an end, of {style.palette or 'grey'}"
     if style.norm == "layer":
         return "the layer's minimum is black, its maximum white"
     return "each channel's minimum is black, its maximum white"

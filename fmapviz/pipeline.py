@@ -24,9 +24,10 @@ from fmapviz.layers import absent_types, default_types, find_layers, scripted_pa
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.own_networks import describe_network
+from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_output, note_failure, open_run
+from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
 from fmapviz.work import Job, work
@@ -55,6 +56,8 @@ def visualize(
     options: InputOptions = _AS_TRAINED,
     device: str = "auto",
     top: int | None = None,
+    targets: str | int | Sequence[str | int] = (),
+    output: str | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
     strict: bool = False,
@@ -72,13 +75,17 @@ def visualize(
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
-        views: What to draw of a layer.
+        views: What to draw. Where heat maps are among them, and neither `layers`, `exclude` nor `types` says of which
+            layers, these are chosen automatically; without `types`, a glob that fits none of the usual layers may name any.
         to: Where to: `tensorboard`, `png`.
         style: How the grids look.
         options: What is wanted otherwise than the weights' own preparation has it.
         device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`; `auto` leaves a given module where it is.
         top: How many of the classes that the model predicts are told per image; 0: none, and a forward pass ends with the
             last chosen layer. None: 3 if the classes have names, but 0 with `layers` or `exclude`.
+        targets: The classes that gradients and heat maps are asked of: `top1`, `top3` (the three likeliest), an index, a
+            name; none means `top1`, and the likeliest three for a sheet.
+        output: Which part of what the model returns holds the class scores, a key or an index.
         batch_size: Images per forward pass; None: 16 on a GPU; on the CPU 4 if the network's layers are small and each image
             comes out of such a batch as it does alone, bit for bit, 1 otherwise.
         workers: Images in work at once, each in a thread of its own; None: one per core, at most 8. On the CPU a model given
@@ -117,7 +124,19 @@ def visualize(
     target = _device(device, loaded.module if isinstance(model, nn.Module) else None)
     existing = find_layers(loaded.module)
     kinds = tuple(sorted(types)) or default_types(existing)
-    chosen = select_layers(existing, types=kinds, include=layers, exclude=exclude)
+    narrowed = bool(layers or exclude)
+    asked = tuple(map(str, [targets] if isinstance(targets, str | int) else targets))
+    plan = make_plan(
+        tuple(dict.fromkeys(views)),
+        targets=asked,
+        classes=loaded.classes,
+        output=output,
+        automatic=not (narrowed or types),
+    )
+    chosen = []
+    if plan.of_layers or (plan.of_maps and not plan.automatic):
+        any_type = plan.of_maps and not types
+        chosen = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=any_type)
     info = RunInfo(
         model=loaded.name,
         weights=loaded.weights,
@@ -129,18 +148,21 @@ def visualize(
         views=tuple(dict.fromkeys(views)),
         formats=tuple(sorted(set(to))),
         style=style,
-        top=_how_many(top, loaded, narrowed=bool(layers or exclude)),
+        top=_how_many(top, loaded, narrowed=narrowed and not plan.of_classes),
+        targets=asked,
+        output=output,
         versions=_versions(),
     )
     directory = open_run(out, info, name=name)
     tell = on_event or _ignore
     tell(Started(directory, info))
-    for message in (*_remarks(existing, types, kinds), *loaded.notices, *_unnamed(loaded, top)):
+    remarks = _remarks(existing, types, kinds) if chosen else ()
+    for message in (*remarks, *loaded.notices, *_unnamed(loaded, top)):
         tell(Notice(message))
     job = Job(
         model=loaded,
         layers=chosen,
-        views={view: registry.fetch(VIEWS, view).draw for view in info.views},
+        plan=plan,
         writers={form: registry.fetch(WRITERS, form).open_writer for form in info.formats},
         info=info,
         directory=directory,
@@ -149,9 +171,9 @@ def visualize(
         workers=workers or min(8, os.cpu_count() or 1),
         force=force,
         several=not _is_one_file(typed),
-        foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)),
+        foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
-    with _moved(loaded.module, target):
+    with _moved(loaded.module, target), forgetting_refused(directory):
         return _account(job, found, tell, strict=strict)
 
 

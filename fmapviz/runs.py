@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,19 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
         f"{quote(directory)} {_description(directory)}",
         hint="choose another --name, or leave it out: a free one is found",
     )
+
+
+@contextmanager
+def forgetting_refused(run: Path) -> Iterator[None]:
+    """Remove a run's directory if it turns out that the request is wrong and nothing but the request is in it."""
+    try:
+        yield
+    except RequestError:
+        with suppress(OSError):  # whatever is left does no harm
+            if [entry.name for entry in run.iterdir()] == [RUN_FILE]:
+                (run / RUN_FILE).unlink()
+                run.rmdir()
+        raise
 
 
 def note_failure(run: Path, failure: Failure) -> None:

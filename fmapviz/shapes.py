@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -37,6 +37,29 @@ def _items(output: object) -> Iterator[tuple[str, Any]]:
         yield from ((f".{entry.name}", getattr(output, entry.name)) for entry in fields(output))
     elif hasattr(output, "tensors") and isinstance(output.tensors, Tensor):  # torchvision's ImageList
         yield ".tensors", output.tensors
+
+
+def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = "") -> Any:
+    """Put other tensors in the place of those in tuples, lists and dicts; what does not change is not copied.
+
+    Example:
+        >>> exchange((1, {"x": torch.ones(2)}), lambda part, values: values + 1)
+        (1, {'x': tensor([2., 2.])})
+    """
+    # Any: a module may be given whatever its author likes.
+    if isinstance(value, Tensor):
+        return change(part, value)
+    if isinstance(value, dict):
+        new: Any = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in value.items()}
+        same = all(new[key] is each for key, each in value.items())
+    elif isinstance(value, list | tuple):
+        new = [exchange(each, change, f"{part}[{position}]") for position, each in enumerate(value)]
+        same = all(one is other for one, other in zip(new, value, strict=True))
+    else:
+        return value
+    if same:
+        return value
+    return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
 
 
 class NotAMapError(ValueError):

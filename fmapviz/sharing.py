@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.drawing import ForwardError, MixedBatchError, is_out_of_memory
+from fmapviz.drawing import ForwardError, is_out_of_memory
 from fmapviz.foresight import state_of
+from fmapviz.sketches import MixedBatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

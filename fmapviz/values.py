@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fmapviz.options import Style
 
 Status = Literal["done", "skipped", "failed"]
+Of = Literal["output", "input", "gradient", "input gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ class FeatureMap:
         index: Position in the order of execution among the hooked layers, from 0.
         part: Which tensor of a tuple or dict output: empty, `[0]`, `['out']`, ...
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
+        gradient: Of some score with respect to `values`, of the same shape; None if nobody asked for it, or the score does
+            not depend on them.
     """
 
     layer: Layer
@@ -150,6 +153,7 @@ class FeatureMap:
     index: int
     part: str
     values: Tensor
+    gradient: Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -249,6 +253,34 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """The class that a gradient or a heat map of one image is about.
+
+    Attributes:
+        label: What it was asked for as, the same for all images: `top1`, `class3`, `star`.
+        index: Its number among the classes.
+        name: Its name, empty if nobody knows.
+        score: What is differentiated, before any softmax: a classifier's logit; of a segmentation the mean of the class's
+            logits over the pixels where it wins; of a detector the score of its best box.
+    """
+
+    label: str
+    index: int
+    name: str
+    score: float
+
+    @property
+    def title(self) -> str:
+        """What to call the class in front of people."""
+        return self.name or f"class {self.index}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `unit.json` says of it."""
+        return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": self.score}
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """What the values of one feature map of one image are like, before anything is scaled.
 
@@ -281,6 +313,8 @@ class Drawing:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         channels: The channels shown, in the order of the tiles; None for all.
         samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
+        of: What is drawn of the layer.
+        target: Of a gradient the class whose score was differentiated, else None.
     """
 
     view: str
@@ -293,6 +327,42 @@ class Drawing:
     statistics: Statistics
     channels: tuple[int, ...] | None = None
     samples: int = 1
+    of: Of = "output"
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatMap:
+    """Where in one image something speaks for a class.
+
+    Attributes:
+        view: The view that it belongs to.
+        layer: The feature map's name; empty if the map is of the network's input itself.
+        type: The layer's class.
+        index: Position in the order of execution among the layers looked at.
+        shape: What the layer returned for one image, without the batch.
+        target: Which class; None for a view that knows no classes.
+        raw: float32 `(h, w)`, signed, at the layer's resolution.
+        pixels: uint8 `(H, W)`, at the input's resolution: the positive part of `raw`, from its minimum to its maximum.
+        automatic: Whether the layer was chosen automatically.
+        over: Whether it is to be laid over the input.
+    """
+
+    view: str
+    layer: str
+    type: str
+    index: int
+    shape: tuple[int, ...]
+    target: Target | None
+    raw: NDArray[np.float32]
+    pixels: NDArray[np.uint8]
+    automatic: bool = False
+    over: bool = True
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to see: no positive value, or the same one everywhere."""
+        return not bool(self.pixels.any())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,12 +374,16 @@ class Drawn:
         not_executed: Chosen layers that did not run.
         undrawn: Layers that ran but gave no picture, with the reason.
         predictions: What the network sees in the image, the likeliest class first; empty if that was not asked.
+        heats: Heat maps; those of one sheet in the order of its rows.
+        notices: What a person should know to read the pictures.
     """
 
     drawings: tuple[Drawing, ...]
     not_executed: tuple[str, ...]
     undrawn: Mapping[str, str]
     predictions: tuple[Prediction, ...] = ()
+    heats: tuple[HeatMap, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,6 +397,7 @@ class Picture:
         width: Pixels.
         height: Pixels.
         facts: What it shows, in words: layer, type, shape, range, scaling, model, weights.
+        title: What people are told it is, where that is more than `name`.
     """
 
     group: str
@@ -331,6 +406,7 @@ class Picture:
     width: int
     height: int
     facts: Mapping[str, str]
+    title: str = ""
 
     @property
     def tag(self) -> str:
@@ -364,6 +440,8 @@ class RunInfo:
 
     Attributes:
         top: How many classes are predicted per image.
+        targets: The classes that gradients are asked of, as the user wrote them; empty: each view's own.
+        output: Which part of what the network returns holds the class scores; None: whichever it must be.
     """
 
     model: str
@@ -377,6 +455,8 @@ class RunInfo:
     formats: tuple[str, ...]
     style: Style
     top: int = 0
+    targets: tuple[str, ...] = ()
+    output: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property

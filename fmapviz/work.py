@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.automatic import Choices
 from fmapviz.channels import input_type
-from fmapviz.drawing import ForwardError, MixedBatchError, attach, is_out_of_memory
-from fmapviz.errors import InputError, quote
+from fmapviz.drawing import ForwardError, attach, is_out_of_memory
+from fmapviz.errors import InputError, RequestError, quote
+from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.images import read_image
 from fmapviz.inputs import path_hash
 from fmapviz.pictures import layer_records, make_pictures
@@ -25,6 +27,7 @@ from fmapviz.replicas import replicate
 from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
 from fmapviz.sharing import Sharing
+from fmapviz.sketches import MixedBatchError
 from fmapviz.tracebacks import report_of
 from fmapviz.units import commit, find_done, find_own, stage
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.drawing import Drawer, View
+    from fmapviz.drawing import Drawer
     from fmapviz.foresight import Foresight
+    from fmapviz.plan import Plan
     from fmapviz.values import Layer, Model, Picture, RunInfo
 
     OpenWriter = Callable[[Path], AbstractContextManager[Callable[[Picture], None]]]
@@ -56,11 +60,12 @@ class Job:
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
         unclear: Whether it was said that the model's output tells no classes.
+        told: Whether it was said which layers were chosen automatically.
     """
 
     model: Model
     layers: Sequence[Layer]
-    views: Mapping[str, View]
+    plan: Plan
     writers: Mapping[str, OpenWriter]
     info: RunInfo
     directory: Path
@@ -70,9 +75,11 @@ class Job:
     force: bool
     several: bool = True
     foresight: Foresight | None = None
+    choices: Choices = field(default_factory=Choices)
     found: int = 0
     last_drawn: int = 0
     unclear: bool = False
+    told: bool = False
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
 
@@ -104,7 +111,8 @@ class _Sketched:
 
     @property
     def bytes(self) -> int:
-        return sum(drawing.pixels.nbytes for drawing in self.drawn.drawings)
+        drawn = self.drawn
+        return sum(drawing.pixels.nbytes for drawing in drawn.drawings) + sum(heat.pixels.nbytes for heat in drawn.heats)
 
 
 def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | Notice, None, None]:
@@ -136,7 +144,8 @@ class _Steps:
         self._cores_each = max(1, cores // (job.workers if self._pattern else 1))
         self._cores_to_read = max(1, cores // job.workers)
         self._idle = [self._attach(job.model.module)]
-        self._sharing = Sharing(job.model.module) if job.batch_size is None and job.several else None
+        shareable = job.batch_size is None and job.several and not job.plan.of_classes
+        self._sharing = Sharing(job.model.module) if shareable else None
         self.limits = Limits(
             threads=job.workers,
             drawing=job.workers if self._pattern else 1,
@@ -185,7 +194,9 @@ class _Steps:
                 drawn = drawer.draw(self._stack([prepared.values for prepared in part]))
             except Exception as error:
                 memory = is_out_of_memory(error)
-                if not memory and not isinstance(error, ForwardError | MixedBatchError):
+                # What is wrong with the request shows at the first image; of a later one it is that image's own failure.
+                known = (ForwardError, MixedBatchError, *([RequestError] if self._job.last_drawn else []))
+                if not memory and not isinstance(error, known):
                     raise
                 if memory and self.limits.drawing > 1:
                     self.limits.drawing = 1
@@ -206,6 +217,7 @@ class _Steps:
         """Encode and write one image's pictures, and commit its directory."""
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)
+        notices = [*prepared.notices, *drawn.notices, *zero_notices(drawn)]
         titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:
@@ -219,8 +231,9 @@ class _Steps:
                 "run": job.info.fingerprint,
                 "model": job.info.label,
                 "weights": job.info.weights,
-                "notices": list(prepared.notices),
+                "notices": notices,
                 "layers": layer_records(drawn),
+                **({"heat_maps": heat_records(drawn)} if drawn.heats else {}),
                 "not_executed": list(drawn.not_executed),
                 "undrawn": dict(drawn.undrawn),
                 **({"predictions": [each.record for each in drawn.predictions]} if job.info.top else {}),
@@ -232,7 +245,7 @@ class _Steps:
                 prepared.file.path,
                 "done",
                 unit=unit,
-                notices=prepared.notices,
+                notices=tuple(notices),
                 pictures=pictures,
                 seconds=time.monotonic() - sketched.begun,
                 predictions=drawn.predictions,
@@ -262,7 +275,16 @@ class _Steps:
         layers = [replace(layer, module=copied[layer.name]) for layer in job.layers]
         model = replace(job.model, module=module)
         return self._hooks.enter_context(
-            attach(model, layers, job.views, job.info.style, top=job.info.top, foresight=job.foresight, check=self._check)
+            attach(
+                model,
+                layers,
+                job.plan,
+                job.info.style,
+                top=job.info.top,
+                foresight=job.foresight,
+                choices=job.choices,
+                check=self._check,
+            )
         )
 
     def _check(self) -> None:
@@ -278,6 +300,7 @@ class _Steps:
         if len(batch) == 1:
             path = batch[0].file.path
             code, reason = ("E_MEMORY", "out of memory") if memory else ("E_MODEL", str(error))
+            code = "E_CLASS" if isinstance(error, RequestError) else code
             report = report_of(error.__cause__) if self._job.model.own and error.__cause__ else None
             tell(Outcome(path, "failed", failure=Failure(path, code, f"{reason}: {quote(path)}", report=report)))
             return []
@@ -291,15 +314,19 @@ class _Steps:
         """Note what was seen of the network, and pass on the images of which something was drawn."""
         sketched = []
         for prepared, each in zip(batch, drawn, strict=True):
-            if not each.drawings:
+            if not each.drawings and not each.heats:
                 tell(Outcome(prepared.file.path, "failed", failure=_nothing_drawn(prepared, each)))
                 continue
-            self._job.last_drawn = len({drawing.layer for drawing in each.drawings})
+            layers = {drawing.layer for drawing in each.drawings} | {heat.layer for heat in each.heats}
+            self._job.last_drawn = len(layers)
             self._job.not_executed.update(each.not_executed)
             self._job.undrawn.update(each.undrawn)
             if self._job.info.top and not each.predictions and not self._job.unclear:
                 self._job.unclear = True
                 tell(Notice(_unclear(self._job.model)))
+            if not self._job.told and (choice := _chosen(each)):
+                self._job.told = True
+                tell(Notice(choice))
             sketched.append(_Sketched(prepared, each, begun))
         return sketched
 
@@ -323,5 +350,18 @@ def _nothing_drawn(prepared: _Prepared, drawn: Drawn) -> Failure:
     """Say why no chosen layer gave a picture, by an example."""
     path = prepared.file.path
     reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
-    name, reason = next(reversed(reasons.items()))
-    return Failure(path, "E_NOTHING", f"no layer gave a picture: {quote(name)}: {reason}: {quote(path)}")
+    said = [f"{quote(name)}: {reason}" for name, reason in reasons.items()] or list(drawn.notices)
+    return Failure(path, "E_NOTHING", f"no layer gave a picture: {said[-1] if said else 'none is chosen'}: {quote(path)}")
+
+
+def _chosen(drawn: Drawn) -> str:
+    """Say which layers were chosen automatically."""
+    layers: dict[str, dict[str, None]] = {}
+    for heat in drawn.heats:
+        if heat.automatic:
+            layers.setdefault(heat.view, {})[heat.layer] = None
+    views: dict[str, list[str]] = {}
+    for view, names in layers.items():
+        views.setdefault(", ".join(map(quote, names)), []).append(view)
+    said = "; ".join(f"{', '.join(names)} of {chosen}" for chosen, names in views.items())
+    return f"chosen automatically: {said}; --layers chooses other layers" if said else ""

@@ -10,10 +10,12 @@ import torch
 from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.drawing import ForwardError, MixedBatchError, attach, is_out_of_memory
+from fmapviz.drawing import ForwardError, attach, is_out_of_memory
 from fmapviz.foresight import Foresight
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import Style
+from fmapviz.plan import Plan
+from fmapviz.sketches import MixedBatchError
 from fmapviz.tiling import tile
 from fmapviz.values import Statistics
 from fmapviz.views import maps as maps_view
@@ -458,7 +460,7 @@ def test_a_pass_that_ends_early_frees_its_tensors_at_once():
     layers = select_layers(find_layers(module), types=["Noted"])
     gc.disable()
     try:
-        with attach(as_model(module), layers, VIEWS, Style(), foresight=Foresight(2)) as drawer:
+        with attach(as_model(module), layers, Plan(outputs=VIEWS), Style(), foresight=Foresight(2)) as drawer:
             (drawn,) = drawer.draw(images(1))
         assert [drawing.layer for drawing in drawn.drawings] == ["0", "1"]
         assert [output() for output in outputs] == [None, None]

@@ -20,6 +20,7 @@ from fmapviz.layers import find_layers, select_layers
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
+from fmapviz.plan import Plan
 from fmapviz.views import maps
 from fmapviz.vision import torchvision
 
@@ -445,7 +446,7 @@ def test_batches_of_different_sizes_each_give_all_their_outputs(counts):
 
     module, foresight = OneByOne(), Foresight()
     layers = select_layers(find_layers(module), types=["Conv2d", "Flatten"])
-    with attach(as_model(module), layers, {"maps": maps.draw}, Style(), foresight=foresight) as drawer:
+    with attach(as_model(module), layers, Plan(outputs={"maps": maps.draw}), Style(), foresight=foresight) as drawer:
         for number in counts:
             for drawn in drawer.draw(images(number)):
                 assert [drawing.layer for drawing in drawn.drawings] == ["a", "b"], number

@@ -156,7 +156,17 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
         "exclude": [],
         "views": ["maps"],
         "formats": ["png", "tensorboard"],
-        "style": {"norm": "channel", "columns": None, "padding": 2, "channels": "all", "scale": 1},
+        "style": {
+            "norm": "channel",
+            "columns": None,
+            "padding": 2,
+            "channels": "all",
+            "scale": 1,
+            "colormap": None,
+            "alpha": 0.5,
+        },
+        "targets": [],
+        "output": None,
     }
     assert document["versions"]["torch"] == torch.__version__
     assert set(document["versions"]) == {"fmapviz", "python", "torch", "torchvision"}
@@ -561,7 +571,7 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(ou
     ("wrong", "message"),
     [
         ({"views": ["map"]}, "no such view: 'map'"),
-        ({"views": []}, "nothing chosen of maps"),
+        ({"views": []}, "nothing chosen of cam, eigencam, grad-inputs, gradcam, "),
         ({"to": ["pgn"]}, "no such format: 'pgn'"),
         ({"to": []}, "nothing chosen of png, tensorboard"),
         ({"layers": ["fisrt"]}, "no layer matches 'fisrt'"),

@@ -10,10 +10,11 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.drawing import ForwardError, MixedBatchError
+from fmapviz.drawing import ForwardError
 from fmapviz.options import InputOptions
 from fmapviz.pipeline import visualize
 from fmapviz.sharing import IMAGES, PICTURE_BYTES, Sharing
+from fmapviz.sketches import MixedBatchError
 from fmapviz.values import Drawing, Drawn, Notice, Statistics
 
 # Of less than 20,480 values torch computes a batch otherwise than one image.

@@ -29,6 +29,7 @@ from fmapviz.inputs import find_images
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
+from fmapviz.plan import Plan
 from fmapviz.preparation import standard
 from fmapviz.runs import open_run
 from fmapviz.values import Model, Outcome, RunInfo
@@ -193,7 +194,7 @@ def make_job(directory, model=None, **changes):
     fields = {
         "model": Model("net", module, "", None, standard(SMALL), nn.Module.__call__),
         "layers": select_layers(find_layers(module)),
-        "views": {"maps": maps.draw},
+        "plan": Plan(outputs={"maps": maps.draw}),
         "writers": {"slow": write_slowly},
         "info": info,
         "directory": open_run(directory, info),
@@ -483,6 +484,7 @@ from fmapviz import registry
 from fmapviz.errors import FmapvizError
 from fmapviz.pipeline import visualize
 from fmapviz.options import InputOptions
+from fmapviz.plan import Plan
 from fmapviz.views import maps
 from fmapviz.writers import png, tensorboard
 from PIL import Image

@@ -10,6 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from fmapviz.drawing import attach
 from fmapviz.options import InputOptions
+from fmapviz.plan import Plan
 from fmapviz.preparation import standard
 from fmapviz.values import Model
 
@@ -21,7 +22,7 @@ def as_model(module, *, forward=nn.Module.__call__):
 
 def draw(model, layers, views, style, batch):
     """Draw one batch."""
-    with attach(model, layers, views, style) as drawer:
+    with attach(model, layers, Plan(outputs=views), style) as drawer:
         return drawer.draw(batch)
 
 

@@ -37,7 +37,7 @@ def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
                     picture.png,
                     width=picture.width,
                     height=picture.height,
-                    display_name=printable(picture.name),
+                    display_name=printable(picture.title or picture.name),
                     description=_table(picture.facts),
                 )
             )

@@ -32,6 +32,7 @@ from fmapviz.drawing import attach
 from fmapviz.foresight import Foresight
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import Style
+from fmapviz.plan import Plan
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "sample_images" / "still_life.jpg"
@@ -136,7 +137,7 @@ def early(place, quick):
     batch = model.preparation.apply(Image.open(PICTURE).convert("RGB"))[None]
     unhooked = fmapviz.load_model("resnet50", weights="random")
     whole, part = [], []
-    with attach(model, layers, {}, Style(), foresight=Foresight(len(layers))) as drawer:
+    with attach(model, layers, Plan(), Style(), foresight=Foresight(len(layers))) as drawer:
         for _ in range(8 if quick else 30):
             part.append(timed(lambda: drawer.draw(batch)))
             with torch.no_grad():

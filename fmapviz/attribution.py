@@ -1,0 +1,201 @@
+"""Class activation maps in one's own code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from fmapviz import registry
+from fmapviz.automatic import Choices
+from fmapviz.class_maps import ClassMaps
+from fmapviz.colors import overlay
+from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.gradients import frozen, recording
+from fmapviz.heat import heat_of
+from fmapviz.hooks import observe
+from fmapviz.layers import find_layers, unwrap
+from fmapviz.options import Style
+from fmapviz.places import Place
+from fmapviz.plan import Plan, is_heat_map, make_method
+from fmapviz.png import encode
+from fmapviz.preparation import as_seen
+from fmapviz.registry import VIEWS
+from fmapviz.shapes import is_unrolled
+from fmapviz.targets import Wanted, parse
+from fmapviz.values import Model, Preparation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.values import FeatureMap
+
+_AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassActivation:
+    """Where N images speak for a class each.
+
+    Attributes:
+        raw: float32 `(N, h, w)`, signed, at the layer's resolution.
+        map: float32 `(N, H, W)`, 0..1, at the images' resolution: negative values are zero, then enlarged bilinearly, then
+            stretched from each one's minimum to its maximum.
+        layer: The feature map's name; empty if the map is of the images themselves.
+        target: The class of each image; empty for a method that knows no classes.
+        score: `(N,)`, the score of that class, a logit most often.
+    """
+
+    raw: Tensor
+    map: Tensor
+    layer: str
+    target: tuple[int, ...]
+    score: Tensor
+    _pixels: Tensor
+    _preparation: Preparation
+    _style: Style
+
+    @property
+    def overlay(self) -> NDArray[np.uint8]:
+        """The maps in colour over the images, uint8 `(N, H, W, 3)`."""
+        heats = self.map.mul(255).add(0.5).byte().cpu().numpy()
+        pictures = (as_seen(pixels, self._preparation) for pixels in self._pixels)
+        colormap, alpha = self._style.colormap or "turbo", self._style.alpha
+        drawn = [
+            overlay(picture, heat, colormap=colormap, alpha=alpha) for picture, heat in zip(pictures, heats, strict=True)
+        ]
+        return np.stack(drawn)
+
+    def _repr_png_(self) -> bytes:
+        """Show all of them in a notebook, side by side."""
+        return encode(np.concatenate(list(self.overlay), axis=1), {})
+
+
+def cam(
+    model: nn.Module | Model,
+    x: Tensor,
+    *,
+    target: str | int | Sequence[str | int] = "top1",
+    layer: str = _AUTO,
+    method: str = "gradcam",
+    output: str | int | None = None,
+    style: Style | None = None,
+) -> ClassActivation:
+    """Compute a class activation map of one layer, by one forward pass and the part of a backward pass that it needs.
+
+    The model is as before afterwards: no gradient is kept anywhere, no flag, buffer or hook is changed. It is in evaluation
+    mode meanwhile.
+
+    Args:
+        model: Any `nn.Module` that takes a batch, or what `load_model` returns, which knows the names of classes.
+        x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated.
+        target: The class: `top1`, `top2`, ... an index, or a name. A list has one for each image.
+        layer: A feature map's name, `layer4` or `layer1.0.relu#2`; `auto` takes the last layer whose output is a map that
+            the class depends on.
+        method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
+        output: Which part of what the model returns holds the class scores, a key or an index.
+        style: `colormap` and `alpha` of the overlay.
+
+    Raises:
+        RequestError: No such method, layer or class; targets of another number than images; the class does not depend on the
+            layer; what the model returns holds no class scores; `cam` on a network that does not average its last maps.
+
+    Example:
+        >>> from fmapviz import load_model
+        >>> found = cam(load_model("shapesnet"), torch.randn(2, 3, 96, 96), target=["star", 0])
+        >>> found.layer, found.raw.shape, found.map.shape, found.overlay.shape
+        ('features', torch.Size([2, 12, 12]), torch.Size([2, 96, 96]), (2, 96, 96, 3))
+    """
+    module = registry.fetch(VIEWS, _check_method(method))
+    network = unwrap(model.module if isinstance(model, Model) else model)
+    batch = x[None] if x.ndim == 3 else x
+    classes = model.classes if isinstance(model, Model) else ()
+    wanted = _read_target(target, classes, images=len(batch))
+    plan = Plan(
+        methods={method: make_method(module, [wanted])},
+        targets=(wanted,),
+        output=None if output is None else str(output),
+        automatic=layer == _AUTO,
+    )
+    class_maps = ClassMaps(network, plan, classes, style=Style(), choices=Choices())
+    layers = find_layers(network)
+    base = layer.partition("#")[0].partition("[")[0]
+    if layer != _AUTO and base not in {each.name for each in layers}:
+        hint = suggest(base, [each.name for each in layers]) or "`fmapviz.list_layers` lists them"
+        raise RequestError(f"no such layer: {quote(base)}", hint=hint)
+
+    def receive(feature_map: FeatureMap) -> Tensor | None:
+        if feature_map.name != layer:
+            return tape.places.receive(feature_map)
+        place, another = Place.beginning(feature_map)
+        tape.outputs.append(place)
+        return another
+
+    with frozen(network), observe(network, layers, receive, attached=True), recording():
+        tape, given = class_maps.begin(batch, ordered=not is_unrolled(network))
+        forward = model.forward if isinstance(model, Model) else nn.Module.__call__
+        with torch.random.fork_rng(devices=[batch.device] if batch.is_cuda else []):
+            tape.output = forward(network, given)
+        found = class_maps.draw(tape)
+    if not found.heats:
+        raise _nothing(layer, found.undrawn, ran=bool(tape.outputs) or layer == _AUTO)
+    (heat,) = found.heats
+    if heat.skipped:
+        raise RequestError(f"the network sees no such class in image {min(heat.skipped)}: {quote(wanted.label)}")
+    targets = [each for each in heat.targets if each]
+    return ClassActivation(
+        raw=heat.raw,
+        map=heat_of(heat.raw, tape.picture or (1, 1)),
+        layer=heat.place.name if heat.place else "",
+        target=tuple(each.index for each in targets),
+        score=torch.tensor([each.score for each in targets], device=heat.raw.device),
+        _pixels=batch.detach(),
+        _preparation=model.preparation if isinstance(model, Model) else _UNKNOWN,
+        _style=style or Style(),
+    )
+
+
+def _prepare_nothing(_picture: object) -> Tensor:
+    raise NotImplementedError
+
+
+_UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
+
+
+def _check_method(method: str) -> str:
+    known = [view for view in registry.names(VIEWS) if is_heat_map(view)]
+    if method not in known:
+        raise RequestError(
+            f"no such method: {quote(method)}", hint=suggest(method, known) or f"there are: {', '.join(known)}"
+        )
+    return method
+
+
+def _read_target(target: str | int | Sequence[str | int], classes: Sequence[str], *, images: int) -> Wanted:
+    """Read one class for all images, or one for each."""
+    if isinstance(target, str | int):
+        return _read_one(target, classes)
+    if len(target) != images:
+        raise RequestError(f"{len(target)} targets for {images} images", hint="one for each, or a single one for all")
+    return Wanted("given", rank=None, index=None, each=tuple(_read_one(each, classes) for each in target))
+
+
+def _read_one(target: str | int, classes: Sequence[str]) -> Wanted:
+    text = str(target)
+    read = parse([text], classes)
+    if text.startswith("top"):
+        return read[-1]  # top3 is the third here
+    if len(read) > 1:
+        raise RequestError(f"several classes: {quote(text)}", hint="call once for each")
+    return read[0]
+
+
+def _nothing(layer: str, undrawn: dict[str, str], *, ran: bool) -> RequestError:
+    reason = next(iter(undrawn.values()), "it did not run, or returned no tensor" if not ran else "it gave no map")
+    return RequestError(f"no class activation map of {quote(layer)}: {reason}", hint="layer='auto' finds one that does")

@@ -1,0 +1,168 @@
+"""Choose the layer whose map says most about a class, where the user names none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from fmapviz.errors import RequestError, quote
+from fmapviz.gradients import gradients_at
+from fmapviz.shapes import NotAMapError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+    from torch import Tensor
+
+    from fmapviz.places import Place
+
+    See = Callable[[Place, Tensor], Tensor]
+
+ROWS = 6  # of a sheet
+_FEW = 4  # resolutions: where a network has fewer, other layers fill a sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Layers chosen automatically, by the names of their feature maps.
+
+    Attributes:
+        layer: For most heat maps; empty if none needs it.
+        rows: For a sheet.
+        pooled: For exact class activation maps; empty if none needs it.
+    """
+
+    layer: str = ""
+    rows: tuple[str, ...] = ()
+    pooled: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset({self.layer, self.pooled, *self.rows} - {""})
+
+    def with_pooled(self, name: str) -> Chosen:
+        """Add the layer for exact class activation maps."""
+        return replace(self, pooled=name)
+
+
+class Choices:
+    """The layers chosen automatically in a run, by the shape of the input, for all threads."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[torch.Size, Chosen] = {}
+
+    def of(self, shape: torch.Size) -> Chosen | None:
+        """Give what was chosen for batches of images of a shape; None if nothing was as yet."""
+        return self._chosen.get(shape[1:])
+
+    def settle(self, shape: torch.Size, chosen: Chosen) -> Chosen:
+        """Let the first choice be everybody's."""
+        return self._chosen.setdefault(shape[1:], chosen)
+
+
+def choose(maps: Sequence[Place], scores: Tensor, see: See, *, rows: bool) -> tuple[Chosen, bool]:
+    """Choose layers by what one forward pass has left behind.
+
+    The layer is the last whose output is a map of more than one pixel and which the score depends on: the last convolution
+    is one of many branches in GoogLeNet, 32 of 1024 channels in DenseNet; and of the last block of a vision transformer only
+    the class token counts, not its patches.
+
+    Args:
+        maps: See `find_maps`.
+        scores: `(N,)`, the score of a class for each image.
+        see: Gives values of a place as maps `(N, C, h, w)`; raises NotAMapError if they are none.
+        rows: Whether to choose several for a sheet: the last of each resolution; fewer than four of them are filled up with
+            the blocks of the network.
+
+    Returns:
+        The choice, and whether it is certain: if all gradients are zero, another image may tell more.
+
+    Raises:
+        RequestError: The score depends on no map.
+    """
+    if not scores.requires_grad:
+        raise _no_gradient(maps)
+    last, certain = _last_with_gradient(maps, scores, see)
+    before = [place for place in maps[: maps.index(last) + 1] if place.edge is not None]
+    return Chosen(last.name, tuple(place.name for place in _rows(before, see)) if rows else ()), certain
+
+
+def find_maps(places: Sequence[Place], see: See) -> Iterator[Place]:
+    """Find the places whose output is a map of more than one pixel and still known, in the order of execution.
+
+    Where a module and those around it return the same tensor, the outermost stands for all of them.
+    """
+    for _, same in groupby(places, key=lambda place: place.identity):
+        alike = list(same)
+        known = next((place.activations for place in alike if place.activations is not None), None)
+        for place in reversed(alike):
+            values = known if known is not None else place.intact
+            if values is not None and _is_map(place, values, see):
+                yield place.keeping(values)
+                break
+
+
+def _is_map(place: Place, values: Tensor, see: See) -> bool:
+    try:
+        maps = see(place, values)
+    except NotAMapError:
+        return False
+    return maps.shape[-1] * maps.shape[-2] > 1
+
+
+def _last_with_gradient(maps: Sequence[Place], scores: Tensor, see: See) -> tuple[Place, bool]:
+    """Find the last place with a gradient other than zero; the last with any, if all are zero."""
+    connected: Place | None = None
+    end, size, alive = len(maps), 1, True
+    while end and (alive or size < 10):  # one most often; the deeper, the longer a backward pass takes
+        alive = False
+        part = maps[max(0, end - size) : end]
+        gradients = gradients_at(scores, [place.edge for place in part], more=True)
+        for place, gradient in zip(reversed(part), reversed(gradients), strict=True):
+            if gradient is not None:
+                connected = connected or place
+                alive = alive or bool(gradient.any())
+                if bool(see(place, gradient).any()):
+                    return place, True
+        end, size = end - len(part), size * 8
+    if connected is None:
+        raise RequestError("no class activation map: the class does not depend on any layer whose output is a map")
+    return connected, False
+
+
+def _rows(maps: Sequence[Place], see: See) -> list[Place]:
+    sizes = {place.name: tuple(see(place, place.values).shape[-2:]) for place in maps}
+    last = {sizes[place.name]: place for place in maps}  # of each resolution
+    chosen = {place.name for place in list(last.values())[-ROWS:]}
+    if len(chosen) < _FEW:
+        more = [place for place in _blocks(maps) if place.name not in chosen]
+        room = min(ROWS - len(chosen), len(more))
+        chosen |= {more[(2 * number + 1) * len(more) // (2 * room)].name for number in range(room)}
+    return [place for place in maps if place.name in chosen]
+
+
+def _blocks(maps: Sequence[Place]) -> list[Place]:
+    """Give the places of the largest kind of module that a network is mostly made of; any, if there is none."""
+    parts = {place.name: sum(1 for _ in place.layer.module.modules()) for place in maps}
+    kinds = Counter(place.layer.type for place in maps if parts[place.name] > 2)
+    most = max(kinds.values(), default=0)
+    if most < 2:
+        return list(maps)
+    size = {kind: max(parts[place.name] for place in maps if place.layer.type == kind) for kind in kinds}
+    kind = max((kind for kind in kinds if 2 * kinds[kind] >= most), key=lambda kind: (size[kind], kind))
+    return [place for place in maps if place.layer.type == kind]
+
+
+def _no_gradient(places: Sequence[Place]) -> RequestError:
+    """Say where on the way from the input the gradient ends."""
+    flowing = [place for place in places if place.edge is not None]
+    silent = places[places.index(flowing[-1]) + 1 :] if flowing else places
+    where = f": it ends at {quote(silent[0].name)} ({silent[0].layer.type})" if silent else ""
+    return RequestError(
+        f"no gradient flows through the network{where}",
+        hint="quantized and integer layers have none, nor has code under torch.no_grad(); eigencam with --layers needs none",
+    )

@@ -1,0 +1,218 @@
+"""Differentiate class scores after a forward pass, and draw what the views want of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.classifiers import Pooling
+from fmapviz.findings import Found, Round
+from fmapviz.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.shapes import NotAMapError
+from fmapviz.sketches import sketch
+from fmapviz.spots import automatic_spots, given_spots
+from fmapviz.tape import Tape
+from fmapviz.targets import class_scores, indices_of, scores_at
+from fmapviz.values import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor, nn
+    from torch.autograd.graph import GradientEdge
+
+    from fmapviz.automatic import Choices
+    from fmapviz.options import Style
+    from fmapviz.places import Place
+    from fmapviz.plan import Method, Plan
+    from fmapviz.sketches import Draw
+    from fmapviz.spots import Spots
+    from fmapviz.targets import ClassScores, Wanted
+    from fmapviz.values import Of
+
+
+class ClassMaps:
+    """Draws what views want of class scores and their gradients.
+
+    Args:
+        network: Whose.
+        plan: What they want.
+        classes: The classes' names.
+        style: How gradients look.
+        choices: What is chosen automatically.
+    """
+
+    def __init__(self, network: nn.Module, plan: Plan, classes: Sequence[str], *, style: Style, choices: Choices) -> None:
+        self._network = network
+        self._plan = plan
+        self._classes = classes
+        self._style = style
+        self._choices = choices
+        self._of_layers = {view: method for view, method in plan.methods.items() if not method.of_pixels}
+        self._of_pixels = {view: method for view, method in plan.methods.items() if method.of_pixels}
+        self._exact = any(method.exact for method in plan.methods.values())
+        self._searches = bool(plan.automatic and self._of_layers)
+
+    def begin(self, batch: Tensor, *, ordered: bool) -> tuple[Tape, Tensor]:
+        """Begin a forward pass.
+
+        Args:
+            batch: Prepared images `(N, ...)`.
+            ordered: See `Tape`.
+
+        Returns:
+            A tape for it, and what the network is to be given.
+        """
+        chosen = self._choices.of(batch.shape) if self._searches else None
+        search = self._searches and chosen is None
+        given = batch
+        if search or self._plan.from_pixels:
+            batch, given = begin_graph(batch)
+        tape = Tape(self._network, batch, ordered=ordered)
+        tape.chosen = chosen or tape.chosen
+        names = None if search else tape.chosen.names
+        tape.places.begin(names=names, heads=self._exact, picture=tape.picture)
+        return tape, given
+
+    def draw(self, tape: Tape) -> Found:
+        """Draw everything.
+
+        Args:
+            tape: A forward pass that has ended.
+
+        Raises:
+            RequestError: No class scores in the output, no gradient, no map, or no such class or layer.
+        """
+        found = Found(tape.images)
+        wanted = self._plan.wanted
+        if not wanted and not self._searches:
+            self._draw_classless(tape, given_spots(self._of_layers, tape, None, found), found)
+            return found
+        scores = class_scores(tape.output, key=self._plan.output, images=tape.images)
+        pooling = self._pooling(tape, scores, found)
+        if self._searches:
+            spots = automatic_spots(self._of_layers, tape, scores, pooling, self._choices)
+        else:
+            spots = given_spots(self._of_layers, tape, pooling, found)
+        self._draw_classless(tape, spots, found)
+        for number, each in enumerate(wanted):
+            more = number + 1 < len(wanted)
+            self._draw_class(tape, found, scores, wanted=each, spots=spots, pooling=pooling, more=more)
+        return found
+
+    def _pooling(self, tape: Tape, scores: ClassScores, found: Found) -> Pooling | None:
+        if not self._exact:
+            return None
+        if not bool(scores.values.isfinite().all()):
+            found.tell_all("no cam: the class scores are not finite")
+            return None
+        return Pooling(tape, scores)
+
+    def _draw_classless(self, tape: Tape, spots: Spots, found: Found) -> None:
+        each = Round(tape, found, [None] * tape.images)
+        for view, method in self._of_layers.items():
+            for place in () if method.targets else spots[view]:
+                self._draw_heat(each, view, method, place)
+
+    def _draw_class(
+        self,
+        tape: Tape,
+        found: Found,
+        scores: ClassScores,
+        *,
+        wanted: Wanted,
+        spots: Spots,
+        pooling: Pooling | None,
+        more: bool,
+    ) -> None:
+        """Draw everything of one class of each image, by one backward pass."""
+        indices = indices_of(scores, wanted)
+        values = scores_at(scores, indices)
+        targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
+        found.tell_where([target is None for target in targets], f"nothing is drawn for {wanted.label}: {_ABSENT}")
+        if not any(targets):
+            return
+        edges = self._edges(tape, wanted, spots)
+        gradients = dict(zip(edges, gradients_at(values, list(edges.values()), more=more), strict=True))
+        each = Round(tape, found, targets, gradients)
+        if wanted in self._plan.targets:
+            self._draw_gradients(each, "gradient", tape.outputs, self._plan.gradients)
+            self._draw_gradients(each, "input gradient", tape.inputs, self._plan.input_gradients)
+        for view, method in self._of_layers.items():
+            for place in spots[view] if wanted in method.targets else ():
+                exact = pooling.of(place, [index or 0 for index in indices]) if pooling and method.exact else {}
+                self._draw_heat(each, view, method, place, exact)
+        for view, method in self._of_pixels.items():
+            if wanted in method.targets:
+                self._draw_pixels(each, view, method)
+
+    def _target(self, wanted: Wanted, index: int | None, score: float, scores: ClassScores) -> Target | None:
+        if index is None:
+            return None
+        known = len(self._classes) == scores.values.shape[1] or (scores.open_ended and index < len(self._classes))
+        return Target(wanted.label, index, self._classes[index] if known else "", score)
+
+    def _edges(self, tape: Tape, wanted: Wanted, spots: Spots) -> dict[int, GradientEdge | None]:
+        """Collect where gradients are wanted for a class, by the identity of the places, and of the tape for the input."""
+        places = [
+            place
+            for view, method in self._of_layers.items()
+            if wanted in method.targets and "gradients" in method.needs
+            for place in spots[view]
+        ]
+        if wanted in self._plan.targets:
+            places += tape.outputs if self._plan.gradients else []
+            places += tape.inputs if self._plan.input_gradients else []
+        edges = {id(place): place.edge for place in places}
+        if any(wanted in method.targets for method in self._of_pixels.values()):
+            edges[id(tape)] = edge_of(tape.pixels)
+        return edges
+
+    def _draw_gradients(self, each: Round, of: Of, places: Sequence[Place], views: Mapping[str, Draw]) -> None:
+        for place in places if views else ():
+            gradient = each.gradients.get(id(place))
+            if gradient is None:
+                each.found.note(views, place, each.tape.why_no_gradient(place))
+                continue
+            try:
+                for suffix, maps in each.tape.views(place.feature_map, gradient).items():
+                    drawn = sketch(
+                        place.feature_map,
+                        maps,
+                        views,
+                        self._style,
+                        images=each.tape.images,
+                        suffix=suffix,
+                        of=of,
+                        targets=each.targets,
+                    )
+                    each.found.sketches.append(drawn)
+            except NotAMapError as reason:
+                each.found.note(views, place, str(reason))
+
+    def _draw_heat(
+        self, each: Round, view: str, method: Method, place: Place, exact: Mapping[str, Tensor] | None = None
+    ) -> None:
+        tape = each.tape
+        captured = {"activations": tape.maps(place, place.values), **(exact or {})}
+        if "gradients" in method.needs:
+            gradient = each.gradients.get(id(place))
+            if gradient is None:
+                each.found.note([view], place, tape.why_no_gradient(place))
+                return
+            captured["gradients"] = tape.maps(place, gradient)
+            if bool(gradient.any()) and not bool(captured["gradients"].any()):
+                each.found.note([view], place, tape.why_only_prefix())
+                return
+        raw = method.apply(**captured)
+        frames = tape.frames(place, place.values)
+        each.add(view, method, place, raw.reshape(*raw.shape[:2], frames, -1).mean(2), automatic=self._searches)
+
+    def _draw_pixels(self, each: Round, view: str, method: Method) -> None:
+        gradient = each.gradients.get(id(each.tape))
+        if gradient is None:
+            each.found.undrawn[view] = "the class score does not depend on the input, or not by anything with a gradient"
+        else:
+            each.add(view, method, None, method.apply(pixel_gradients=gradient), automatic=False)
+
+
+_ABSENT = "the network sees no such class in the picture"

@@ -1,0 +1,116 @@
+"""What comes of the backward passes over a batch of images, while a GPU may still be computing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fmapviz.heat import heat_of
+from fmapviz.sketches import on_the_way
+from fmapviz.values import HeatMap
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.places import Place
+    from fmapviz.plan import Method
+    from fmapviz.sketches import Sketch
+    from fmapviz.tape import Tape
+    from fmapviz.values import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatSketch:
+    """One heat map of each image of a batch.
+
+    Attributes:
+        view: The view that it belongs to.
+        place: Which layer's output; None for the network's input.
+        targets: The class for each image; None for a view that knows no classes.
+        skipped: The images that do not have the class.
+        raw: float32 `(N, h, w)`, signed, on the model's device.
+        pixels: uint8 `(N, H, W)`, see `fmapviz.heat.heat_of`; a GPU may still be writing them.
+        automatic: Whether the layer was chosen automatically.
+        over: Whether it is to be laid over the input.
+    """
+
+    view: str
+    place: Place | None
+    targets: Sequence[Target | None]
+    skipped: Collection[int]
+    raw: Tensor
+    pixels: Tensor
+    automatic: bool
+    over: bool
+
+    def finish(self) -> Iterator[HeatMap | None]:
+        """Give each image's map, None where there is none."""
+        raw, pixels = self.raw.cpu().numpy(), self.pixels.numpy()
+        feature_map = self.place.feature_map if self.place else None
+        for image, target in enumerate(self.targets):
+            if image in self.skipped:
+                yield None
+                continue
+            yield HeatMap(
+                view=self.view,
+                layer=feature_map.name if feature_map else "",
+                type=feature_map.layer.type if feature_map else "",
+                index=feature_map.index if feature_map and not self.automatic else 0,
+                shape=feature_map.shape[1:] if feature_map else raw.shape[1:],
+                target=target,
+                raw=raw[image],
+                pixels=pixels[image],
+                automatic=self.automatic,
+                over=self.over,
+            )
+
+
+class Found:
+    """What came of the backward passes.
+
+    Attributes:
+        notices: For each image.
+        sketches: Gradients, drawn.
+        heats: Heat maps.
+        undrawn: What gave no picture, with the reason.
+    """
+
+    def __init__(self, images: int) -> None:
+        self.notices: list[list[str]] = [[] for _ in range(images)]
+        self.sketches: list[Sketch] = []
+        self.heats: list[HeatSketch] = []
+        self.undrawn: dict[str, str] = {}
+
+    def note(self, views: Iterable[str], place: Place, reason: str) -> None:
+        """Say why some views of a layer give no picture."""
+        self.undrawn[f"{', '.join(views)} of {place.name}"] = reason
+
+    def tell_where(self, chosen: Iterable[bool], notice: str) -> None:
+        """Say something of some images."""
+        for own, is_chosen in zip(self.notices, chosen, strict=True):
+            if is_chosen:
+                own.append(notice)
+
+    def tell_all(self, notice: str) -> None:
+        """Say something of every image."""
+        self.tell_where([True] * len(self.notices), notice)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What is known when the gradients of one class of each image are there, or before any are."""
+
+    tape: Tape
+    found: Found
+    targets: Sequence[Target | None]
+    gradients: dict[int, Tensor | None] = field(default_factory=dict)
+
+    def add(self, view: str, method: Method, place: Place | None, raw: Tensor, *, automatic: bool) -> None:
+        """Add one heat map."""
+        heat = heat_of(raw, self.tape.picture or (raw.shape[1], raw.shape[2])).mul_(255).add_(0.5).byte()
+        missing = {image for image, target in enumerate(self.targets) if target is None} if method.targets else ()
+        self.found.heats.append(
+            HeatSketch(view, place, self.targets, missing, raw, on_the_way(heat), automatic, method.over)
+        )

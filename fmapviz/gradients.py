@@ -1,0 +1,80 @@
+"""Ask for the gradients of scores at tensors in the middle of a network.
+
+Module backward hooks are not used: they fail wherever a layer works in place on what a hooked one returned, as those of
+most networks do. A gradient edge names the place in the graph instead; taken before the tensor is overwritten, it stays
+right.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor, nn
+    from torch.autograd.graph import GradientEdge
+
+
+@contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """Let no parameter ask for gradients for a while: what is wanted are those of activations."""
+    learning = [values for values in network.parameters() if values.requires_grad]
+    try:
+        for values in learning:
+            values.requires_grad_(False)
+        yield
+    finally:
+        for values in learning:
+            values.requires_grad_(True)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record a graph, whatever the caller has switched off."""
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        yield
+
+
+def begin_graph(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Let a graph begin at a tensor.
+
+    Returns:
+        Where it begins, with the same values, and a copy for the network, which may overwrite it.
+    """
+    start = values.detach().requires_grad_()
+    return start, start.clone()
+
+
+def edge_of(values: Tensor) -> GradientEdge | None:
+    """Name the place of a tensor in the graph as it is now; None if it is in none."""
+    return get_gradient_edge(values) if values.requires_grad else None
+
+
+def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: bool = False) -> list[Tensor | None]:
+    """Differentiate the sum of some scores in one backward pass.
+
+    In evaluation mode the images of a batch do not see each other, so each one's gradient is that of its own score.
+
+    Args:
+        scores: float `(N,)`, one for each image.
+        edges: Where, see `edge_of`.
+        more: Whether the graph is wanted again.
+
+    Returns:
+        For each edge a tensor of the shape of its values; None where the scores do not depend on them.
+
+    Example:
+        >>> _, x = begin_graph(torch.tensor([1.0, 2.0]))
+        >>> gradients_at(x**2, [edge_of(x), None])
+        [tensor([2., 4.]), None]
+    """
+    places = [edge for edge in edges if edge is not None]
+    if not places or not scores.requires_grad:
+        return [None] * len(edges)
+    found = iter(torch.autograd.grad(scores.sum(), places, retain_graph=more, allow_unused=True))
+    return [None if edge is None else next(found) for edge in edges]

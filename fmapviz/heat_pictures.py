@@ -1,0 +1,170 @@
+"""Turn heat maps into pictures: lay them over the input, name them, put them on a sheet, and say what they show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.colors import overlay, table
+from fmapviz.sheets import draw_sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fmapviz.options import Style
+    from fmapviz.values import Drawn, HeatMap, ImageFile, RunInfo, Target
+
+SHEET = "sheet"  # the view whose heat maps are one picture
+_COLORMAP = "turbo"
+_NAMED = 4  # empty cells named at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatPicture:
+    """A picture that is not yet encoded; the fields are those of `fmapviz.values.Picture`."""
+
+    view: str
+    name: str
+    title: str
+    pixels: NDArray[np.uint8]
+    facts: Mapping[str, str]
+
+
+def draw_heats(
+    drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: RunInfo, *, digits: int
+) -> Iterator[HeatPicture]:
+    """Draw one image's heat maps.
+
+    Args:
+        drawn: What was found of it.
+        seen: What the network was given, uint8 `(H, W)` or `(H, W, 3)`.
+        file: Which image.
+        info: The run's settings.
+        digits: Of the numbers in names.
+
+    Yields:
+        One picture for each map, and at the end one for the maps of a sheet.
+    """
+    cells = [heat for heat in drawn.heats if heat.view == SHEET]
+    for heat in drawn.heats:
+        if heat.view != SHEET:
+            place = f"{heat.index:0{digits}d} {heat.layer or 'input'}"
+            pixels = _pixels(heat, seen, info.style)
+            title = f"{place}: {heat.target.title}" if heat.target else ""
+            name = f"{place}.{heat.target.label}" if heat.target else place
+            yield HeatPicture(heat.view, name, title, pixels, _facts(heat, info.style))
+    if cells:
+        yield HeatPicture(SHEET, SHEET, "", _sheet(cells, seen, file, info, drawn), _sheet_facts(cells, info.style))
+
+
+def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
+    """Describe each heat map for `unit.json`, in plain JSON values."""
+    return [
+        {
+            "view": heat.view,
+            "layer": heat.layer or None,
+            "type": heat.type or None,
+            "shape": list(heat.shape),
+            "automatic": heat.automatic,
+            **(heat.target.record if heat.target else {}),
+            "min": _finite(heat.raw.min()),
+            "max": _finite(heat.raw.max()),
+        }
+        for heat in drawn.heats
+    ]
+
+
+def zero_notices(drawn: Drawn) -> list[str]:
+    """Say which heat maps are empty: that is a result, but one that looks like a failure."""
+    empty = [heat for heat in drawn.heats if heat.empty]
+    notices = [f"{_called(heat)} is {_emptiness(heat)} (raw values {_range(heat)})" for heat in empty if heat.view != SHEET]
+    cells = [f"{heat.layer} for {heat.target.title}" for heat in empty if heat.view == SHEET and heat.target]
+    if cells:
+        more = f" and {len(cells) - _NAMED} more" if len(cells) > _NAMED else ""
+        notices.append(f"on the sheet nothing speaks for the class in {', '.join(cells[:_NAMED])}{more}")
+    return notices
+
+
+def said_of(target: Target) -> str:
+    """Say in one phrase which class it is and how strongly it is seen."""
+    number = f" (number {target.index})" if target.name else ""
+    return f"{target.title}{number}, {target.label}, score {target.score:.4g}"
+
+
+def _finite(value: np.float32) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def _emptiness(heat: HeatMap) -> str:
+    return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
+
+
+def _called(heat: HeatMap) -> str:
+    of = f" of {heat.layer}" if heat.layer else ""
+    return f"{heat.view}{of}" + (f" for {heat.target.title}" if heat.target else "")
+
+
+def _range(heat: HeatMap) -> str:
+    return f"{heat.raw.min():.4g} to {heat.raw.max():.4g}"
+
+
+def _pixels(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
+    if heat.over:
+        return overlay(seen, heat.pixels, colormap=style.colormap or _COLORMAP, alpha=style.alpha)
+    colormap = style.colormap or "gray"
+    return heat.pixels if colormap == "gray" else table(colormap)[heat.pixels]
+
+
+def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
+    chosen = " (chosen automatically)" if heat.automatic else ""
+    layer = {"Layer": f"{heat.layer}{chosen}", "Type": heat.type} if heat.layer else {}
+    shown = f"{style.colormap or _COLORMAP}, {style.alpha:g} over the input" if heat.over else style.colormap or "grey"
+    scaling = f"negative values are zero, then from the smallest to the largest: {shown}"
+    return {
+        **layer,
+        "Shape": " x ".join(map(str, heat.shape)),
+        **({"Class": said_of(heat.target)} if heat.target else {}),
+        "Range": _range(heat),
+        "Scaling": _emptiness(heat) if heat.empty else scaling,
+    }
+
+
+def _sheet(
+    cells: Sequence[HeatMap], seen: NDArray[np.uint8], file: ImageFile, info: RunInfo, drawn: Drawn
+) -> NDArray[np.uint8]:
+    rows = list(dict.fromkeys(heat.layer for heat in cells))
+    targets = {heat.target.label: heat.target for heat in cells if heat.target}
+    found = {(heat.layer, heat.target.label): heat for heat in cells if heat.target}
+    shapes = {heat.layer: " x ".join(map(str, heat.shape)) for heat in cells}
+    shares = {each.index: str(each).removeprefix(each.name).strip() for each in drawn.predictions}
+    return draw_sheet(
+        [
+            [
+                _pixels(found[row, label], seen, info.style) if (row, label) in found else "no map: see the notices"
+                for label in targets
+            ]
+            for row in rows
+        ],
+        rows=[f"{row}\n{shapes[row]}" for row in rows],
+        columns=[
+            f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
+        ],
+        title=f"{info.label}: {file.unit}",
+        note="Grad-CAM: where each layer speaks for each class; every cell from zero to its own largest value.",
+        corner=seen,
+    )
+
+
+def _sheet_facts(cells: Sequence[HeatMap], style: Style) -> dict[str, str]:
+    chosen = " (chosen automatically)" if any(heat.automatic for heat in cells) else ""
+    targets = {heat.target.label: heat.target for heat in cells if heat.target}
+    return {
+        "Rows": ", ".join(dict.fromkeys(heat.layer for heat in cells)) + chosen,
+        "Columns": "; ".join(map(said_of, targets.values())),
+        "Scaling": f"Grad-CAM, each cell from zero to its own largest value: {style.colormap or _COLORMAP}, "
+        f"{style.alpha:g} over the input",
+    }

@@ -1,0 +1,111 @@
+"""Say of which layers each heat map is, after a forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.automatic import Chosen, choose, find_maps
+from fmapviz.classifiers import refuse
+from fmapviz.shapes import NotAMapError
+from fmapviz.targets import Wanted, indices_of, scores_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.automatic import Choices
+    from fmapviz.classifiers import Pooling
+    from fmapviz.findings import Found
+    from fmapviz.places import Place
+    from fmapviz.plan import Method
+    from fmapviz.tape import Tape
+    from fmapviz.targets import ClassScores
+
+    Spots = Mapping[str, Sequence[Place]]
+
+_TOP1 = Wanted("top1", rank=1, index=None)
+
+
+def given_spots(methods: Mapping[str, Method], tape: Tape, pooling: Pooling | None, found: Found) -> Spots:
+    """Take the layers that the user chose.
+
+    Args:
+        methods: The views that are heat maps of layers.
+        tape: The forward pass.
+        pooling: The maps that exact class activation maps are of, if some view draws them.
+        found: Is told which layers give no heat map.
+
+    Raises:
+        RequestError: None of them is averaged for the class scores, see `fmapviz.classifiers`.
+    """
+    maps = []
+    for place in tape.outputs if methods else ():
+        try:
+            tape.maps(place, place.values)
+            maps.append(place)
+        except NotAMapError as reason:
+            found.note(methods, place, str(reason))
+    return {view: _fitting(view, method, maps, pooling, found) for view, method in methods.items()}
+
+
+def _fitting(view: str, method: Method, maps: Sequence[Place], pooling: Pooling | None, found: Found) -> Sequence[Place]:
+    if not method.exact:
+        return maps
+    fitting = [place for place in maps if pooling and pooling.maps_of(place) is not None]
+    if pooling and maps and not fitting:
+        raise refuse(maps[-1].name)
+    for place in maps:
+        if place not in fitting:
+            found.note([view], place, "the class scores are no averages of its maps")
+    return fitting
+
+
+def automatic_spots(
+    methods: Mapping[str, Method], tape: Tape, scores: ClassScores, pooling: Pooling | None, choices: Choices
+) -> Spots:
+    """Take the layers that are chosen automatically, now or at an earlier image.
+
+    Args:
+        methods: The views that are heat maps of layers.
+        tape: The forward pass, in which all layers were kept if nothing was chosen before it.
+        scores: Of the classes.
+        pooling: See `given_spots`.
+        choices: What was chosen.
+
+    Raises:
+        RequestError: There is no layer to choose.
+    """
+    if all(index is None for index in indices_of(scores, _TOP1)):  # a detector that found nothing
+        return dict.fromkeys(methods, ())
+    if tape.places.all_kept:
+        _choose(methods, tape, scores, pooling, choices)
+    chosen = tape.chosen
+    kept = {place.name: place for place in tape.places.kept}
+    spots = {}
+    for view, method in methods.items():
+        names = chosen.rows if method.sheet else [chosen.pooled if method.exact else chosen.layer]
+        spots[view] = [kept[name] for name in names if name in kept]
+    return spots
+
+
+def _choose(
+    methods: Mapping[str, Method], tape: Tape, scores: ClassScores, pooling: Pooling | None, choices: Choices
+) -> None:
+    """Choose layers, or take what another thread has chosen meanwhile, and keep only these."""
+
+    def see(place: Place, values: Tensor) -> Tensor:
+        maps = tape.maps(place, values)
+        if scores.of_pixels and maps.shape[1] == scores.values.shape[1]:
+            raise NotAMapError("class scores themselves")
+        return maps
+
+    maps = list(find_maps(tape.places.kept, see))
+    chosen, certain = Chosen(), True
+    if any(not method.exact for method in methods.values()):
+        top1 = scores_at(scores, indices_of(scores, _TOP1))
+        chosen, certain = choose(maps, top1, see, rows=any(method.sheet for method in methods.values()))
+    if pooling:
+        chosen = chosen.with_pooled(pooling.choose(maps).name)
+    tape.chosen = choices.settle(tape.pixels.shape, chosen) if certain else chosen
+    tape.places.keep(place for place in maps if place.name in tape.chosen.names)

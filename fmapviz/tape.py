@@ -1,0 +1,105 @@
+"""What one forward pass leaves behind for its backward passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.automatic import Chosen
+from fmapviz.errors import quote
+from fmapviz.places import Places
+from fmapviz.shapes import NotAMapError, as_maps
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fmapviz.places import Place
+    from fmapviz.values import FeatureMap
+
+
+_NONE = Chosen()
+
+
+@dataclass(slots=True, eq=False)
+class Tape:
+    """A forward pass over a batch of images.
+
+    Attributes:
+        network: Which one.
+        pixels: What it was given, `(N, ...)`, from where the graph begins.
+        ordered: Whether tokens lie by rows and columns, see `fmapviz.shapes.is_unrolled`.
+        output: What it returned.
+        outputs: What the chosen layers returned.
+        inputs: What the chosen layers were given.
+        places: What any layer returned, as far as it may be needed.
+        chosen: Which layers are chosen automatically, as soon as that is known.
+    """
+
+    network: nn.Module
+    pixels: Tensor
+    ordered: bool
+    output: object = None
+    outputs: list[Place] = field(default_factory=list)
+    inputs: list[Place] = field(default_factory=list)
+    places: Places = field(default_factory=Places)
+    chosen: Chosen = _NONE
+
+    @property
+    def images(self) -> int:
+        """N."""
+        return len(self.pixels)
+
+    @property
+    def picture(self) -> tuple[int, int] | None:
+        """Height and width of the input, pixels; None if that is not a picture."""
+        return (self.pixels.shape[-2], self.pixels.shape[-1]) if self.pixels.ndim > 2 else None
+
+    def views(self, feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
+        """See values as maps or a vector, those of a clip frame by frame, see `fmapviz.shapes.as_maps`.
+
+        Args:
+            feature_map: Where they belong.
+            values: Its own, or others of the same shape, such as their gradient.
+        """
+        return as_maps(
+            values,
+            feature_map.layer.module,
+            picture=self.picture,
+            portions=values.shape[:1] != (self.images,),
+            ordered=self.ordered,
+            name=feature_map.name,
+        )
+
+    def maps(self, place: Place, values: Tensor) -> Tensor:
+        """See values of a place as one map for each image, `(N, C, h, w)`, the frames of a clip side by side.
+
+        Raises:
+            NotAMapError: They are none.
+        """
+        frames = list(self.views(place.feature_map, values).values())
+        if frames[0].ndim == 2:
+            raise NotAMapError("a vector, no rows and columns to lay over the picture")
+        if len(frames[0]) != self.images:
+            raise NotAMapError(f"{len(frames[0])} samples for {self.images} images, no map of the picture")
+        return frames[0] if len(frames) == 1 else torch.cat(frames, -1)
+
+    def frames(self, place: Place, values: Tensor) -> int:
+        """Count the frames of a clip in values of a place; 1 for a picture."""
+        return len(self.views(place.feature_map, values))
+
+    def why_no_gradient(self, place: Place) -> str:
+        """Say why there is no gradient at a place."""
+        values = place.feature_map.values
+        if values.is_quantized or not values.is_floating_point():
+            return f"no gradient: its values are {'quantized' if values.is_quantized else 'integers'}"
+        if place.edge is None:
+            return "no gradient: it runs under torch.no_grad(), or what lies before it is not differentiable"
+        return "the class score does not depend on it"
+
+    def why_only_prefix(self) -> str:
+        """Say why a layer whose patches no score depends on gives no map, and which one would."""
+        firsts = [name for name, _ in self.network.named_modules() if name.endswith((".ln_1", ".norm1"))]
+        hint = f"; use --layers {quote(firsts[-1])}, the first layer of the last block" if firsts else ""
+        return f"the class score depends on the class token here, not on the patches{hint}"

@@ -1,0 +1,244 @@
+"""What `fmapviz.cam` and `fmapviz.capture` give is what other libraries, arithmetic and finite differences give."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import pytorch_grad_cam
+import torch
+from captum.attr import LayerGradCam, Saliency
+from captum.testing.helpers.basic_models import BasicModel_ConvNet_One_Conv
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from torch import nn
+from torchcam import methods as torchcam
+from torchvision import models
+
+import fmapviz
+from fmapviz.shapesnet.network import ShapesNet, prepare
+from fmapviz.shapesnet.pictures import paint
+
+CLASSES = [3, 717]
+GRAD_CAM = {
+    "gradcam": pytorch_grad_cam.GradCAM,
+    "gradcam++": pytorch_grad_cam.GradCAMPlusPlus,
+    "hirescam": pytorch_grad_cam.HiResCAM,
+    "layercam": pytorch_grad_cam.LayerCAM,
+    "xgradcam": pytorch_grad_cam.XGradCAM,
+}
+
+
+def images(height, width, seed=1):
+    return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    return models.get_model(name, weights=None, **options).eval()
+
+
+@pytest.fixture(scope="module")
+def network():
+    return make("resnet18")
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return images(96, 128)
+
+
+def of_grad_cam(method, network, layer, batch):
+    """The final map."""
+    with method(network, [network.get_submodule(layer)]) as extract:
+        return torch.from_numpy(extract(batch, [ClassifierOutputTarget(index) for index in CLASSES]))
+
+
+def of_captum(network, layer, batch, classes=CLASSES):
+    """The signed map at the layer's resolution."""
+    return LayerGradCam(network, network.get_submodule(layer)).attribute(batch.clone(), classes)[:, 0].detach()
+
+
+# --- every method, through the front door
+
+
+@pytest.mark.parametrize("layer", ["layer4", "layer2"])
+@pytest.mark.parametrize("method", GRAD_CAM)
+def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
+    found = fmapviz.cam(network, batch, target=CLASSES, layer=layer, method=method)
+    theirs = of_grad_cam(GRAD_CAM[method], network, layer, batch)
+    torch.testing.assert_close(found.map, theirs, rtol=0, atol=1e-5)
+    assert found.target == tuple(CLASSES)
+    assert found.layer == layer
+    torch.testing.assert_close(found.score, network(batch).detach()[range(2), CLASSES])
+
+
+def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
+    found = fmapviz.cam(network, batch, method="eigencam")
+    theirs = of_grad_cam(pytorch_grad_cam.EigenCAM, network, "layer4", batch)
+    assert found.layer == "layer4"
+    for raw, heat, other in zip(found.raw, found.map, theirs, strict=True):
+        assert raw.max() == raw.abs().max()
+        # Theirs of the other sign shows what is negative here.
+        mirrored = nn.functional.interpolate((-raw).relu()[None, None], heat.shape, mode="bilinear")[0, 0]
+        mirrored = (mirrored - mirrored.min()) / (mirrored.max() - mirrored.min())
+        assert min((heat - other).abs().max(), (mirrored - other).abs().max()) < 1e-5
+
+
+def test_cam_is_torchcams(network, batch):
+    with torchcam.CAM(network, "layer4", "fc") as extract:
+        network(batch)
+        (theirs,) = extract(CLASSES, normalized=False)
+    found = fmapviz.cam(network, batch, target=CLASSES, method="cam")
+    assert found.layer == "layer4"
+    torch.testing.assert_close(found.raw, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_saliency_is_captums(network, batch):
+    theirs = Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES).amax(1)
+    found = fmapviz.cam(network, batch, target=CLASSES, method="saliency")
+    torch.testing.assert_close(found.raw, theirs)
+    torch.testing.assert_close(found.map.amax((1, 2)), torch.ones(2), rtol=0, atol=1e-6)
+
+
+# --- networks that overwrite what their layers return
+
+
+FAMILIES = ["alexnet", "vgg11", "squeezenet1_1", "efficientnet_b0", "densenet121"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def overwriting(request):
+    network = make(request.param)
+    assert any(getattr(module, "inplace", False) for module in network.modules())
+    return network
+
+
+def convolutions(network):
+    """The first, the middle and the last one."""
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d)]
+    return names[0], names[len(names) // 2], names[-1]
+
+
+def without_inplace(network):
+    copy = deepcopy(network)
+    for module in copy.modules():
+        if hasattr(module, "inplace"):
+            module.inplace = False
+    return copy
+
+
+def test_layers_that_are_overwritten_give_the_map_of_what_they_returned(overwriting):
+    batch, copy = images(64, 80), without_inplace(overwriting)
+    for layer in convolutions(overwriting):
+        found = fmapviz.cam(overwriting, batch, target=CLASSES, layer=layer)
+        assert (found.raw != 0).any()
+        off = (found.raw - of_captum(overwriting, layer, batch)).abs().max()
+        assert off <= 1e-6 * found.raw.abs().max(), layer
+        calm = fmapviz.cam(copy, batch, target=CLASSES, layer=layer)
+        assert torch.equal(found.raw, calm.raw), layer
+        assert torch.equal(found.map, calm.map), layer
+    assert all(getattr(module, "inplace", True) for module in overwriting.modules() if isinstance(module, nn.ReLU))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "published"), [("conv1", [[11.25, 13.5], [20.25, 22.5]]), ("relu1", [[0, 4], [28, 32.5]])]
+)
+def test_captums_published_example_comes_out(layer, published, inplace):
+    # From captum's own tests of LayerGradCam.
+    network = BasicModel_ConvNet_One_Conv(inplace=inplace)
+    found = fmapviz.cam(network, torch.arange(16.0).view(1, 1, 4, 4), target=0, layer=layer)
+    assert found.raw.tolist() == [published]
+    assert found.target == (0,)
+
+
+# --- what the maps add up to
+
+
+@pytest.mark.parametrize("name", ["shapesnet", "resnet18", "mobilenet_v2"])
+def test_maps_before_global_average_pooling_add_up_to_the_logit(name):
+    network = fmapviz.load_model(name).module if name == "shapesnet" else make(name)
+    (last,) = (module for module in network.modules() if isinstance(module, nn.Linear))
+    if name == "mobilenet_v2":  # its biases are zero at first
+        nn.init.normal_(last.bias)
+    batch, classes = images(96, 128), [1, 4]
+    logits = network(batch).detach()[range(2), classes]
+    rest = logits - last.bias.detach()[classes]
+    exact = fmapviz.cam(network, batch, target=classes, method="cam")
+    torch.testing.assert_close(exact.raw.mean((1, 2)), rest, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(exact.score, logits)
+    for method in ("gradcam", "hirescam", "xgradcam"):
+        found = fmapviz.cam(network, batch, target=classes, method=method, layer=exact.layer)
+        torch.testing.assert_close(found.raw.sum((1, 2)), rest, rtol=1e-4, atol=1e-5)
+
+
+# --- the gradient itself
+
+
+def test_captured_gradients_are_finite_differences():
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.SiLU(inplace=True), nn.Conv2d(2, 3, 3), nn.SiLU(inplace=True), nn.Flatten(), nn.Linear(12, 3)
+    )
+    network.double().eval()
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float64)
+
+    def score_with(layer, place, step):
+        """What the score is if one value that a layer returns were a little larger."""
+
+        def change(_module, _args, output):
+            changed = output.clone()
+            changed.view(-1)[place] += step
+            return changed
+
+        with network.get_submodule(layer).register_forward_hook(change), torch.no_grad():
+            return network(x)[0, 1].item()
+
+    with fmapviz.capture(network, gradients=True) as maps:
+        maps.backward(network(x)[0, 1])
+    assert list(maps) == ["0", "2"]
+    torch.testing.assert_close(maps["0"].values, network[0](x).detach())  # not what the activation left of it
+    for layer, captured in maps.items():
+        step = 1e-5
+        places = range(captured.values.numel())
+        differences = [(score_with(layer, at, step) - score_with(layer, at, -step)) / (2 * step) for at in places]
+        expected = torch.tensor(differences, dtype=torch.float64).view(captured.shape)
+        torch.testing.assert_close(captured.gradient, expected, rtol=1e-6, atol=1e-9)
+        assert expected[0].all()
+        assert not expected[1].any()
+
+
+# --- where it looks
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """Pictures that the bundled network has never seen."""
+    generator = np.random.default_rng(7)
+    return [paint(generator) for _ in range(300)]
+
+
+def share_in_the_shape(model, pictures):
+    """For how many pictures the peak of Grad-CAM lies in the shape."""
+    inside = 0
+    for start in range(0, len(pictures), 60):
+        part = pictures[start : start + 60]
+        batch = prepare(np.stack([picture.pixels for picture in part]))
+        heats = fmapviz.cam(model, batch, target=[picture.label for picture in part]).map.numpy()
+        inside += sum(
+            picture.mask[np.unravel_index(heat.argmax(), heat.shape)] for picture, heat in zip(part, heats, strict=True)
+        )
+    return inside / len(pictures)
+
+
+def test_gradcam_peaks_in_the_shape(fresh):
+    assert share_in_the_shape(fmapviz.load_model("shapesnet"), fresh) >= 0.95
+
+
+def test_gradcam_of_random_weights_does_not(fresh):
+    shares = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        shares.append(share_in_the_shape(ShapesNet().eval(), fresh[:60]))
+    assert np.mean(shares) < 0.5

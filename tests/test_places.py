@@ -1,0 +1,174 @@
+"""What is remembered of a layer's tensor is what the layer returned, whatever later layers do to it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from tiny_models import images, overwritten
+from torch import nn
+
+import fmapviz
+from fmapviz.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.hooks import observe
+from fmapviz.layers import find_layers
+from fmapviz.places import Place, Places
+from fmapviz.values import FeatureMap, Layer
+
+
+def mapped(values, module=None, part=""):
+    module = module or nn.Identity()
+    return FeatureMap(Layer("layer", type(module).__name__, module), 1, 0, part, values)
+
+
+def receive_all(network, batch, *, names=None, heads=False):
+    """Run a network and give what is remembered, and what it returned."""
+    places = Places()
+    places.begin(names=names, heads=heads, picture=(batch.shape[-2], batch.shape[-1]))
+    _, given = begin_graph(batch)
+    with observe(network, find_layers(network), places.receive, attached=True):
+        output = network(given)
+    return places, output
+
+
+# --- one tensor
+
+
+def test_values_are_known_until_they_are_overwritten():
+    start, values = begin_graph(torch.tensor([[-1.0, 2.0]]))
+    values = values * 1
+    place, copied = (Place.of(mapped(values), copied=copied) for copied in (False, True))
+    assert place.intact.tolist() == place.values.tolist() == [[-1, 2]]
+    values.relu_()
+    assert place.intact is None
+    assert copied.intact.tolist() == [[-1, 2]]
+    assert place.keeping(copied.values).intact.tolist() == [[-1, 2]]
+    assert place.edge == copied.edge != edge_of(values)
+    assert start.tolist() == [[-1, 2]]
+
+
+def test_what_is_remembered_is_outside_the_graph_and_named_after_its_layer():
+    _, values = begin_graph(torch.ones(1, 2))
+    place = Place.of(mapped(values, part="[1]"), copied=True)
+    assert not place.feature_map.values.requires_grad
+    assert not place.values.requires_grad
+    assert (place.name, place.layer.name) == ("layer[1]", "layer")
+    assert Place.of(mapped(torch.ones(1, 2)), copied=False).edge is None
+
+
+def test_the_same_tensor_of_two_modules_is_recognised():
+    _, values = begin_graph(torch.ones(1, 2))
+    doubled = values * 2
+    first, again = (Place.of(mapped(doubled), copied=False) for _ in range(2))
+    assert first.identity == again.identity != Place.of(mapped(values), copied=False).identity
+    doubled.relu_()
+    assert first.identity != Place.of(mapped(doubled), copied=False).identity
+    outside = [Place.of(mapped(torch.ones(1, 2)), copied=False) for _ in range(2)]
+    assert outside[0].identity != outside[1].identity
+
+
+def test_a_graph_begins_where_there_is_none():
+    values = torch.tensor([[3.0, -4.0]])
+    place, another = Place.beginning(mapped(values))
+    another.relu_()
+    assert (place.values.tolist(), values.tolist()) == ([[3, -4]], [[3, -4]])
+    (gradient,) = gradients_at((another * 5).sum(1), [place.edge])
+    assert gradient.tolist() == [[5, 0]]
+
+
+@pytest.mark.parametrize("values", [torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2).requires_grad_() * 1])
+def test_where_there_is_a_graph_or_can_be_none_the_tensor_stays(values):
+    place, another = Place.beginning(mapped(values))
+    assert another is None
+    assert torch.equal(place.values, values.detach())
+    assert (place.edge is None) == (not values.requires_grad)
+
+
+# --- those of a forward pass
+
+
+def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient():
+    network, batch = overwritten(), images()
+    places, output = receive_all(network, batch)
+    assert [place.name for place in places.kept] == ["0", "1", "2", "3"]
+    assert [place.intact is None for place in places.kept] == [True, False, True, False]
+    gradients = gradients_at(output.sum((1, 2, 3)), [place.edge for place in places.kept])
+    calm = deepcopy(network)
+    x, expected = batch, []
+    for module in calm:
+        module.inplace = False
+        x = module(x)
+        x.retain_grad()
+        expected.append(x)
+    x.sum().backward()
+    for place, gradient, values in zip(places.kept, gradients, expected, strict=True):
+        assert torch.equal(gradient, values.grad), place.name
+        assert place.intact is None or torch.equal(place.intact, values)
+
+
+def test_what_a_small_norm_returns_is_copied():
+    """It may be the last map before the classifier, and is overwritten most often: DenseNet's norm5."""
+    for channels, known in ((4, True), (5, False)):  # of 8 x 8 values each; the picture has 16 x 16
+        network = nn.Sequential(nn.Conv2d(3, channels, 2, 2), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)).eval()
+        places, _ = receive_all(network, images())
+        assert (places.kept[1].intact is not None) == known
+        if known:
+            with torch.no_grad():
+                assert torch.equal(places.kept[1].values, network[1](network[0](images())))
+
+
+def test_only_what_is_needed_is_remembered():
+    network = overwritten()
+    places, output = receive_all(network, images(), names={"2"})
+    assert [place.name for place in places.kept] == ["2"]
+    with torch.no_grad():
+        assert torch.equal(places.kept[0].values, network[2](network[1](network[0](images()))))
+    assert torch.equal(output, overwritten()(images()))
+    assert receive_all(network, images(), names=frozenset())[0].kept == []
+
+
+def test_a_new_pass_forgets_the_last():
+    places, _ = receive_all(overwritten(), images(), heads=True)
+    assert places.kept
+    places.begin(names=None, heads=True, picture=(16, 16))
+    assert (places.kept, places.heads) == ([], [])
+
+
+def test_vectors_of_linear_layers_may_be_the_class_scores():
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6, 5), nn.ReLU(inplace=True)
+    )
+    places, output = receive_all(network, images(), names=frozenset(), heads=True)
+    assert [(head.name, head.shape) for head in places.heads] == [("2", (2, 6, 1, 1)), ("4", (2, 5))]
+    assert torch.equal(places.heads[1].values.relu(), output.detach())
+    assert not torch.equal(places.heads[1].values, output.detach())  # a copy, from before the ReLU
+    assert receive_all(network, images(), names=frozenset())[0].heads == []
+
+
+# --- networks that do not use what a layer in place returns
+
+
+class Ignores(nn.Module):
+    """Goes on with the tensor that a layer has overwritten, not with what it returned."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.relu = nn.ReLU(inplace=True)
+        self.last = nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        x = self.conv(x)
+        self.relu(x)
+        return self.last(x).mean((2, 3))
+
+
+# DEFECT
+def test_a_layer_whose_result_is_ignored_has_the_gradient_of_the_tensor_it_has_changed():
+    network, batch = Ignores().eval(), images()
+    activated = network.conv(batch).relu().detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(network.last(activated).mean((2, 3))[:, 1].sum(), activated)
+    found = fmapviz.cam(network, batch, target=1, layer="relu", method="hirescam")
+    assert torch.equal(found.raw, (gradient * activated.detach()).sum(1))
