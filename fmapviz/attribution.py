@@ -17,7 +17,7 @@ from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.gradients import frozen, recording
 from fmapviz.heat import heat_of
 from fmapviz.hooks import observe
-from fmapviz.layers import find_layers, unwrap
+from fmapviz.layers import unwrap
 from fmapviz.options import Style
 from fmapviz.places import Place
 from fmapviz.plan import Plan, is_heat_map, make_method
@@ -26,7 +26,7 @@ from fmapviz.preparation import as_seen
 from fmapviz.registry import VIEWS
 from fmapviz.shapes import is_unrolled
 from fmapviz.targets import Wanted, parse
-from fmapviz.values import Model, Preparation
+from fmapviz.values import Layer, Model, Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,11 +124,7 @@ def cam(
         automatic=layer == _AUTO,
     )
     class_maps = ClassMaps(network, plan, classes, style=Style(), choices=Choices())
-    layers = find_layers(network)
-    base = layer.partition("#")[0].partition("[")[0]
-    if layer != _AUTO and base not in {each.name for each in layers}:
-        hint = suggest(base, [each.name for each in layers]) or "`fmapviz.list_layers` lists them"
-        raise RequestError(f"no such layer: {quote(base)}", hint=hint)
+    layers = _layers(network, layer, heads=method == "cam")
 
     def receive(feature_map: FeatureMap) -> Tensor | None:
         if feature_map.name != layer:
@@ -166,6 +162,21 @@ def _prepare_nothing(_picture: object) -> Tensor:
 
 
 _UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
+
+
+def _layers(network: nn.Module, name: str, *, heads: bool) -> list[Layer]:
+    """Give the layers to look at: all, or the named one, and what may hold the class scores."""
+    found = [Layer(own, type(module).__name__, module) for own, module in network.named_modules() if own]
+    if name == _AUTO:
+        return found
+    base = name.partition("#")[0].partition("[")[0]
+    chosen = [layer for layer in found if layer.name == base]
+    if not chosen:
+        known = [layer.name for layer in found]
+        raise RequestError(
+            f"no such layer: {quote(base)}", hint=suggest(base, known) or f"there are: {', '.join(known[:20])}"
+        )
+    return found if heads else chosen
 
 
 def _check_method(method: str) -> str:

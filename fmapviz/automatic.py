@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from fmapviz.errors import RequestError, quote
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     See = Callable[[Place, Tensor], Tensor]
 
 ROWS = 6  # of a sheet
+_PARTS = (1, 8, 64, 512, 4096)
 _FEW = 4  # resolutions: where a network has fewer, other layers fill a sheet
 
 
@@ -44,10 +45,6 @@ class Chosen:
         """All of them."""
         return frozenset({self.layer, self.pooled, *self.rows} - {""})
 
-    def with_pooled(self, name: str) -> Chosen:
-        """Add the layer for exact class activation maps."""
-        return replace(self, pooled=name)
-
 
 class Choices:
     """The layers chosen automatically in a run, by the shape of the input, for all threads."""
@@ -64,42 +61,82 @@ class Choices:
         return self._chosen.setdefault(shape[1:], chosen)
 
 
-def choose(maps: Sequence[Place], scores: Tensor, see: See, *, rows: bool) -> tuple[Chosen, bool]:
-    """Choose layers by what one forward pass has left behind.
+@dataclass(frozen=True, slots=True, eq=False)
+class Last:
+    """The last map that a score depends on.
+
+    Attributes:
+        gradient: Of the score at its values.
+        certain: False if all gradients were zero, so that another image may tell more.
+    """
+
+    place: Place
+    gradient: Tensor
+    certain: bool
+
+
+def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
+    """Find the last place with a gradient other than zero; the last with any, if all are zero.
 
     The layer is the last whose output is a map of more than one pixel and which the score depends on: the last convolution
     is one of many branches in GoogLeNet, 32 of 1024 channels in DenseNet; and of the last block of a vision transformer only
     the class token counts, not its patches.
 
     Args:
-        maps: See `find_maps`.
+        places: The outputs of all layers, in the order of execution.
         scores: `(N,)`, the score of a class for each image.
         see: Gives values of a place as maps `(N, C, h, w)`; raises NotAMapError if they are none.
-        rows: Whether to choose several for a sheet: the last of each resolution; fewer than four of them are filled up with
-            the blocks of the network.
-
-    Returns:
-        The choice, and whether it is certain: if all gradients are zero, another image may tell more.
 
     Raises:
         RequestError: The score depends on no map.
     """
     if not scores.requires_grad:
-        raise _no_gradient(maps)
-    last, certain = _last_with_gradient(maps, scores, see)
-    before = [place for place in maps[: maps.index(last) + 1] if place.edge is not None]
-    return Chosen(last.name, tuple(place.name for place in _rows(before, see)) if rows else ()), certain
+        raise _no_gradient(places)
+    maps, connected, alive = find_maps(places, see), None, True
+    for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
+        part = list(islice(maps, size)) if alive or size <= _PARTS[1] else []
+        alive = False
+        gradients = gradients_at(scores, [place.edge for place in part], more=True)
+        for place, gradient in zip(part, gradients, strict=True):
+            if gradient is not None:
+                connected = connected or Last(place, gradient, certain=False)
+                alive = alive or bool(gradient.any())
+                if bool(see(place, gradient).any()):
+                    return Last(place, gradient, certain=True)
+    if connected is None:
+        raise RequestError("no class activation map: the class does not depend on any layer whose output is a map")
+    return connected
+
+
+def choose_rows(maps: Sequence[Place], see: See) -> list[Place]:
+    """Choose several layers for a sheet.
+
+    Args:
+        maps: In the order of execution, up to the last that counts.
+        see: See `find_last`.
+
+    Returns:
+        The last of each resolution, six at most; fewer than four of them are filled up with the blocks of the network.
+    """
+    sizes = {place.name: tuple(see(place, place.values).shape[-2:]) for place in maps}
+    last = {sizes[place.name]: place for place in maps}  # of each resolution
+    chosen = {place.name for place in list(last.values())[-ROWS:]}
+    if len(chosen) < _FEW:
+        more = [place for place in _blocks(maps) if place.name not in chosen]
+        room = min(ROWS - len(chosen), len(more))
+        chosen |= {more[(2 * number + 1) * len(more) // (2 * room)].name for number in range(room)}
+    return [place for place in maps if place.name in chosen]
 
 
 def find_maps(places: Sequence[Place], see: See) -> Iterator[Place]:
-    """Find the places whose output is a map of more than one pixel and still known, in the order of execution.
+    """Find the places whose output is a map of more than one pixel and still known, the last executed first.
 
     Where a module and those around it return the same tensor, the outermost stands for all of them.
     """
-    for _, same in groupby(places, key=lambda place: place.identity):
+    for _, same in groupby(reversed(places), key=lambda place: place.identity):
         alike = list(same)
         known = next((place.activations for place in alike if place.activations is not None), None)
-        for place in reversed(alike):
+        for place in alike:
             values = known if known is not None else place.intact
             if values is not None and _is_map(place, values, see):
                 yield place.keeping(values)
@@ -112,37 +149,6 @@ def _is_map(place: Place, values: Tensor, see: See) -> bool:
     except NotAMapError:
         return False
     return maps.shape[-1] * maps.shape[-2] > 1
-
-
-def _last_with_gradient(maps: Sequence[Place], scores: Tensor, see: See) -> tuple[Place, bool]:
-    """Find the last place with a gradient other than zero; the last with any, if all are zero."""
-    connected: Place | None = None
-    end, size, alive = len(maps), 1, True
-    while end and (alive or size < 10):  # one most often; the deeper, the longer a backward pass takes
-        alive = False
-        part = maps[max(0, end - size) : end]
-        gradients = gradients_at(scores, [place.edge for place in part], more=True)
-        for place, gradient in zip(reversed(part), reversed(gradients), strict=True):
-            if gradient is not None:
-                connected = connected or place
-                alive = alive or bool(gradient.any())
-                if bool(see(place, gradient).any()):
-                    return place, True
-        end, size = end - len(part), size * 8
-    if connected is None:
-        raise RequestError("no class activation map: the class does not depend on any layer whose output is a map")
-    return connected, False
-
-
-def _rows(maps: Sequence[Place], see: See) -> list[Place]:
-    sizes = {place.name: tuple(see(place, place.values).shape[-2:]) for place in maps}
-    last = {sizes[place.name]: place for place in maps}  # of each resolution
-    chosen = {place.name for place in list(last.values())[-ROWS:]}
-    if len(chosen) < _FEW:
-        more = [place for place in _blocks(maps) if place.name not in chosen]
-        room = min(ROWS - len(chosen), len(more))
-        chosen |= {more[(2 * number + 1) * len(more) // (2 * room)].name for number in range(room)}
-    return [place for place in maps if place.name in chosen]
 
 
 def _blocks(maps: Sequence[Place]) -> list[Place]:

@@ -11,7 +11,7 @@ from fmapviz.shapes import NotAMapError
 from fmapviz.sketches import sketch
 from fmapviz.spots import automatic_spots, given_spots
 from fmapviz.tape import Tape
-from fmapviz.targets import class_scores, indices_of, scores_at
+from fmapviz.targets import TOP1, class_scores, indices_of, scores_at
 from fmapviz.values import Target
 
 if TYPE_CHECKING:
@@ -89,14 +89,16 @@ class ClassMaps:
             return found
         scores = class_scores(tape.output, key=self._plan.output, images=tape.images)
         pooling = self._pooling(tape, scores, found)
+        indices = {each: indices_of(scores, each) for each in wanted or (TOP1,)}
         if self._searches:
-            spots = automatic_spots(self._of_layers, tape, scores, pooling, self._choices)
+            first = next((own for own in indices.values() if any(index is not None for index in own)), [None] * tape.images)
+            spots = automatic_spots(self._of_layers, tape, scores, indices=first, pooling=pooling, choices=self._choices)
         else:
             spots = given_spots(self._of_layers, tape, pooling, found)
         self._draw_classless(tape, spots, found)
         for number, each in enumerate(wanted):
             more = number + 1 < len(wanted)
-            self._draw_class(tape, found, scores, wanted=each, spots=spots, pooling=pooling, more=more)
+            self._draw_class(tape, found, scores, each, indices[each], spots=spots, pooling=pooling, more=more)
         return found
 
     def _pooling(self, tape: Tape, scores: ClassScores, found: Found) -> Pooling | None:
@@ -118,22 +120,20 @@ class ClassMaps:
         tape: Tape,
         found: Found,
         scores: ClassScores,
-        *,
         wanted: Wanted,
+        indices: Sequence[int | None],
+        *,
         spots: Spots,
         pooling: Pooling | None,
         more: bool,
     ) -> None:
         """Draw everything of one class of each image, by one backward pass."""
-        indices = indices_of(scores, wanted)
         values = scores_at(scores, indices)
         targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
         found.tell_where([target is None for target in targets], f"nothing is drawn for {wanted.label}: {_ABSENT}")
         if not any(targets):
             return
-        edges = self._edges(tape, wanted, spots)
-        gradients = dict(zip(edges, gradients_at(values, list(edges.values()), more=more), strict=True))
-        each = Round(tape, found, targets, gradients)
+        each = Round(tape, found, targets, self._gradients(tape, wanted, values, indices, spots=spots, more=more))
         if wanted in self._plan.targets:
             self._draw_gradients(each, "gradient", tape.outputs, self._plan.gradients)
             self._draw_gradients(each, "input gradient", tape.inputs, self._plan.input_gradients)
@@ -151,8 +151,17 @@ class ClassMaps:
         known = len(self._classes) == scores.values.shape[1] or (scores.open_ended and index < len(self._classes))
         return Target(wanted.label, index, self._classes[index] if known else "", score)
 
-    def _edges(self, tape: Tape, wanted: Wanted, spots: Spots) -> dict[int, GradientEdge | None]:
-        """Collect where gradients are wanted for a class, by the identity of the places, and of the tape for the input."""
+    def _gradients(
+        self,
+        tape: Tape,
+        wanted: Wanted,
+        values: Tensor,
+        indices: Sequence[int | None],
+        *,
+        spots: Spots,
+        more: bool,
+    ) -> dict[int, Tensor | None]:
+        """Differentiate once for all views, by the identity of the places, and of the tape for the input."""
         places = [
             place
             for view, method in self._of_layers.items()
@@ -162,10 +171,13 @@ class ClassMaps:
         if wanted in self._plan.targets:
             places += tape.outputs if self._plan.gradients else []
             places += tape.inputs if self._plan.input_gradients else []
-        edges = {id(place): place.edge for place in places}
+        known = {id(place): tape.known.get((place.identity, tuple(indices))) for place in places}
+        edges: dict[int, GradientEdge | None] = {id(place): place.edge for place in places}
         if any(wanted in method.targets for method in self._of_pixels.values()):
             edges[id(tape)] = edge_of(tape.pixels)
-        return edges
+        if all(known.get(key) is not None for key in edges):
+            return known
+        return dict(zip(edges, gradients_at(values, list(edges.values()), more=more), strict=True))
 
     def _draw_gradients(self, each: Round, of: Of, places: Sequence[Place], views: Mapping[str, Draw]) -> None:
         for place in places if views else ():

@@ -10,7 +10,7 @@ import torch
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -122,16 +122,18 @@ class Pooling:
             self._maps[id(place)] = pooled_maps(maps, self._classifier, self._logits)
         return self._maps[id(place)]
 
-    def choose(self, maps: Sequence[Place]) -> Place:
-        """Find the last of some maps that the average is taken of.
+    def choose(self, maps: Iterable[Place]) -> Place:
+        """Find the first of some maps that the average is taken of.
 
         Raises:
             RequestError: There is none.
         """
-        for place in reversed(maps):
+        last = ""
+        for place in maps:
             if self.maps_of(place) is not None:
                 return place
-        raise refuse(maps[-1].name if maps else "")
+            last = last or place.name
+        raise refuse(last)
 
     def of(self, place: Place, indices: Sequence[int]) -> dict[str, Tensor]:
         """Give the maps, and the weights of a class for each image.

@@ -243,12 +243,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """
     flags = {module: module.training for module in model.modules()}
     try:
-        for module in flags:
-            module.training = False
+        for module, training in flags.items():
+            if training is not False:  # to set an attribute of a module takes long
+                module.training = False
         yield
     finally:
         for module, training in flags.items():
-            module.training = training
+            if module.training is not training:
+                module.training = training
 
 
 @contextmanager

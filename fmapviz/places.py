@@ -27,7 +27,7 @@ class Place:
     """A tensor that a layer returned or was given.
 
     Attributes:
-        feature_map: As it was handed over; a later layer may have overwritten its values.
+        feature_map: As it was handed over, part of the graph; a later layer may have overwritten its values.
         edge: Its place in the graph, before it was overwritten; None if it is in none.
         activations: A copy of its values, None if there is none.
         version: Of its values when they were handed over.
@@ -42,13 +42,7 @@ class Place:
     def of(cls, feature_map: FeatureMap, *, copied: bool) -> Place:
         """Take note of a tensor that is still part of the graph."""
         values = feature_map.values
-        detached = values.detach()
-        return cls(
-            replace(feature_map, values=detached),
-            edge_of(values),
-            detached.clone() if copied else None,
-            values._version,
-        )
+        return cls(feature_map, edge_of(values), values.detach().clone() if copied else None, values._version)
 
     @classmethod
     def beginning(cls, feature_map: FeatureMap, *, copied: bool = True) -> tuple[Place, Tensor | None]:
@@ -82,7 +76,7 @@ class Place:
         if self.activations is not None:
             return self.activations
         values = self.feature_map.values
-        return values if values._version == self.version else None
+        return values.detach() if values._version == self.version else None
 
     @property
     def values(self) -> Tensor:
@@ -129,9 +123,15 @@ class Places:
         self.all_kept = names is None
         self._names, self._wants_heads, self._pixels = names or (), heads, prod(picture or ())
 
-    def keep(self, places: Iterable[Place]) -> None:
-        """Let go of all others."""
-        self.kept = list(places)
+    def keep_only(self, names: Collection[str], places: Iterable[Place]) -> None:
+        """Keep those of some places that have these names, and let go of all else."""
+        found: dict[str, Place] = {}
+        for place in places:
+            if place.name in names:
+                found[place.name] = place
+            if len(found) == len(names):
+                break
+        self.kept = list(found.values())
 
     def receive(self, feature_map: FeatureMap) -> Tensor | None:
         """Take what the hooks hand over, and give what is to take its place, if anything."""

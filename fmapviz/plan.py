@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import registry
 from fmapviz.registry import VIEWS
-from fmapviz.targets import Wanted, parse
+from fmapviz.targets import TOP1, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.sketches import Draw
+    from fmapviz.targets import Wanted
 
-_TOP1 = Wanted("top1", rank=1, index=None)
 _CAPTURES = ("outputs", "inputs", "gradients", "input_gradients")
 
 
@@ -74,7 +74,7 @@ class Plan:
     gradients: Mapping[str, Draw] = field(default_factory=dict)
     input_gradients: Mapping[str, Draw] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
-    targets: tuple[Wanted, ...] = (_TOP1,)
+    targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
     automatic: bool = False
 
@@ -130,7 +130,7 @@ def make_plan(
             drawn[getattr(module, "NEEDS", "outputs")][view] = module.draw
         else:
             methods[view] = make_method(module, asked)
-    return Plan(**drawn, methods=methods, targets=asked or (_TOP1,), output=output, automatic=automatic)
+    return Plan(**drawn, methods=methods, targets=asked or (TOP1,), output=output, automatic=automatic)
 
 
 def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:

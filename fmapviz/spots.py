@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmapviz.automatic import Chosen, choose, find_maps
+from fmapviz.automatic import Chosen, choose_rows, find_last, find_maps
 from fmapviz.classifiers import refuse
 from fmapviz.shapes import NotAMapError
-from fmapviz.targets import Wanted, indices_of, scores_at
+from fmapviz.targets import scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from fmapviz.targets import ClassScores
 
     Spots = Mapping[str, Sequence[Place]]
-
-_TOP1 = Wanted("top1", rank=1, index=None)
 
 
 def given_spots(methods: Mapping[str, Method], tape: Tape, pooling: Pooling | None, found: Found) -> Spots:
@@ -62,7 +61,13 @@ def _fitting(view: str, method: Method, maps: Sequence[Place], pooling: Pooling 
 
 
 def automatic_spots(
-    methods: Mapping[str, Method], tape: Tape, scores: ClassScores, pooling: Pooling | None, choices: Choices
+    methods: Mapping[str, Method],
+    tape: Tape,
+    scores: ClassScores,
+    *,
+    indices: Sequence[int | None],
+    pooling: Pooling | None,
+    choices: Choices,
 ) -> Spots:
     """Take the layers that are chosen automatically, now or at an earlier image.
 
@@ -70,16 +75,17 @@ def automatic_spots(
         methods: The views that are heat maps of layers.
         tape: The forward pass, in which all layers were kept if nothing was chosen before it.
         scores: Of the classes.
+        indices: A class for each image, which the layer is looked for by.
         pooling: See `given_spots`.
         choices: What was chosen.
 
     Raises:
         RequestError: There is no layer to choose.
     """
-    if all(index is None for index in indices_of(scores, _TOP1)):  # a detector that found nothing
+    if all(index is None for index in indices):  # a detector that found nothing
         return dict.fromkeys(methods, ())
     if tape.places.all_kept:
-        _choose(methods, tape, scores, pooling, choices)
+        _choose(methods, tape, scores, indices=indices, pooling=pooling, choices=choices)
     chosen = tape.chosen
     kept = {place.name: place for place in tape.places.kept}
     spots = {}
@@ -90,7 +96,13 @@ def automatic_spots(
 
 
 def _choose(
-    methods: Mapping[str, Method], tape: Tape, scores: ClassScores, pooling: Pooling | None, choices: Choices
+    methods: Mapping[str, Method],
+    tape: Tape,
+    scores: ClassScores,
+    *,
+    indices: Sequence[int | None],
+    pooling: Pooling | None,
+    choices: Choices,
 ) -> None:
     """Choose layers, or take what another thread has chosen meanwhile, and keep only these."""
 
@@ -100,12 +112,17 @@ def _choose(
             raise NotAMapError("class scores themselves")
         return maps
 
-    maps = list(find_maps(tape.places.kept, see))
     chosen, certain = Chosen(), True
     if any(not method.exact for method in methods.values()):
-        top1 = scores_at(scores, indices_of(scores, _TOP1))
-        chosen, certain = choose(maps, top1, see, rows=any(method.sheet for method in methods.values()))
+        last = find_last(tape.places.kept, scores_at(scores, indices), see)
+        chosen, certain = Chosen(layer=last.place.name), last.certain
+        tape.known[last.place.identity, tuple(indices)] = last.gradient
+    if any(method.sheet for method in methods.values()):
+        maps = [place for place in find_maps(tape.places.kept, see) if place.edge is not None][::-1]
+        names = [place.name for place in maps]
+        rows = choose_rows(maps[: names.index(chosen.layer) + 1], see)
+        chosen = replace(chosen, rows=tuple(place.name for place in rows))
     if pooling:
-        chosen = chosen.with_pooled(pooling.choose(maps).name)
+        chosen = replace(chosen, pooled=pooling.choose(find_maps(tape.places.kept, see)).name)
     tape.chosen = choices.settle(tape.pixels.shape, chosen) if certain else chosen
-    tape.places.keep(place for place in maps if place.name in tape.chosen.names)
+    tape.places.keep_only(tape.chosen.names, find_maps(tape.places.kept, see))

@@ -35,6 +35,7 @@ class Tape:
         inputs: What the chosen layers were given.
         places: What any layer returned, as far as it may be needed.
         chosen: Which layers are chosen automatically, as soon as that is known.
+        known: Gradients that looking for them has given: by the identity of the place, and the class of each image.
     """
 
     network: nn.Module
@@ -45,6 +46,7 @@ class Tape:
     inputs: list[Place] = field(default_factory=list)
     places: Places = field(default_factory=Places)
     chosen: Chosen = _NONE
+    known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
 
     @property
     def images(self) -> int:

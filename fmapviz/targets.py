@@ -34,6 +34,9 @@ class Wanted:
     each: tuple[Wanted, ...] = ()
 
 
+TOP1 = Wanted("top1", rank=1, index=None)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassScores:
     """How strongly a network sees each of K classes in each of N images.

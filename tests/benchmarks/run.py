@@ -25,7 +25,18 @@ import torch
 from PIL import Image
 from plot import draw_plot
 from torch import nn
-from ways import forward_alone, in_batches, to_png, to_tensorboard, tutorial
+from ways import (
+    cam_of_captum,
+    cam_of_grad_cam,
+    cam_of_ours,
+    cam_of_torchcam,
+    forward_alone,
+    forward_only,
+    in_batches,
+    to_png,
+    to_tensorboard,
+    tutorial,
+)
 
 import fmapviz
 from fmapviz.drawing import attach
@@ -75,7 +86,7 @@ def main() -> None:
     # Memory first: a child begins with its parent's peak. What was written is removed when everything is measured: some file
     # systems, ext4 without a journal for one, take ten times as long to make a file while many have just been deleted.
     with ExitStack() as places:
-        for section in (memory, start_up, speed, batches, early, growth, skipping):
+        for section in (memory, start_up, speed, grad_cam, batches, early, growth, skipping):
             if options.only and options.only not in section.__name__:
                 continue
             place = Path(places.enter_context(tempfile.TemporaryDirectory()))
@@ -115,6 +126,33 @@ def speed(place, quick):
         yield Ratio(what, f">= {faster}", [median(slow) / b for b in board])
         yield Ratio(f"{name}: time / forward passes alone", f"<= {forward}", [b / median(alone) for b in board], note)
         yield Ratio(f"{name}: PNG files / TensorBoard", "<= 1.25", [p / median(board) for p in png])
+
+
+def grad_cam(place, quick):
+    """Grad-CAM of four images for a class each, against the forward pass alone and the libraries that have it."""
+    model = fmapviz.load_model("resnet18", weights="random").module.eval()
+    batch = torch.randn(4, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    ways = {
+        "forward": forward_only,
+        "fmapviz": cam_of_ours,
+        "captum": cam_of_captum,
+        "torchcam": cam_of_torchcam,
+        "grad-cam": cam_of_grad_cam,
+    }
+    times = {name: [] for name in ways}
+    for number in range(6 if quick else 32):
+        for name, way in ways.items():
+            needed = timed(lambda way=way: way(model, batch, [1, 2, 3, 4]))
+            if number > 1:
+                times[name].append(needed)
+    alone, own = times["forward"], times["fmapviz"]
+    note = ", ".join(f"{median(each) * 1e3:.1f}" for each in times.values()) + " ms"
+    yield Ratio(
+        "resnet18, 4 images, gradcam / forward pass alone", "<= 1.1", [o / a for o, a in zip(own, alone, strict=True)], note
+    )
+    for name, target in (("captum", 1), ("torchcam", 1), ("grad-cam", 2)):
+        rounds = [other / o for other, o in zip(times[name], own, strict=True)]
+        yield Ratio(f"resnet18, 4 images, gradcam: times faster than {name}", f">= {target}", rounds)
 
 
 def batches(place, quick):

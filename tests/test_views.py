@@ -1,0 +1,303 @@
+"""Every view says what it needs; what goes into a layer is drawn as it was before the layer ran."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import Calls, Tokens, as_model, images, overwritten
+from torch import nn
+from torchvision import models
+
+from fmapviz import registry
+from fmapviz.drawing import attach
+from fmapviz.layers import find_layers, select_layers
+from fmapviz.options import Style
+from fmapviz.plan import Plan, is_heat_map, make_method, make_plan
+from fmapviz.registry import VIEWS
+from fmapviz.tiling import tile
+from fmapviz.views import inputs as inputs_view
+
+NAMES = registry.names(VIEWS)
+GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
+PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
+
+# --- the family
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_draws_or_attributes_and_says_what_it_needs(name):
+    module = registry.fetch(VIEWS, name)
+    assert hasattr(module, "draw") != hasattr(module, "attribute")
+    needs = getattr(module, "NEEDS", "outputs")
+    if hasattr(module, "draw"):
+        assert needs == GRIDS[name]
+    else:
+        parameters = module.attribute.__code__.co_varnames[: module.attribute.__code__.co_argcount]
+        assert needs.split() == list(parameters)
+        assert set(parameters) <= PARAMETERS
+    assert registry.constant(VIEWS, name, "NEEDS") == getattr(module, "NEEDS", None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_is_one_line_of_help(name):
+    line = registry.describe(VIEWS, name)
+    assert line.endswith(".")
+    assert line[0].isupper()
+    assert len(line) < 110
+
+
+def test_heat_maps_are_told_from_grids_and_sheets():
+    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - GRIDS.keys() - {"sheet"}
+
+
+def test_a_plan_sorts_views_by_what_they_need():
+    plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
+    for name, need in GRIDS.items():
+        assert getattr(plan, need) == {name: registry.fetch(VIEWS, name).draw}
+    assert plan.methods.keys() == set(NAMES) - GRIDS.keys()
+    assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
+    assert (plan.output, plan.automatic) == ("out", True)
+    for name, method in plan.methods.items():
+        assert method.targets == (() if name == "eigencam" else plan.targets)
+        assert method.of_pixels == (name == "saliency")
+        assert method.over == (name != "saliency")
+        assert method.sheet == (name == "sheet")
+
+
+def test_only_a_sheet_has_more_than_one_class_unasked():
+    plan = make_plan(NAMES, targets=(), classes=(), output=None, automatic=True)
+    assert [each.label for each in plan.targets] == ["top1"]
+    for name, method in plan.methods.items():
+        labels = {"sheet": ["top1", "top2", "top3"], "eigencam": []}.get(name, ["top1"])
+        assert [each.label for each in method.targets] == labels
+    assert [each.label for each in plan.wanted] == ["top1", "top2", "top3"]
+
+
+def test_a_method_is_given_what_it_needs_and_nothing_else():
+    module = ModuleType("mean")
+    module.NEEDS, module.attribute = "gradients", lambda gradients: gradients.mean(1)
+    method = make_method(module)
+    given = torch.rand(2, 3, 4, 5)
+    assert torch.equal(method.apply(gradients=given, activations=torch.zeros(1)), given.mean(1))
+
+
+# --- what goes into a layer
+
+
+def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
+    """Give what the view of inputs is handed to draw, by name, and the drawings."""
+    given = []
+
+    def draw(maps, ranges, style):
+        given.append(maps.clone())
+        return inputs_view.draw(maps, ranges, style)
+
+    chosen = select_layers(find_layers(network), types=types, include=layers)
+    with attach(as_model(network, forward=forward), chosen, Plan(inputs={"inputs": draw}), Style()) as drawer:
+        drawn = drawer.draw(batch)
+    drawings = drawn[0].drawings
+    assert all(drawing.of == "input" for drawing in drawings)
+    return dict(zip([drawing.layer for drawing in drawings], given, strict=True)), drawings
+
+
+def test_the_input_of_a_layer_that_overwrites_it_is_drawn_as_it_was():
+    torch.manual_seed(0)
+    network = models.alexnet(weights=None).eval()
+    batch = images(1, 64)
+    found, drawings = inputs_of(network, batch, types=["ReLU"], layers=["features.*"])
+    assert list(found) == ["features.1", "features.4", "features.7", "features.9", "features.11"]
+    x = batch
+    with torch.no_grad():
+        for number, module in enumerate(network.features):
+            name = f"features.{number}"
+            if name in found:
+                assert torch.equal(found[name], x), name
+                assert found[name].min() < 0  # not what the ReLU has left
+                drawing = next(drawing for drawing in drawings if drawing.layer == name)
+                assert np.array_equal(drawing.pixels, tile(x[0]).numpy())
+                assert (drawing.shape, drawing.statistics.minimum) == (tuple(x.shape[1:]), x.min().item())
+            x = module(x.clone())
+
+
+def test_the_input_of_the_first_layer_is_the_picture():
+    found, (first, second) = inputs_of(overwritten(), images(), types=["Conv2d"])
+    assert torch.equal(found["0"], images())
+    assert [(drawing.index, drawing.call) for drawing in (first, second)] == [(0, 1), (1, 1)]
+
+
+def test_every_call_has_its_own_input():
+    network, batch = Calls().eval(), images()
+    found, drawings = inputs_of(network, batch, types=["Conv2d", "ReLU"])
+    names = ["relu", "conv", "relu#2", "conv#2", "relu#3"]
+    assert list(found) == names
+    assert [(drawing.index, drawing.call) for drawing in drawings] == [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3)]
+    with torch.no_grad():
+        x = batch - 1
+        for name in names:
+            assert torch.equal(found[name], x), name
+            x = x.relu() if name.startswith("relu") else network.conv(x)
+
+
+def test_the_index_of_a_block_is_that_of_its_entry():
+    """Its output comes after those of its parts, its input before theirs."""
+    network = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    _, drawings = inputs_of(network, images(), types=["Sequential", "Conv2d", "ReLU"])
+    assert [(drawing.index, drawing.layer) for drawing in drawings] == [(0, "0"), (1, "0.0"), (2, "0.1")]
+
+
+def test_a_list_of_tensors_is_drawn_one_by_one():
+    torch.manual_seed(0)
+    network = models.densenet121(weights=None).eval()
+    found, _ = inputs_of(network, images(1, 32), types=["_DenseLayer"], layers=["features.denseblock1.denselayer[13]"])
+    block = "features.denseblock1.denselayer"
+    assert list(found) == [f"{block}1[0]", f"{block}3[0]", f"{block}3[1]", f"{block}3[2]"]
+    assert [values.shape[1] for values in found.values()] == [64, 64, 32, 32]
+    assert torch.equal(found[f"{block}1[0]"], found[f"{block}3[0]"])
+    norms, _ = inputs_of(network, images(1, 32), types=["BatchNorm2d"], layers=[f"{block}3.norm1"])
+    assert torch.equal(norms[f"{block}3.norm1"], torch.cat([found[f"{block}3[{part}]"] for part in range(3)], 1))
+
+
+class Scaled(NamedTuple):
+    maps: torch.Tensor
+    factor: float
+
+
+class Takes(nn.Module):
+    """Is called with keyword arguments, a named tuple and things that are no tensors."""
+
+    def forward(self, scaled, *, offset, more=None, flag=True):
+        assert isinstance(scaled, Scaled)
+        assert flag
+        return scaled.maps * scaled.factor + offset + more["last"][0]
+
+
+class Gives(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.takes = Takes()
+
+    def forward(self, x):
+        return self.takes(Scaled(x, 2.0), offset=x + 1, more={"last": (x + 2,)}, flag=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_keyword_arguments_and_containers_are_looked_into(gradients):
+    network, batch, given = Gives(), images(), {}
+
+    def draw(maps, _ranges, _style):
+        given[len(given)] = maps
+        return maps.new_zeros(len(maps), 1, 1).byte()
+
+    views = {"kept": draw}
+    plan = Plan(input_gradients=views) if gradients else Plan(inputs=views)
+    layers = select_layers(find_layers(network), types=["Takes"])
+    outputs = []
+
+    def forward(module, x):
+        outputs.append(module(x))
+        return outputs[0].mean((2, 3))
+
+    with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
+        (drawn, _) = drawer.draw(batch)
+    assert [drawing.layer for drawing in drawn.drawings] == ["takes[0][0]", "takes['offset']", "takes['more']['last'][0]"]
+    assert torch.allclose(outputs[0], batch * 4 + 3)
+    if not gradients:
+        assert [torch.equal(given[number], batch + number) for number in range(3)] == [True] * 3
+        return
+    for number, factor in enumerate((2, 1, 1)):
+        share = torch.zeros(2, 3)
+        share[range(2), outputs[0].mean((2, 3)).argmax(1)] = factor / 256
+        assert torch.allclose(given[number], share[:, :, None, None].expand(2, 3, 16, 16))
+
+
+def test_tokens_and_vectors_that_go_in_are_drawn_like_those_that_come_out():
+    network = Tokens().eval()
+    found, drawings = inputs_of(network, images(), types=["LayerNorm", "Linear"], layers=["encoder.layers.0.*"])
+    first = next(drawing for drawing in drawings if drawing.layer == "encoder.layers.0.norm1")
+    assert found["encoder.layers.0.norm1"].shape == (2, 16, 8, 8)
+    assert first.shape == (65, 16)
+    head = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    found, (drawing,) = inputs_of(head, images(2, 2), types=["Linear"])
+    assert torch.equal(found["1"], images(2, 2).flatten(1))
+    assert drawing.shape == (12,)
+
+
+def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
+    network = overwritten()
+    layers = select_layers(find_layers(network), types=["Conv2d", "ReLU"])
+    (maps, both, more) = (
+        make_plan(views, targets=(), classes=(), output=None, automatic=False)
+        for views in (["maps"], ["maps", "inputs"], ["maps", "inputs", "grads", "grad-inputs"])
+    )
+    found = []
+    for plan in (maps, both, more):
+        with attach(as_model(network, forward=lambda module, x: module(x).mean((2, 3))), layers, plan, Style()) as drawer:
+            (drawn, _) = drawer.draw(images())
+        found.append([drawing for drawing in drawn.drawings if drawing.of == "output"])
+    for one, two, three in zip(*found, strict=True):
+        assert one.statistics == two.statistics == three.statistics
+        assert np.array_equal(one.pixels, two.pixels)
+        assert np.array_equal(one.pixels, three.pixels)
+
+
+# DEFECT
+def test_a_dict_that_makes_its_own_entries_is_passed_on():
+    """What a layer is given may be of any class that is built in another way than from its entries."""
+
+    class Sums(nn.Module):
+        def forward(self, parts):
+            return parts["maps"] + parts.missing
+
+    class Parts(dict):
+        def __init__(self, missing, maps):
+            super().__init__(maps=maps)
+            self.missing = missing
+
+    class Gives(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sums = Sums()
+
+        def forward(self, x):
+            return self.sums(Parts(1, x)).mean((2, 3))
+
+    network = Gives()
+    plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
+    with attach(as_model(network), select_layers(find_layers(network), types=["Sums"]), plan, Style()) as drawer:
+        (drawn, _) = drawer.draw(images())
+    assert [drawing.layer for drawing in drawn.drawings] in ([], ["sums['maps']"])
+
+
+class Ignores(nn.Module):
+    """Goes on with the tensor that a layer has overwritten, not with what it returned."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.conv(x)
+        self.relu(x)
+        return x.mean((2, 3))
+
+
+# DEFECT
+def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
+    network = Ignores()
+    plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
+    returned = []
+
+    def forward(module, x):
+        returned.append(module(x))
+        return returned[0]
+
+    layers = select_layers(find_layers(network), types=["ReLU"])
+    with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
+        drawer.draw(images())
+    assert torch.equal(returned[0], network(images()))
