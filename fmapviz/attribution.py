@@ -170,7 +170,7 @@ def _layers(network: nn.Module, name: str, *, heads: bool) -> list[Layer]:
     if name == _AUTO:
         return found
     base = name.partition("#")[0].partition("[")[0]
-    chosen = [layer for layer in found if layer.name == base]
+    chosen = [layer for layer in found if layer.name in {name, base}]
     if not chosen:
         known = [layer.name for layer in found]
         raise RequestError(

@@ -85,7 +85,7 @@ def complete_formats(incomplete: str) -> list[tuple[str, str]]:
 
 def members_help(package: str) -> str:
     """List a package's members with what they are, for `--help`."""
-    return " ".join(f"{name}: {registry.describe(package, name)}" for name in registry.names(package))
+    return "".join(f"\n\n- {name}: {registry.describe(package, name)}" for name in registry.names(package))
 
 
 def complete_fits(incomplete: str) -> list[str]:

@@ -145,7 +145,9 @@ def test_module_backward_hooks_fail_on_networks_that_work_in_place(name, kind, p
             module.register_full_backward_hook(lambda *_: None)
     with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
         network(picture.clone().requires_grad_())
-    assert len(drawn_gradients(models.get_model(name, weights=None).eval(), picture)[0]) == {"resnet18": 20, "alexnet": 5}[name]
+    assert (
+        len(drawn_gradients(models.get_model(name, weights=None).eval(), picture)[0]) == {"resnet18": 20, "alexnet": 5}[name]
+    )
 
 
 # --- its parts

@@ -394,8 +394,8 @@ def test_detections_may_lie_in_a_container():
         ((WANTED, OTHER), "-1", "the network returns nothing under '-1'", "did you mean '1'?"),
         ({"heads": [WANTED, OTHER]}, "heads.5", "the network returns nothing under '5'", "there are: '0', '1'"),
         ({"heads": WANTED}, "heads.", "the network returns nothing under 'heads.'", "did you mean 'heads'?"),
-        (WANTED, "out", "the network returns nothing under 'out'", None),
-        (WANTED, "grad", "the network returns nothing under 'grad'", None),
+        (WANTED, "out", "the network returns nothing under 'out'", "leave out --output: it is a single tensor"),
+        (WANTED, "grad", "the network returns nothing under 'grad'", "leave out --output: it is a single tensor"),
     ],
 )
 def test_a_part_that_cannot_be_told_is_an_error_that_names_what_there_is(output, key, message, hint):

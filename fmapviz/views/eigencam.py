@@ -1,4 +1,4 @@
-"""Eigen-CAM: what a layer's channels have most in common, whatever the class.
+"""What a layer's channels have most in common, whatever the class (Eigen-CAM).
 
 The vectors of C numbers at the places of a layer, less their mean, are projected on the direction in which they differ most,
 their first right singular vector. No class and no gradient take part.

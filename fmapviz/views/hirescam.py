@@ -1,4 +1,4 @@
-"""HiResCAM: as Grad-CAM, but shows only what the score really uses.
+"""As gradcam, but shows only what the score really uses (HiResCAM).
 
 Each place of each channel counts by its own gradient: `sum_k G_k A_k`. A are a layer's activations, G the gradient of the
 class's logit with respect to them, k the channels. Where nothing but one linear layer follows, the map adds up to the logit

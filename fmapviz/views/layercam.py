@@ -1,4 +1,4 @@
-"""LayerCAM: as Grad-CAM, but place by place, sharp at early layers too.
+"""As gradcam, but place by place, sharp at early layers too (LayerCAM).
 
 Each place of each channel counts by its own gradient where that is positive: `sum_k relu(G_k) A_k`. A are a layer's
 activations, G the gradient of the class's logit with respect to them, k the channels.

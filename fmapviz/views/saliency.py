@@ -1,4 +1,4 @@
-"""Saliency: which pixels a class's score depends on most.
+"""Which pixels a class's score depends on most.
 
 The absolute gradient of the class's logit with respect to each pixel, the largest of its channels.
 

@@ -1,0 +1,253 @@
+"""Heat maps become pictures that lie over the input, and say which class and layer they are of."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from fmapviz.colors import table
+from fmapviz.heat_pictures import draw_heats, heat_records, said_of, zero_notices
+from fmapviz.options import Style
+from fmapviz.pictures import layer_records, make_pictures
+from fmapviz.values import Drawing, Drawn, HeatMap, ImageFile, Prediction, RunInfo, Statistics, Target
+
+FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
+SEEN = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+STAR, FOURTH = Target("top1", 3, "star", 2.34567), Target("class4", 4, "", -0.5)
+
+
+def info(**style):
+    return RunInfo("net", "random", None, "crop", ("Conv2d",), (), (), ("gradcam",), ("png",), Style(**style))
+
+
+def heat(view="gradcam", layer="layer4", *, target=STAR, raw=None, **others):
+    raw = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32) if raw is None else np.asarray(raw, np.float32)
+    large = interpolate(torch.from_numpy(raw).relu()[None, None], (16, 24), mode="bilinear")[0, 0].numpy()
+    pixels = np.rint(255 * (large - large.min()) / max(np.ptp(large), 1e-7)).astype(np.uint8)
+    fields = {"type": "Sequential" if layer else "", "index": 0, "shape": (512, 4, 6), **others}
+    return HeatMap(view, layer, target=target, raw=raw, pixels=pixels, **fields)
+
+
+def drawn(*heats, predictions=(), drawings=()):
+    return Drawn(drawings, (), {}, predictions, heats)
+
+
+def pictures(*heats, style=None, digits=2, seen=SEEN, **others):
+    return list(draw_heats(drawn(*heats, **others), seen, FILE, info(**(style or {})), digits=digits))
+
+
+# --- what is drawn
+
+
+@pytest.mark.parametrize(("colormap", "alpha"), [(None, 0.5), ("jet", 0.3), ("viridis", 0), ("magma", 1)])
+def test_a_heat_map_lies_in_colour_over_the_picture(colormap, alpha):
+    one = heat()
+    (picture,) = pictures(one, style={"colormap": colormap, "alpha": alpha})
+    colours = Image.fromarray(np.uint8(mpl.colormaps[colormap or "turbo"](one.pixels)[..., :3] * 255 + 0.5))
+    expected = np.asarray(Image.blend(Image.fromarray(SEEN), colours, alpha)).astype(int)
+    assert picture.pixels.dtype == np.uint8
+    assert abs(picture.pixels - expected).max() <= 1 + 4 * alpha
+    if not alpha:
+        assert np.array_equal(picture.pixels, SEEN)
+
+
+def test_a_heat_map_lies_over_a_grey_picture_too():
+    (picture,) = pictures(heat(), seen=SEEN[..., 0])
+    (coloured,) = pictures(heat(), seen=np.repeat(SEEN[..., :1], 3, 2))
+    assert np.array_equal(picture.pixels, coloured.pixels)
+
+
+def test_what_is_as_fine_as_the_picture_does_not_lie_over_it():
+    one = heat("saliency", "", over=False)
+    (grey,) = pictures(one)
+    assert np.array_equal(grey.pixels, one.pixels)
+    (coloured,) = pictures(one, style={"colormap": "jet"})
+    assert np.array_equal(coloured.pixels, table("jet")[one.pixels])
+
+
+def test_a_picture_is_named_after_its_place_and_class():
+    found = pictures(
+        heat(),
+        heat("gradcam++", "a.b#2", index=7, target=FOURTH),
+        heat("eigencam", index=123, target=None),
+        heat("saliency", "", over=False),
+        digits=3,
+    )
+    assert [(picture.view, picture.name, picture.title) for picture in found] == [
+        ("gradcam", "000 layer4.top1", "000 layer4: star"),
+        ("gradcam++", "007 a.b#2.class4", "007 a.b#2: class 4"),
+        ("eigencam", "123 layer4", ""),
+        ("saliency", "000 input.top1", "000 input: star"),
+    ]
+
+
+def test_a_picture_says_what_it_shows():
+    raw = [[-1.23456, 0.0, 5.4321]]
+    (picture,) = pictures(heat(raw=raw, automatic=True), style={"alpha": 0.25})
+    assert picture.facts == {
+        "Layer": "layer4 (chosen automatically)",
+        "Type": "Sequential",
+        "Shape": "512 x 4 x 6",
+        "Class": "star (number 3), top1, score 2.346",
+        "Range": "-1.235 to 5.432",
+        "Scaling": "negative values are zero, then from the smallest to the largest: turbo, 0.25 over the input",
+    }
+    (saliency,) = pictures(heat("saliency", "", raw=raw, target=FOURTH, over=False))
+    assert list(saliency.facts) == ["Shape", "Class", "Range", "Scaling"]
+    assert saliency.facts["Class"] == "class 4, class4, score -0.5"
+    assert saliency.facts["Scaling"].endswith(": grey")
+    (free,) = pictures(heat("eigencam", target=None))
+    assert "Class" not in free.facts
+
+
+def test_a_class_without_a_name_is_called_by_its_number():
+    assert said_of(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
+    assert said_of(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
+
+
+# --- sheets
+
+
+def test_the_maps_of_a_sheet_are_one_picture_at_the_end():
+    cells = [heat("sheet", layer, target=target) for layer in ("layer1", "layer4") for target in (STAR, FOURTH)]
+    found = pictures(cells[0], heat(), *cells[1:], predictions=(Prediction(3, "star", 0.98765),))
+    assert [(picture.view, picture.name) for picture in found] == [("gradcam", "00 layer4.top1"), ("sheet", "sheet")]
+    sheet = found[-1]
+    assert sheet.facts["Rows"] == "layer1, layer4"
+    assert sheet.facts["Columns"] == "star (number 3), top1, score 2.346; class 4, class4, score -0.5"
+    assert sheet.pixels.ndim == 3
+    assert min(sheet.pixels.shape[:2]) > 2 * 16
+    (alone,) = pictures(*[heat("sheet", automatic=True)])
+    assert alone.facts["Rows"] == "layer4 (chosen automatically)"
+    assert not np.array_equal(alone.pixels.shape, sheet.pixels.shape)
+
+
+def test_the_cells_of_a_sheet_are_what_the_heat_map_alone_would_be():
+    (alone,), (sheet,) = pictures(heat()), pictures(heat("sheet"))
+    height, width = alone.pixels.shape[:2]
+    rows, columns = sheet.pixels.shape[0] // height, sheet.pixels.shape[1] // width
+    shades = {tuple(colour) for colour in alone.pixels.reshape(-1, 3)}
+    assert rows > 1
+    assert columns > 1
+    assert len(shades & {tuple(colour) for colour in sheet.pixels.reshape(-1, 3)}) > 0.9 * len(shades)
+
+
+def test_a_cell_without_a_map_says_so():
+    full = [heat("sheet", layer, target=target) for layer in ("layer1", "layer4") for target in (STAR, FOURTH)]
+    (with_all,), (with_three,) = pictures(*full), pictures(*full[:3])
+    assert with_all.pixels.shape == with_three.pixels.shape
+    assert not np.array_equal(with_all.pixels, with_three.pixels)
+    assert with_all.facts == with_three.facts
+
+
+# --- empty maps
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ([[-3.5, -1.0]], "zero everywhere: nothing there speaks for the class (raw values -3.5 to -1)"),
+        ([[0.0, 0.0]], "zero everywhere: nothing there speaks for the class (raw values 0 to 0)"),
+        ([[2.0, 2.0]], "the same everywhere (raw values 2 to 2)"),
+    ],
+)
+def test_an_empty_map_is_told_with_its_range(raw, said):
+    empty = heat(raw=raw)
+    assert empty.empty
+    assert zero_notices(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
+    (picture,) = pictures(empty)
+    assert picture.facts["Scaling"] == said.partition(" (raw")[0]
+    assert len(np.unique(picture.pixels.astype(int) - np.rint(SEEN * 0.5).astype(int))) < 12  # one colour over all
+    assert zero_notices(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
+    assert zero_notices(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
+
+
+def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
+    cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
+    (notice,) = zero_notices(drawn(*cells[:2], heat("sheet")))
+    assert notice == "on the sheet nothing speaks for the class in layer0 for star, layer1 for star"
+    (notice,) = zero_notices(drawn(*cells))
+    assert notice.endswith("layer3 for star and 2 more")
+    assert zero_notices(drawn(heat(), heat("sheet"))) == []
+
+
+# --- what unit.json tells
+
+
+def test_records_are_plain_and_tell_everything():
+    one, free = heat(automatic=True, raw=[[-1, 2.5]]), heat("eigencam", "", target=None, raw=[[np.nan, 1]], index=3)
+    records = heat_records(drawn(one, free))
+    assert json.loads(json.dumps(records, allow_nan=False)) == [
+        {
+            "view": "gradcam",
+            "layer": "layer4",
+            "type": "Sequential",
+            "shape": [512, 4, 6],
+            "automatic": True,
+            "target": "top1",
+            "class": 3,
+            "class_name": "star",
+            "score": 2.34567,
+            "min": -1,
+            "max": 2.5,
+        },
+        {
+            "view": "eigencam",
+            "layer": None,
+            "type": None,
+            "shape": [512, 4, 6],
+            "automatic": False,
+            "min": None,
+            "max": None,
+        },
+    ]
+
+
+def test_a_score_that_is_no_number_does_not_break_the_record():
+    (record,) = heat_records(drawn(heat(target=Target("top1", 0, "", float("nan")))))
+    json.dumps(record, allow_nan=False)
+
+
+# --- together with grids
+
+
+def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width():
+    numbers = Statistics(-1, 1, 0, (), 0)
+    grids = [
+        Drawing(
+            "grads", "conv", "Conv2d", 1, index, (2, 3), np.zeros((3, 3), np.uint8), numbers, of="gradient", target=target
+        )
+        for index, target in ((0, STAR), (100, FOURTH))
+    ]
+    found = list(make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), SEEN, FILE, info()))
+    assert [(picture.tag, picture.title) for picture in found] == [
+        ("input/input", ""),
+        ("grads/000 conv.top1", "000 conv: star"),
+        ("grads/100 conv.class4", "100 conv: class 4"),
+        ("gradcam/005 layer4.top1", "005 layer4: star"),
+        ("sheet/sheet", ""),
+    ]
+    assert [picture.file_name for picture in found] == [
+        "input.png",
+        "000_conv.top1.grads.png",
+        "100_conv.class4.grads.png",
+        "005_layer4.top1.gradcam.png",
+        "sheet.png",
+    ]
+    for picture in found:
+        with Image.open(BytesIO(picture.png)) as image:
+            image.load()
+            assert image.text.items() >= picture.facts.items()
+            assert image.text["Image"] == "cats/lena.png"
+    records = layer_records(drawn(drawings=grids))
+    assert [(record["of"], record["target"], record["class"], record["class_name"]) for record in records] == [
+        ("gradient", "top1", 3, "star"),
+        ("gradient", "class4", 4, None),
+    ]
