@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from fmapviz.class_maps import ClassMaps
 from fmapviz.colors import overlay
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.gradients import frozen, recording
-from fmapviz.heat import heat_of
 from fmapviz.hooks import observe
 from fmapviz.layers import unwrap
 from fmapviz.options import Style
@@ -29,11 +29,12 @@ from fmapviz.targets import Wanted, parse
 from fmapviz.values import Layer, Model, Preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.findings import Found
     from fmapviz.values import FeatureMap
 
 _AUTO = "auto"
@@ -113,18 +114,46 @@ def cam(
         ('features', torch.Size([2, 12, 12]), torch.Size([2, 96, 96]), (2, 96, 96, 3))
     """
     module = registry.fetch(VIEWS, _check_method(method))
+    known = model if isinstance(model, Model) else None
     network = unwrap(model.module if isinstance(model, Model) else model)
     batch = x[None] if x.ndim == 3 else x
-    classes = model.classes if isinstance(model, Model) else ()
-    wanted = _read_target(target, classes, images=len(batch))
+    wanted = _read_target(target, known.classes if known else (), images=len(batch))
     plan = Plan(
         methods={method: make_method(module, [wanted])},
         targets=(wanted,),
         output=None if output is None else str(output),
         automatic=layer == _AUTO,
     )
-    class_maps = ClassMaps(network, plan, classes, style=Style(), choices=Choices())
-    layers = _layers(network, layer, heads=method == "cam")
+    choices = _choices(network, method)
+    learnt = plan.automatic and choices.of(batch.shape) is not None
+    found = _differentiate(network, known, batch, plan, layer, choices=choices)
+    if learnt and not found.heats:  # another class may depend on other layers
+        choices.forget(batch.shape)
+        found = _differentiate(network, known, batch, plan, layer, choices=choices)
+    if not found.heats:
+        raise _nothing(layer, found)
+    (heat,) = found.heats
+    targets = [each for each in heat.targets if each]
+    if heat.skipped:
+        raise RequestError(f"the network sees no such class in image {min(heat.skipped)}: {quote(wanted.label)}")
+    return ClassActivation(
+        raw=heat.raw,
+        map=heat.heat,
+        layer=heat.place.name if heat.place else "",
+        target=tuple(each.index for each in targets),
+        score=torch.tensor([each.score for each in targets], device=heat.raw.device),
+        _pixels=batch.detach(),
+        _preparation=known.preparation if known else _UNKNOWN,
+        _style=style or Style(),
+    )
+
+
+def _differentiate(
+    network: nn.Module, model: Model | None, batch: Tensor, plan: Plan, layer: str, *, choices: Choices
+) -> Found:
+    """Run the network under hooks, and draw."""
+    class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices)
+    tape, given = class_maps.begin(batch, ordered=not is_unrolled(network))
 
     def receive(feature_map: FeatureMap) -> Tensor | None:
         if feature_map.name != layer:
@@ -133,28 +162,25 @@ def cam(
         tape.outputs.append(place)
         return another
 
+    names = None if tape.places.all_kept else {layer} if layer != _AUTO else tape.chosen.names
+    layers = _layers(network, names, heads=any(method.exact for method in plan.methods.values()))
+    forward = model.forward if model else nn.Module.__call__
     with frozen(network), observe(network, layers, receive, attached=True), recording():
-        tape, given = class_maps.begin(batch, ordered=not is_unrolled(network))
-        forward = model.forward if isinstance(model, Model) else nn.Module.__call__
         with torch.random.fork_rng(devices=[batch.device] if batch.is_cuda else []):
             tape.output = forward(network, given)
-        found = class_maps.draw(tape)
-    if not found.heats:
-        raise _nothing(layer, found.undrawn, ran=bool(tape.outputs) or layer == _AUTO)
-    (heat,) = found.heats
-    if heat.skipped:
-        raise RequestError(f"the network sees no such class in image {min(heat.skipped)}: {quote(wanted.label)}")
-    targets = [each for each in heat.targets if each]
-    return ClassActivation(
-        raw=heat.raw,
-        map=heat_of(heat.raw, tape.picture or (1, 1)),
-        layer=heat.place.name if heat.place else "",
-        target=tuple(each.index for each in targets),
-        score=torch.tensor([each.score for each in targets], device=heat.raw.device),
-        _pixels=batch.detach(),
-        _preparation=model.preparation if isinstance(model, Model) else _UNKNOWN,
-        _style=style or Style(),
-    )
+        return class_maps.draw(tape)
+
+
+# What was chosen for a network before, as long as its modules are the same.
+_chosen: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[bool, Choices]]] = WeakKeyDictionary()
+
+
+def _choices(network: nn.Module, method: str) -> Choices:
+    """Remember the layers chosen automatically, so that only the first call for a network has to look for them."""
+    modules = tuple(map(id, network.modules()))
+    if network not in _chosen or _chosen[network][0] != modules:
+        _chosen[network] = (modules, {})
+    return _chosen[network][1].setdefault(method == "cam", Choices())
 
 
 def _prepare_nothing(_picture: object) -> Tensor:
@@ -164,19 +190,17 @@ def _prepare_nothing(_picture: object) -> Tensor:
 _UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
 
 
-def _layers(network: nn.Module, name: str, *, heads: bool) -> list[Layer]:
-    """Give the layers to look at: all, or the named one, and what may hold the class scores."""
+def _layers(network: nn.Module, names: Collection[str] | None, *, heads: bool) -> list[Layer]:
+    """Give the layers to look at: those of some feature maps, or all of them."""
     found = [Layer(own, type(module).__name__, module) for own, module in network.named_modules() if own]
-    if name == _AUTO:
+    if names is None:
         return found
-    base = name.partition("#")[0].partition("[")[0]
-    chosen = [layer for layer in found if layer.name in {name, base}]
-    if not chosen:
-        known = [layer.name for layer in found]
-        raise RequestError(
-            f"no such layer: {quote(base)}", hint=suggest(base, known) or f"there are: {', '.join(known[:20])}"
-        )
-    return found if heads else chosen
+    known = {layer.name for layer in found}
+    wanted = {name if name in known else name.partition("#")[0].partition("[")[0] for name in names}
+    for name in wanted - known:
+        hint = suggest(name, known) or f"there are: {', '.join(sorted(known)[:20])}"
+        raise RequestError(f"no such layer: {quote(name)}", hint=hint)
+    return found if heads else [layer for layer in found if layer.name in wanted]
 
 
 def _check_method(method: str) -> str:
@@ -207,6 +231,8 @@ def _read_one(target: str | int, classes: Sequence[str]) -> Wanted:
     return read[0]
 
 
-def _nothing(layer: str, undrawn: dict[str, str], *, ran: bool) -> RequestError:
-    reason = next(iter(undrawn.values()), "it did not run, or returned no tensor" if not ran else "it gave no map")
-    return RequestError(f"no class activation map of {quote(layer)}: {reason}", hint="layer='auto' finds one that does")
+def _nothing(layer: str, found: Found) -> RequestError:
+    reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
+    return RequestError(
+        f"no class activation map of {quote(layer)}: {reasons[0]}", hint="layer='auto' finds one that has one"
+    )

@@ -60,6 +60,10 @@ class Choices:
         """Let the first choice be everybody's."""
         return self._chosen.setdefault(shape[1:], chosen)
 
+    def forget(self, shape: torch.Size) -> None:
+        """Have the layers for batches of a shape chosen anew."""
+        self._chosen.pop(shape[1:], None)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Last:

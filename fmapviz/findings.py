@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fmapviz.heat import heat_of
-from fmapviz.sketches import on_the_way
 from fmapviz.values import HeatMap
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class HeatSketch:
         targets: The class for each image; None for a view that knows no classes.
         skipped: The images that do not have the class.
         raw: float32 `(N, h, w)`, signed, on the model's device.
-        pixels: uint8 `(N, H, W)`, see `fmapviz.heat.heat_of`; a GPU may still be writing them.
+        heat: float32 `(N, H, W)`, 0..1, see `fmapviz.heat.heat_of`.
         automatic: Whether the layer was chosen automatically.
         over: Whether it is to be laid over the input.
     """
@@ -41,13 +40,13 @@ class HeatSketch:
     targets: Sequence[Target | None]
     skipped: Collection[int]
     raw: Tensor
-    pixels: Tensor
+    heat: Tensor
     automatic: bool
     over: bool
 
     def finish(self) -> Iterator[HeatMap | None]:
         """Give each image's map, None where there is none."""
-        raw, pixels = self.raw.cpu().numpy(), self.pixels.numpy()
+        raw, pixels = self.raw.cpu().numpy(), self.heat.mul(255).add_(0.5).byte().cpu().numpy()
         feature_map = self.place.feature_map if self.place else None
         for image, target in enumerate(self.targets):
             if image in self.skipped:
@@ -109,8 +108,6 @@ class Round:
 
     def add(self, view: str, method: Method, place: Place | None, raw: Tensor, *, automatic: bool) -> None:
         """Add one heat map."""
-        heat = heat_of(raw, self.tape.picture or (raw.shape[1], raw.shape[2])).mul_(255).add_(0.5).byte()
+        heat = heat_of(raw, self.tape.picture or (raw.shape[1], raw.shape[2]))
         missing = {image for image, target in enumerate(self.targets) if target is None} if method.targets else ()
-        self.found.heats.append(
-            HeatSketch(view, place, self.targets, missing, raw, on_the_way(heat), automatic, method.over)
-        )
+        self.found.heats.append(HeatSketch(view, place, self.targets, missing, raw, heat, automatic, method.over))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # What these return is often overwritten, by a ReLU in place, and may be the last map before the classifier.
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
+_SMALL = 1024  # pixels of the picture for each of the map
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
@@ -138,7 +140,8 @@ class Places:
         values, another = feature_map.values, None
         if self.all_kept:
             # To copy everything would take long. Of the last map of a network a reference will do, or it is small.
-            small = isinstance(feature_map.layer.module, _NORMS) and prod(values.shape[1:]) <= self._pixels
+            small = prod(values.shape[1:]) <= self._pixels >= _SMALL * prod(values.shape[2:])
+            small = small and isinstance(feature_map.layer.module, _NORMS)
             self.kept.append(Place.of(feature_map, copied=small))
         elif feature_map.name in self._names:
             place, another = Place.beginning(feature_map)

@@ -6,14 +6,17 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny_models import images, overwritten
+from tiny_models import as_model, images, overwritten
 from torch import nn
 
 import fmapviz
+from fmapviz.drawing import attach
 from fmapviz.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.hooks import observe
-from fmapviz.layers import find_layers
+from fmapviz.layers import find_layers, select_layers
+from fmapviz.options import Style
 from fmapviz.places import Place, Places
+from fmapviz.plan import make_plan
 from fmapviz.values import FeatureMap, Layer
 
 
@@ -51,7 +54,6 @@ def test_values_are_known_until_they_are_overwritten():
 def test_what_is_remembered_is_outside_the_graph_and_named_after_its_layer():
     _, values = begin_graph(torch.ones(1, 2))
     place = Place.of(mapped(values, part="[1]"), copied=True)
-    assert not place.feature_map.values.requires_grad
     assert not place.values.requires_grad
     assert (place.name, place.layer.name) == ("layer[1]", "layer")
     assert Place.of(mapped(torch.ones(1, 2)), copied=False).edge is None
@@ -172,3 +174,84 @@ def test_a_layer_whose_result_is_ignored_has_the_gradient_of_the_tensor_it_has_c
     (gradient,) = torch.autograd.grad(network.last(activated).mean((2, 3))[:, 1].sum(), activated)
     found = fmapviz.cam(network, batch, target=1, layer="relu", method="hirescam")
     assert torch.equal(found.raw, (gradient * activated.detach()).sum(1))
+
+
+class Alias(nn.Module):
+    """Has a layer that returns its input itself, and overwrites that afterwards."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.dropout = nn.Dropout()
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        y = self.dropout(x)
+        x.relu_()
+        return self.fc(y.mean((2, 3)))
+
+
+# DEFECT
+def test_a_layer_that_returns_its_input_itself_goes_on_doing_so():
+    network = Alias().eval()
+    with torch.no_grad():
+        expected = network(images())[:, 1]
+    assert torch.allclose(fmapviz.cam(network, images(), target=1, layer="dropout").score, expected)
+
+
+class Fork(nn.Module):
+    """Has a layer that does nothing, on one of two ways from the same tensor."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.nothing = nn.Identity()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.fc((self.conv(self.nothing(x)).relu() + x).mean((2, 3)))
+
+
+# DEFECT
+def test_the_gradient_of_a_layer_is_the_same_wherever_the_graph_begins():
+    network = Fork().eval()
+    with fmapviz.capture(network, gradients=True, types=["Identity"]) as maps:
+        maps.backward(network(images())[:, 1])
+    captured = maps["nothing"]
+    found = fmapviz.cam(network, images(), target=1, layer="nothing", method="hirescam")
+    assert torch.allclose(found.raw, (captured.gradient * captured.values).sum(1), atol=1e-7)
+
+
+class Twice(nn.Module):
+    """Has a layer that returns the same tensor twice."""
+
+    class Both(nn.Module):
+        def forward(self, x):
+            x = x * 2
+            return x, x
+
+    def __init__(self):
+        super().__init__()
+        self.both = self.Both()
+
+    def forward(self, x):
+        one, other = self.both(x)
+        return (one * other).mean((2, 3))
+
+
+# DEFECT
+def test_a_tensor_that_is_returned_twice_has_a_gradient_under_both_names():
+    network = Twice()
+    plan = make_plan(["hirescam"], targets=["1"], classes=(), output=None, automatic=False)
+    with attach(as_model(network), select_layers(find_layers(network), types=["Both"]), plan, Style()) as drawer:
+        (drawn, _) = drawer.draw(images())
+    assert drawn.undrawn == {}
+    assert [heat.layer for heat in drawn.heats] == ["both[0]", "both[1]"]
+    doubled = 2 * images()[0, 1]
+    for heat in drawn.heats:
+        assert torch.allclose(torch.from_numpy(heat.raw), 2 * doubled**2 / doubled.numel())
