@@ -19,21 +19,22 @@ from fmapviz.gradients import frozen, recording
 from fmapviz.hooks import observe
 from fmapviz.layers import unwrap
 from fmapviz.options import Style
-from fmapviz.places import Place
 from fmapviz.plan import Plan, is_heat_map, make_method
 from fmapviz.png import encode
 from fmapviz.preparation import as_seen
 from fmapviz.registry import VIEWS
 from fmapviz.shapes import is_unrolled
+from fmapviz.tape import AgainError
 from fmapviz.targets import Wanted, parse
 from fmapviz.values import Layer, Model, Preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.automatic import Chosen
     from fmapviz.findings import Found
     from fmapviz.values import FeatureMap
 
@@ -151,23 +152,41 @@ def cam(
 def _differentiate(
     network: nn.Module, model: Model | None, batch: Tensor, plan: Plan, layer: str, *, choices: Choices
 ) -> Found:
-    """Run the network under hooks, and draw."""
+    """Run the network under hooks, and draw; once more if the first time has shown that it has to be done otherwise."""
     class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices)
-    tape, given = class_maps.begin(batch, ordered=not is_unrolled(network))
+    forward, chosen = model.forward if model else nn.Module.__call__, None
+    with frozen(network), recording():
+        while True:
+            try:
+                return _pass(class_maps, network, forward, batch, layer=layer, chosen=chosen)
+            except AgainError as again:
+                chosen = class_maps.learn(again)
 
-    def receive(feature_map: FeatureMap) -> Tensor | None:
-        if feature_map.name != layer:
-            return tape.places.receive(feature_map)
-        place, another = Place.beginning(feature_map)
-        tape.outputs.append(place)
-        return another
+
+def _pass(
+    class_maps: ClassMaps,
+    network: nn.Module,
+    forward: Callable[[nn.Module, Tensor], object],
+    batch: Tensor,
+    *,
+    layer: str,
+    chosen: Chosen | None,
+) -> Found:
+    tape, given = class_maps.begin(batch, ordered=not is_unrolled(network), chosen=chosen)
+
+    def receive(feature_map: FeatureMap) -> None:
+        if tape.over:
+            return
+        if feature_map.name == layer:
+            tape.outputs.append(tape.place(feature_map, copied=True))
+        tape.keep(feature_map)
 
     names = None if tape.places.all_kept else {layer} if layer != _AUTO else tape.chosen.names
-    layers = _layers(network, names, heads=any(method.exact for method in plan.methods.values()))
-    forward = model.forward if model else nn.Module.__call__
-    with frozen(network), observe(network, layers, receive, attached=True), recording():
+    layers = _layers(network, names, heads=class_maps.exact)
+    with observe(network, layers, receive, attached=True):
         with torch.random.fork_rng(devices=[batch.device] if batch.is_cuda else []):
             tape.output = forward(network, given)
+        tape.over = True
         return class_maps.draw(tape)
 
 

@@ -47,9 +47,14 @@ class Chosen:
 
 
 class Choices:
-    """The layers chosen automatically in a run, by the shape of the input, for all threads."""
+    """The layers chosen automatically in a run, by the shape of the input, for all threads.
+
+    Attributes:
+        early: Whether graphs have to begin at the input.
+    """
 
     def __init__(self) -> None:
+        self.early = False
         self._chosen: dict[torch.Size, Chosen] = {}
 
     def of(self, shape: torch.Size) -> Chosen | None:
@@ -122,7 +127,7 @@ def choose_rows(maps: Sequence[Place], see: See) -> list[Place]:
     Returns:
         The last of each resolution, six at most; fewer than four of them are filled up with the blocks of the network.
     """
-    sizes = {place.name: tuple(see(place, place.values).shape[-2:]) for place in maps}
+    sizes = {place.name: tuple(see(place, place.feature_map.values).shape[-2:]) for place in maps}
     last = {sizes[place.name]: place for place in maps}  # of each resolution
     chosen = {place.name for place in list(last.values())[-ROWS:]}
     if len(chosen) < _FEW:
@@ -133,23 +138,19 @@ def choose_rows(maps: Sequence[Place], see: See) -> list[Place]:
 
 
 def find_maps(places: Sequence[Place], see: See) -> Iterator[Place]:
-    """Find the places whose output is a map of more than one pixel and still known, the last executed first.
+    """Find the places whose output is a map of more than one pixel, the last executed first.
 
     Where a module and those around it return the same tensor, the outermost stands for all of them.
     """
     for _, same in groupby(reversed(places), key=lambda place: place.identity):
-        alike = list(same)
-        known = next((place.activations for place in alike if place.activations is not None), None)
-        for place in alike:
-            values = known if known is not None else place.intact
-            if values is not None and _is_map(place, values, see):
-                yield place.keeping(values)
-                break
+        found = next((place for place in same if _is_map(place, see)), None)
+        if found is not None:
+            yield found
 
 
-def _is_map(place: Place, values: Tensor, see: See) -> bool:
+def _is_map(place: Place, see: See) -> bool:
     try:
-        maps = see(place, values)
+        maps = see(place, place.feature_map.values)
     except NotAMapError:
         return False
     return maps.shape[-1] * maps.shape[-2] > 1

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from fmapviz.classifiers import Pooling
 from fmapviz.findings import Found, Round
-from fmapviz.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.gradients import BackwardError, begin_graph, edge_of, gradients_at
 from fmapviz.shapes import NotAMapError
 from fmapviz.sketches import sketch
 from fmapviz.spots import automatic_spots, given_spots
-from fmapviz.tape import Tape
+from fmapviz.tape import AgainError, Tape
 from fmapviz.targets import TOP1, class_scores, indices_of, scores_at
 from fmapviz.values import Target
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.automatic import Choices
+    from fmapviz.automatic import Choices, Chosen
     from fmapviz.options import Style
     from fmapviz.places import Place
     from fmapviz.plan import Method, Plan
@@ -39,6 +39,9 @@ class ClassMaps:
         classes: The classes' names.
         style: How gradients look.
         choices: What is chosen automatically.
+
+    Attributes:
+        exact: Whether the weights of a classifier are needed.
     """
 
     def __init__(self, network: nn.Module, plan: Plan, classes: Sequence[str], *, style: Style, choices: Choices) -> None:
@@ -49,29 +52,34 @@ class ClassMaps:
         self._choices = choices
         self._of_layers = {view: method for view, method in plan.methods.items() if not method.of_pixels}
         self._of_pixels = {view: method for view, method in plan.methods.items() if method.of_pixels}
-        self._exact = any(method.exact for method in plan.methods.values())
+        self.exact = any(method.exact for method in plan.methods.values())
         self._searches = bool(plan.automatic and self._of_layers)
 
-    def begin(self, batch: Tensor, *, ordered: bool) -> tuple[Tape, Tensor]:
+    def begin(self, batch: Tensor, *, ordered: bool, chosen: Chosen | None = None) -> tuple[Tape, Tensor]:
         """Begin a forward pass.
 
         Args:
             batch: Prepared images `(N, ...)`.
             ordered: See `Tape`.
+            chosen: What another pass over this very batch has shown.
 
         Returns:
             A tape for it, and what the network is to be given.
         """
-        chosen = self._choices.of(batch.shape) if self._searches else None
+        chosen = chosen or (self._choices.of(batch.shape) if self._searches else None)
         search = self._searches and chosen is None
-        given = batch
-        if search or self._plan.from_pixels:
+        given, late = batch, self._plan.of_classes and not (search or self._plan.from_pixels or self._choices.early)
+        if self._plan.of_classes and not late:
             batch, given = begin_graph(batch)
-        tape = Tape(self._network, batch, ordered=ordered)
+        tape = Tape(self._network, batch, late=late, ordered=ordered)
         tape.chosen = chosen or tape.chosen
-        names = None if search else tape.chosen.names
-        tape.places.begin(names=names, heads=self._exact, picture=tape.picture)
+        tape.places.begin(names=None if search else tape.chosen.names, heads=self.exact)
         return tape, given
+
+    def learn(self, again: AgainError) -> Chosen | None:
+        """Take note of why a forward pass has to be run once more, and say what to begin it with."""
+        self._choices.early = self._choices.early or again.early
+        return again.chosen
 
     def draw(self, tape: Tape) -> Found:
         """Draw everything.
@@ -81,6 +89,8 @@ class ClassMaps:
 
         Raises:
             RequestError: No class scores in the output, no gradient, no map, or no such class or layer.
+            BackwardError: The backward pass failed.
+            AgainError: It will do better after another forward pass.
         """
         found = Found(tape.images)
         wanted = self._plan.wanted
@@ -102,7 +112,7 @@ class ClassMaps:
         return found
 
     def _pooling(self, tape: Tape, scores: ClassScores, found: Found) -> Pooling | None:
-        if not self._exact:
+        if not self.exact:
             return None
         if not bool(scores.values.isfinite().all()):
             found.tell_all("no cam: the class scores are not finite")
@@ -177,7 +187,14 @@ class ClassMaps:
             edges[id(tape)] = edge_of(tape.pixels)
         if all(known.get(key) is not None for key in edges):
             return known
-        return dict(zip(edges, gradients_at(values, list(edges.values()), more=more), strict=True))
+        try:
+            gradients = gradients_at(values, list(edges.values()), more=more)
+        except BackwardError:
+            if not tape.late:
+                raise
+            # A graph that begins within what runs under `torch.utils.checkpoint`, say.
+            raise AgainError(early=True) from None
+        return dict(zip(edges, gradients, strict=True))
 
     def _draw_gradients(self, each: Round, of: Of, places: Sequence[Place], views: Mapping[str, Draw]) -> None:
         for place in places if views else ():

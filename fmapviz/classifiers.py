@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from fmapviz.targets import ClassScores
     from fmapviz.values import FeatureMap
 
-_TOLERANCE = 1e-3  # of the largest score; where the identity holds it is 1e-6, in half precision 1e-3 at most
+# How far the identity may be off: relative to the largest score without its bias, plus what rounding does to the scores.
+_TOLERANCE = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (6e-2, 1e-2)}
+_USUAL = (1e-3, 1e-6)
 _HINT = "gradcam works with every network: --view gradcam"
 
 
@@ -31,11 +33,13 @@ class Classifier:
         name: The layer's.
         weight: float `(K, C)`.
         bias: float `(K,)`.
+        tolerance: See `_TOLERANCE`.
     """
 
     name: str
     weight: Tensor
     bias: Tensor
+    tolerance: tuple[float, float]
 
 
 def find_classifier(heads: Sequence[FeatureMap], logits: Tensor) -> Classifier:
@@ -53,7 +57,7 @@ def find_classifier(heads: Sequence[FeatureMap], logits: Tensor) -> Classifier:
             module: Any = head.layer.module  # of these two kinds, see `fmapviz.places`
             weight = module.weight.detach().flatten(1).float()
             bias = weight.new_zeros(len(weight)) if module.bias is None else module.bias.detach().float()
-            return Classifier(head.layer.name, weight, bias)
+            return Classifier(head.layer.name, weight, bias, _TOLERANCE.get(module.weight.dtype, _USUAL))
     raise RequestError("cam needs a network whose class scores come from one linear layer", hint=_HINT)
 
 
@@ -74,9 +78,11 @@ def pooled_maps(maps: Tensor, classifier: Classifier, logits: Tensor) -> Tensor 
     if maps.shape[1] != classifier.weight.shape[1]:
         return None
     for entering in (maps.float(), maps.float().relu()):
-        scores = entering.mean((2, 3)) @ classifier.weight.T + classifier.bias
-        error = (scores - logits).abs().amax()
-        if bool(error <= _TOLERANCE * logits.abs().amax()) and bool(torch.any(entering)):
+        own = logits - classifier.bias
+        error = (entering.mean((2, 3)) @ classifier.weight.T - own).abs().amax()
+        relative, rounding = classifier.tolerance
+        allowed = relative * own.abs().amax() + rounding * logits.abs().amax()
+        if bool(error <= allowed) and bool(torch.any(entering)):
             return entering
     return None
 
@@ -118,7 +124,9 @@ class Pooling:
     def maps_of(self, place: Place) -> Tensor | None:
         """Give the maps that the average is taken of, if these are they."""
         if id(place) not in self._maps:
-            maps = self._tape.maps(place, place.values)
+            # Where they have been overwritten, by a ReLU most often, that is what enters the pooling.
+            values = place.feature_map.values.detach() if place.intact is None else place.intact
+            maps = self._tape.maps(place, values)
             self._maps[id(place)] = pooled_maps(maps, self._classifier, self._logits)
         return self._maps[id(place)]
 

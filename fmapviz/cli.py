@@ -195,7 +195,7 @@ def run(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="A line per image.", rich_help_panel=_RUNNING)] = False,
     json: Json = False,
 ) -> int:  # fmt: skip
-    """Draw the feature maps of MODEL for every INPUT.
+    """Draw the feature maps of MODEL for every INPUT; with --view its gradients and class activation maps too.
 
     The pictures of an image lie in a directory of their own, OUT/NAME/IMAGE. What is finished is skipped next time.
 

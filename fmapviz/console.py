@@ -260,7 +260,8 @@ def _remarks(summary: RunSummary) -> list[str]:
 def _sentence(summary: RunSummary) -> str:
     counts = {"done": summary.done, "already there": summary.skipped, "failed": summary.failed}
     parts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    drawn = f"; {_count(summary.layers, 'feature map')} each, {_count(summary.pictures, 'picture')}" if summary.done else ""
+    each = f"{_count(summary.layers, 'feature map')} each, " if summary.layers else ""
+    drawn = f"; {each}{_count(summary.pictures, 'picture')}" if summary.done else ""
     return f"{_count(summary.found, 'image')}: {parts}{drawn} in {summary.seconds:.1f} s"
 
 

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.automatic import Choices
+from fmapviz.automatic import Choices, Chosen
 from fmapviz.class_maps import ClassMaps
 from fmapviz.errors import FmapvizError, quote
 from fmapviz.findings import Found
 from fmapviz.foresight import Foresight, Watch, state_of
-from fmapviz.gradients import frozen, recording
+from fmapviz.gradients import BackwardError, frozen, recording
 from fmapviz.hooks import observe
 from fmapviz.layers import find_layers
+from fmapviz.memory import is_out_of_memory
 from fmapviz.places import Place
 from fmapviz.predictions import predict
 from fmapviz.shapes import NotAMapError, is_unrolled
 from fmapviz.sketches import sketch
-from fmapviz.tape import Tape
+from fmapviz.tape import AgainError, Tape
 from fmapviz.values import Drawing, Drawn
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class ForwardError(FmapvizError):
         """Say what went wrong after which layer; the empty name stands for none."""
         place = f"after layer {quote(layer)}" if layer else "before the first layer"
         return cls(f"the model failed {place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+_TRIES = 4  # at most: because of where a graph begins, of a failing backward pass, of layers that were overwritten
 
 
 class _EnoughError(Exception):
@@ -147,11 +151,24 @@ class Drawer:
             RequestError: What is wanted of classes cannot be had of this model.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
+        chosen = None
+        for _ in range(_TRIES):
+            try:
+                return self._draw(batch, chosen)
+            except AgainError as again:  # at the first image of some networks only
+                chosen = self._class_maps.learn(again)
+            except BackwardError as error:
+                raise ForwardError(str(error)) from error.__cause__
+            finally:  # nothing of the graph is kept
+                self._sheet = _Sheet(Tape(self._model.module, batch[:0], ordered=True), Watch())
+        raise AssertionError("the same reason twice")
+
+    def _draw(self, batch: Tensor, chosen: Chosen | None) -> list[Drawn]:
         shape = batch.shape
         enough = self._foresight.outputs(shape) if self._foresight else None
         learns = self._foresight is not None and enough is None
         kept = state_of(self._model.module) if learns else None
-        tape, given = self._class_maps.begin(batch, ordered=self._ordered)
+        tape, given = self._class_maps.begin(batch, ordered=self._ordered, chosen=chosen)
         sheet = self._sheet = _Sheet(tape, Watch(), enough)
         try:
             with recording() if self._plan.of_classes else torch.no_grad(), _undisturbed(batch.device):
@@ -171,15 +188,15 @@ class Drawer:
             self._foresight.learn(shape, sheet.received)
         if sheet.error is not None:
             raise sheet.error  # ours, also where the model caught it or made another of it
+        tape.over = True
         predictions = self._predict(tape.output, len(batch))
-        found = self._differentiate(tape) if self._plan.of_classes else Found(len(batch))
+        found = self._class_maps.draw(tape) if self._plan.of_classes else Found(len(batch))
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in sheet.seen}
         undrawn = {**sheet.undrawn, **found.undrawn, **silent}
         drawings = _finish_drawings([*sheet.sketches, *found.sketches], len(batch))
         heats = _finish_heats(found)
-        self._sheet = _Sheet(Tape(self._model.module, batch[:0], ordered=True), Watch())  # nothing of the graph is kept
         return [
             Drawn(own, missed, undrawn, seen, hot, notices=tuple(notices))
             for own, seen, hot, notices in zip(drawings, predictions, heats, found.notices, strict=True)
@@ -188,47 +205,36 @@ class Drawer:
     def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
         return predict(output, self._model.classes, top=self._top, images=images) if self._top else [()] * images
 
-    def _differentiate(self, tape: Tape) -> Found:
-        try:
-            return self._class_maps.draw(tape)
-        except FmapvizError:
-            raise
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            raise ForwardError(f"the model's backward pass failed: {' '.join(str(error).split())[:300]}") from error
-
-    def receive(self, feature_map: FeatureMap) -> Tensor | None:
-        """Draw one layer's output, and give what is to take its place, if anything: what the hooks call."""
-        with self._sheet.drawing():
-            return self._receive(self._sheet, feature_map)
+    def receive(self, feature_map: FeatureMap) -> None:
+        """Draw one layer's output: what the hooks call."""
+        with self._sheet.drawing() as goes_on:
+            if goes_on:
+                self._receive(self._sheet, feature_map)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and give what the layer is to be given: what the hooks call."""
-        with self._sheet.drawing():
-            return self._enter(self._sheet, feature_map)
+        with self._sheet.drawing() as goes_on:
+            return self._enter(self._sheet, feature_map) if goes_on else feature_map.values
 
-    def keep(self, feature_map: FeatureMap) -> Tensor | None:
+    def keep(self, feature_map: FeatureMap) -> None:
         """Keep the output of any layer, if a heat map may need it: what the hooks call."""
-        with self._sheet.drawing():
-            self._check()
-            return self._sheet.tape.places.receive(feature_map)
+        with self._sheet.drawing() as goes_on:
+            if goes_on:
+                self._check()
+                self._sheet.tape.keep(feature_map)
 
-    def _receive(self, sheet: _Sheet, feature_map: FeatureMap) -> Tensor | None:
+    def _receive(self, sheet: _Sheet, feature_map: FeatureMap) -> None:
         self._check()
         sheet.seen.add(feature_map.layer.name)
         sheet.last = feature_map.name
-        another = None
         heats = self._plan.of_maps and not self._plan.automatic
         if self._plan.gradients or heats:
-            place, another = Place.beginning(feature_map, copied=heats)
-            sheet.tape.outputs.append(place)
+            sheet.tape.outputs.append(sheet.tape.place(feature_map, copied=heats))
         if self._plan.outputs:
             self._sketch(sheet, feature_map, "output", self._plan.outputs)
         sheet.received += 1
         if sheet.received == sheet.enough:
             raise _EnoughError
-        return another
 
     def _enter(self, sheet: _Sheet, feature_map: FeatureMap) -> Tensor:
         self._check()
@@ -253,11 +259,6 @@ class Drawer:
             sheet.undrawn[feature_map.name] = str(reason)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that memory, the GPU's or the computer's, did not suffice."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
 class _Sheet:
     """Collects what is drawn during one forward pass."""
 
@@ -274,11 +275,15 @@ class _Sheet:
         self.error: Exception | None = None
 
     @contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Tell what we do inside the network's forward pass from what it does itself."""
+    def drawing(self) -> Iterator[bool]:
+        """Tell what we do inside the network's forward pass from what it does itself.
+
+        Yields:
+            Whether that pass goes on.
+        """
         self.watch.paused = True
         try:
-            yield
+            yield not self.tape.over
         except _EnoughError:  # not kept: with its traceback it would keep every tensor of the pass
             self.complete = True
             raise

@@ -8,10 +8,13 @@ right.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import get_gradient_edge
+
+from fmapviz.errors import FmapvizError
+from fmapviz.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,10 +23,14 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
 
+class BackwardError(FmapvizError):
+    """A backward pass through the network failed."""
+
+
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
     """Let no parameter ask for gradients for a while: what is wanted are those of activations."""
-    learning = [values for values in network.parameters() if values.requires_grad]
+    learning = [values for values in network.parameters() if values.requires_grad and not values.is_inference()]
     try:
         for values in learning:
             values.requires_grad_(False)
@@ -46,8 +53,32 @@ def begin_graph(values: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Where it begins, with the same values, and a copy for the network, which may overwrite it.
     """
-    start = values.detach().requires_grad_()
+    start = values.detach()
+    start = (start.clone() if start.is_inference() else start).requires_grad_()
     return start, start.clone()
+
+
+def begin_graph_in_place(values: Tensor) -> None:
+    """Let a graph begin at a tensor that a network is already using, and goes on to use.
+
+    Raises:
+        RuntimeError: That cannot be: it is one of several views that an operation has returned together, say.
+    """
+    _Begin.apply(values, torch.zeros((), device=values.device, requires_grad=True))
+
+
+class _Begin(torch.autograd.Function):
+    """Does nothing with a tensor, in place, so that it becomes part of a graph."""
+
+    # Any: torch does not say what a context is.
+    @staticmethod
+    def forward(context: Any, values: Tensor, _start: Tensor) -> Tensor:
+        context.mark_dirty(values)
+        return values
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> Any:
+        return None, None
 
 
 def edge_of(values: Tensor) -> GradientEdge | None:
@@ -68,6 +99,9 @@ def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: 
     Returns:
         For each edge a tensor of the shape of its values; None where the scores do not depend on them.
 
+    Raises:
+        BackwardError: An operation of the network cannot be differentiated, or fails.
+
     Example:
         >>> _, x = begin_graph(torch.tensor([1.0, 2.0]))
         >>> gradients_at(x**2, [edge_of(x), None])
@@ -76,5 +110,12 @@ def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: 
     places = [edge for edge in edges if edge is not None]
     if not places or not scores.requires_grad:
         return [None] * len(edges)
-    found = iter(torch.autograd.grad(scores.sum(), places, retain_graph=more, allow_unused=True))
+    try:
+        gradients = torch.autograd.grad(scores.sum(), places, retain_graph=more, allow_unused=True)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise BackwardError(f"the model's backward pass failed: {reason}") from error
+    found = iter(gradients)
     return [None if edge is None else next(found) for edge in edges]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def observe(
     model: nn.Module,
     layers: Sequence[Layer],
-    receive: Callable[[FeatureMap], Tensor | None],
+    receive: Callable[[FeatureMap], None],
     *,
     enter: Callable[[FeatureMap], Tensor] | None = None,
     attached: bool = False,
@@ -47,45 +47,49 @@ def observe(
     Args:
         model: The network; wrappers such as `torch.compile`'s are seen through.
         layers: Which layers, see `fmapviz.layers.select_layers`.
-        receive: Called once per call of a layer and tensor of its output, in the order of execution. What it returns, if
-            anything, takes the tensor's place in tuples, lists and dicts.
+        receive: Called once per call of a layer and tensor of its output, in the order of execution.
         enter: Called with each tensor that goes into a layer, before the layer runs; the layer is given what it returns.
             The index of these is that of the layer's entry, not of its output.
-        attached: Whether `receive` is given tensors that gradients can be asked for, as far as they are part of a graph.
+        attached: Whether `receive` is given tensors that gradients can be asked for, as far as they are part of a graph, and
+            told of each that is not whether the layer has only passed it on.
         begin: Called when a forward pass begins.
 
     Yields:
         How often each layer's module has run in the last forward pass.
     """
     network = unwrap(model)
-    counter = _Counter(begin)
+    counter, entries = _Counter(begin), _Entries()
 
-    def hook_for(layer: Layer) -> Callable[[nn.Module, object, object], object]:
-        def hook(module: nn.Module, _args: object, output: object) -> object:
-            call = counter.call(module)
-            changed: dict[int, Tensor] = {}
+    def hook_for(layer: Layer) -> Callable[..., None]:
+        def hook(module: nn.Module, args: object, *rest: object) -> None:
+            call, output = counter.call(module), rest[-1]
+            entries.leave(module)
             for part, values in tensors(output):
                 given = values.detach() if values.requires_grad and not attached else values
-                another = receive(FeatureMap(layer, call, counter.next_index(), part, given))
-                if another is not None:
-                    changed[id(values)] = another
-            return exchange(output, lambda _part, values: changed.get(id(values), values)) if changed else None
+                passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
+                receive(FeatureMap(layer, call, counter.next_index(), part, given, passed_on))
 
         return hook
 
     def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
         # Any: what a module is called with.
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             call, index = counter.entry(module)
+            direct = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
+            single = direct and sum(1 for _ in tensors((args, kwargs))) == 1
+            changed: list[tuple[Tensor, Tensor]] = []
 
             def change(part: str, values: Tensor) -> Tensor:
-                return enter(FeatureMap(layer, call, index, part, values))
+                own = enter(FeatureMap(layer, call, index, "" if single else part, values))
+                changed.append((values, own))
+                return own
 
             if len(args) == 1 and not kwargs:
-                changed = (exchange(args[0], change),), kwargs
+                given = (exchange(args[0], change),), kwargs
             else:
-                changed = exchange(args, change), exchange(kwargs, change)
-            return changed
+                given = exchange(args, change), exchange(kwargs, change)
+            entries.enter(module, changed)
+            return given
 
         return hook
 
@@ -97,7 +101,7 @@ def observe(
             if enter:
                 entry = entry_hook_for(layer, enter)
                 stack.enter_context(layer.module.register_forward_pre_hook(entry, with_kwargs=True))
-            stack.enter_context(layer.module.register_forward_hook(hook_for(layer)))
+            stack.enter_context(layer.module.register_forward_hook(hook_for(layer), with_kwargs=attached))
         stack.enter_context(network.register_forward_hook(counter.leave, always_call=True))
         yield counter.calls
 
@@ -156,10 +160,13 @@ class Captured(dict[str, FeatureMap]):
     def __init__(self, *, gradients: bool) -> None:
         super().__init__()
         self._gradients = gradients
+        self._over = False
         self._edges: dict[str, GradientEdge | None] = {}
 
     def keep(self, feature_map: FeatureMap) -> None:
         """Take a copy of what a layer returned; what the hooks call."""
+        if self._over:  # layers under `torch.utils.checkpoint` run again in the backward pass
+            return
         self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
         self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
 
@@ -179,12 +186,17 @@ class Captured(dict[str, FeatureMap]):
 
         Raises:
             RequestError: Gradients were not asked for, or the score does not depend on anything with a gradient.
+            BackwardError: The backward pass failed.
         """
         if not self._gradients:
             raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
         if not score.requires_grad or not any(self._edges.values()):
             raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
-        found = gradients_at(score, list(self._edges.values()), more=retain_graph)
+        self._over = True
+        try:
+            found = gradients_at(score, list(self._edges.values()), more=retain_graph)
+        finally:
+            self._over = False
         for name, gradient in zip(self._edges, found, strict=True):
             self[name] = replace(self[name], gradient=gradient)
 
@@ -233,6 +245,30 @@ class _Counter:
 
     def next_index(self) -> int:
         return next(self._executed)
+
+
+class _Entries:
+    """What layers are given in place of what they would have been given."""
+
+    def __init__(self) -> None:
+        self._open: dict[nn.Module, list[list[tuple[Tensor, Tensor, int]]]] = defaultdict(list)
+
+    def enter(self, module: nn.Module, changed: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self._open[module].append([(values, own, own._version) for values, own in changed if own is not values])
+
+    def leave(self, module: nn.Module) -> None:
+        """Overwrite what a layer would have overwritten, which the network may go on with instead of the layer's output."""
+        for values, own, version in self._open[module].pop() if self._open.get(module) else ():
+            if own._version != version:
+                values.copy_(own)
+
+
+def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
+    """Tell whether a layer returns what it was given, or a view of it; what it has changed in place is something else."""
+    if getattr(module, "inplace", False):
+        return False
+    own = values.untyped_storage().data_ptr()
+    return any(each.untyped_storage().data_ptr() == own for _, each in tensors(given) if each.layout is torch.strided)
 
 
 @contextmanager

@@ -90,7 +90,8 @@ def select_layers(
         ['2']
     """
     types, include, exclude = tuple(types) or default_types(layers), tuple(include), tuple(exclude)
-    for name in types if len(absent_types(layers, types)) == len(types) else ():
+    missing = len(absent_types(layers, types)) == len(types) and not (any_type and include)
+    for name in types if missing else ():
         _check_type(layers, name)
     typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
     others = [pattern for pattern in include if any_type and not any(_matches(layer, [pattern]) for layer in typed)]

@@ -153,6 +153,7 @@ def visualize(
         output=output,
         versions=_versions(),
     )
+    is_new = not out.exists()
     directory = open_run(out, info, name=name)
     tell = on_event or _ignore
     tell(Started(directory, info))
@@ -173,7 +174,7 @@ def visualize(
         several=not _is_one_file(typed),
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
-    with _moved(loaded.module, target), forgetting_refused(directory):
+    with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
         return _account(job, found, tell, strict=strict)
 
 

@@ -71,8 +71,13 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
 
 
 @contextmanager
-def forgetting_refused(run: Path) -> Iterator[None]:
-    """Remove a run's directory if it turns out that the request is wrong and nothing but the request is in it."""
+def forgetting_refused(run: Path, *, out_too: bool) -> Iterator[None]:
+    """Remove a run's directory if it turns out that the request is wrong and nothing but the request is in it.
+
+    Args:
+        run: The directory.
+        out_too: Whether the one it is in is to go with it, if there is nothing else in it.
+    """
     try:
         yield
     except RequestError:
@@ -80,6 +85,8 @@ def forgetting_refused(run: Path) -> Iterator[None]:
             if [entry.name for entry in run.iterdir()] == [RUN_FILE]:
                 (run / RUN_FILE).unlink()
                 run.rmdir()
+                if out_too:
+                    run.parent.rmdir()
         raise
 
 

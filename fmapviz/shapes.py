@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import fields, is_dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
@@ -50,16 +51,25 @@ def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = ""
     if isinstance(value, Tensor):
         return change(part, value)
     if isinstance(value, dict):
-        new: Any = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in value.items()}
-        same = all(new[key] is each for key, each in value.items())
-    elif isinstance(value, list | tuple):
-        new = [exchange(each, change, f"{part}[{position}]") for position, each in enumerate(value)]
-        same = all(one is other for one, other in zip(new, value, strict=True))
-    else:
-        return value
-    if same:
-        return value
-    return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
+        new = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in value.items()}
+        return value if all(new[key] is each for key, each in value.items()) else _refilled(value, new)
+    if isinstance(value, list | tuple):
+        parts = [exchange(each, change, f"{part}[{position}]") for position, each in enumerate(value)]
+        if all(one is other for one, other in zip(parts, value, strict=True)):
+            return value
+        if isinstance(value, list):
+            return _refilled(value, dict(enumerate(parts)))
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def _refilled(container: Any, entries: dict[Any, Any]) -> Any:
+    """Copy a dict or list of any kind, with other entries."""
+    # Any: a module may be given whatever its author likes.
+    own = copy(container)
+    for key, value in entries.items():
+        own[key] = value
+    return own
 
 
 class NotAMapError(ValueError):

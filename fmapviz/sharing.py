@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.drawing import ForwardError, is_out_of_memory
+from fmapviz.drawing import ForwardError
 from fmapviz.foresight import state_of
+from fmapviz.memory import is_out_of_memory
 from fmapviz.sketches import MixedBatchError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmapviz.automatic import Chosen, choose_rows, find_last, find_maps
 from fmapviz.classifiers import refuse
 from fmapviz.shapes import NotAMapError
+from fmapviz.tape import AgainError
 from fmapviz.targets import scores_at
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def automatic_spots(
 
     Raises:
         RequestError: There is no layer to choose.
+        AgainError: The outputs of those chosen are not known any more.
     """
     if all(index is None for index in indices):  # a detector that found nothing
         return dict.fromkeys(methods, ())
@@ -119,10 +121,12 @@ def _choose(
         tape.known[last.place.identity, tuple(indices)] = last.gradient
     if any(method.sheet for method in methods.values()):
         maps = [place for place in find_maps(tape.places.kept, see) if place.edge is not None][::-1]
-        names = [place.name for place in maps]
-        rows = choose_rows(maps[: names.index(chosen.layer) + 1], see)
+        maps = maps[: [place.name for place in maps].index(chosen.layer) + 1]
+        rows = choose_rows([place for place in maps if place.intact is not None or place is maps[-1]], see)
         chosen = replace(chosen, rows=tuple(place.name for place in rows))
     if pooling:
         chosen = replace(chosen, pooled=pooling.choose(find_maps(tape.places.kept, see)).name)
     tape.chosen = choices.settle(tape.pixels.shape, chosen) if certain else chosen
     tape.places.keep_only(tape.chosen.names, find_maps(tape.places.kept, see))
+    if any(place.intact is None for place in tape.places.kept):  # overwritten by what is no layer
+        raise AgainError(tape.chosen)

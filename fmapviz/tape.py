@@ -9,17 +9,31 @@ import torch
 
 from fmapviz.automatic import Chosen
 from fmapviz.errors import quote
-from fmapviz.places import Places
+from fmapviz.gradients import begin_graph_in_place
+from fmapviz.places import Place, Places
 from fmapviz.shapes import NotAMapError, as_maps
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fmapviz.places import Place
     from fmapviz.values import FeatureMap
 
 
 _NONE = Chosen()
+
+
+class AgainError(Exception):
+    """The forward pass has to be run once more, with what has been learnt by it.
+
+    Attributes:
+        chosen: Layers chosen for this very batch of images, None if there is nothing to say about them.
+        early: Whether graphs have to begin at the input.
+    """
+
+    def __init__(self, chosen: Chosen | None = None, *, early: bool = False) -> None:
+        super().__init__()
+        self.chosen = chosen
+        self.early = early
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +43,10 @@ class Tape:
     Attributes:
         network: Which one.
         pixels: What it was given, `(N, ...)`, from where the graph begins.
+        late: Whether the graph begins at the first layer that matters, not at the input.
         ordered: Whether tokens lie by rows and columns, see `fmapviz.shapes.is_unrolled`.
         output: What it returned.
+        over: Whether the pass has ended: a backward pass may run layers again, those under `torch.utils.checkpoint`.
         outputs: What the chosen layers returned.
         inputs: What the chosen layers were given.
         places: What any layer returned, as far as it may be needed.
@@ -41,12 +57,48 @@ class Tape:
     network: nn.Module
     pixels: Tensor
     ordered: bool
+    late: bool = False
     output: object = None
+    over: bool = False
     outputs: list[Place] = field(default_factory=list)
     inputs: list[Place] = field(default_factory=list)
     places: Places = field(default_factory=Places)
     chosen: Chosen = _NONE
     known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
+
+    def place(self, feature_map: FeatureMap, *, copied: bool) -> Place:
+        """Take note of a tensor, and let the graph begin with it if it is not part of one.
+
+        Nothing before the first layer that matters need then be recorded, which saves the memory of all its activations.
+
+        Raises:
+            AgainError: The graph has to begin earlier.
+        """
+        values = feature_map.values
+        if not values.requires_grad and values.is_floating_point() and torch.is_grad_enabled():
+            self._begin_at(values, passed_on=feature_map.passed_on)
+        return Place.of(feature_map, copied=copied)
+
+    def _begin_at(self, values: Tensor, *, passed_on: bool) -> None:
+        error = None
+        if not passed_on:  # otherwise, what else it goes into counts too, and may have come before
+            try:
+                begin_graph_in_place(values)
+            except RuntimeError as reason:
+                error = reason
+        if self.late and not values.requires_grad:
+            raise AgainError(early=True) from error
+
+    def keep(self, feature_map: FeatureMap) -> None:
+        """Keep the output of any layer if it may be needed.
+
+        Raises:
+            AgainError: See `place`.
+        """
+        if self.places.wants(feature_map.name):
+            # To copy everything would take as long as a part of the forward pass.
+            self.places.kept.append(self.place(feature_map, copied=not self.places.all_kept))
+        self.places.consider(feature_map)
 
     @property
     def images(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class FeatureMap:
         index: Position in the order of execution among the hooked layers, from 0.
         part: Which tensor of a tuple or dict output: empty, `[0]`, `['out']`, ...
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
+        passed_on: Whether that is what the layer was given, or a view of it.
         gradient: Of some score with respect to `values`, of the same shape; None if nobody asked for it, or the score does
             not depend on them.
     """
@@ -153,6 +155,7 @@ class FeatureMap:
     index: int
     part: str
     values: Tensor
+    passed_on: bool = False
     gradient: Tensor | None = None
 
     @property
@@ -277,7 +280,8 @@ class Target:
     @property
     def record(self) -> dict[str, Any]:
         """What `unit.json` says of it."""
-        return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": self.score}
+        score = self.score if isfinite(self.score) else None
+        return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": score}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ import torch
 
 from fmapviz.automatic import Choices
 from fmapviz.channels import input_type
-from fmapviz.drawing import ForwardError, attach, is_out_of_memory
+from fmapviz.drawing import ForwardError, attach
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.images import read_image
 from fmapviz.inputs import path_hash
+from fmapviz.memory import is_out_of_memory
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
 from fmapviz.replicas import replicate
@@ -59,6 +60,7 @@ class Job:
         foresight: See `fmapviz.drawing.attach`.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
+        accepted: Whether something was drawn of some image.
         unclear: Whether it was said that the model's output tells no classes.
         told: Whether it was said which layers were chosen automatically.
     """
@@ -78,6 +80,7 @@ class Job:
     choices: Choices = field(default_factory=Choices)
     found: int = 0
     last_drawn: int = 0
+    accepted: bool = False
     unclear: bool = False
     told: bool = False
     not_executed: set[str] = field(default_factory=set)
@@ -195,7 +198,7 @@ class _Steps:
             except Exception as error:
                 memory = is_out_of_memory(error)
                 # What is wrong with the request shows at the first image; of a later one it is that image's own failure.
-                known = (ForwardError, MixedBatchError, *([RequestError] if self._job.last_drawn else []))
+                known = (ForwardError, MixedBatchError, *([RequestError] if self._job.accepted else []))
                 if not memory and not isinstance(error, known):
                     raise
                 if memory and self.limits.drawing > 1:
@@ -317,8 +320,9 @@ class _Steps:
             if not each.drawings and not each.heats:
                 tell(Outcome(prepared.file.path, "failed", failure=_nothing_drawn(prepared, each)))
                 continue
-            layers = {drawing.layer for drawing in each.drawings} | {heat.layer for heat in each.heats}
+            layers = {drawing.layer for drawing in each.drawings} | {heat.layer for heat in each.heats if heat.layer}
             self._job.last_drawn = len(layers)
+            self._job.accepted = True
             self._job.not_executed.update(each.not_executed)
             self._job.undrawn.update(each.undrawn)
             if self._job.info.top and not each.predictions and not self._job.unclear:

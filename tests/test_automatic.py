@@ -98,7 +98,7 @@ class Head(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.fc = nn.LazyLinear(5)
-        self.eval()(images(1))
+        self.eval()(images(1, 64))
 
     def maps(self, x):
         raise NotImplementedError
@@ -113,11 +113,11 @@ class FunctionalInPlace(Head):
 
 
 def test_a_norm_that_a_function_overwrites_is_still_known():
-    network = FunctionalInPlace(conv=nn.Conv2d(3, 4, 4, 4), norm=nn.BatchNorm2d(4))
+    network = FunctionalInPlace(conv=nn.Conv2d(3, 4, 32, 32), norm=nn.BatchNorm2d(4))
     with torch.no_grad():
-        activated = network.norm(network.conv(images(1))).relu()
+        activated = network.norm(network.conv(images(1, 64))).relu()
         weighted = (activated * network.fc.weight[2][:, None, None]).sum(1)
-    found = fmapviz.cam(network, images(1), target=2, method="hirescam")
+    found = fmapviz.cam(network, images(1, 64), target=2, method="hirescam")
     assert found.layer == "norm"
     assert torch.allclose(found.raw * activated[0, 0].numel(), weighted, atol=1e-6)
 
@@ -127,7 +127,6 @@ class OnlyFunctionalInPlace(Head):
         return functional.relu_(self.second(functional.relu_(self.first(x))))
 
 
-# DEFECT
 def test_convolutions_that_a_function_overwrites_are_still_known():
     network = OnlyFunctionalInPlace(first=nn.Conv2d(3, 4, 3), second=nn.Conv2d(4, 6, 3))
     assert fmapviz.cam(network, images(1), layer="second").raw.shape == (1, 12, 12)

@@ -120,7 +120,6 @@ def test_whatever_else_the_linear_layer_sees_is_refused_by_name(pool, width, las
         fmapviz.cam(small(nn.AdaptiveAvgPool2d(1)), images(), method="cam", layer="0")
 
 
-# DEFECT
 def test_a_large_bias_does_not_hide_that_the_maps_are_not_averaged():
     network = small(nn.AdaptiveMaxPool2d(1))
     with torch.no_grad():

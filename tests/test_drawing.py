@@ -10,9 +10,10 @@ import torch
 from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.drawing import ForwardError, attach, is_out_of_memory
+from fmapviz.drawing import ForwardError, attach
 from fmapviz.foresight import Foresight
 from fmapviz.layers import find_layers, select_layers
+from fmapviz.memory import is_out_of_memory
 from fmapviz.options import Style
 from fmapviz.plan import Plan
 from fmapviz.sketches import MixedBatchError

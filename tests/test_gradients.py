@@ -13,7 +13,7 @@ from torch import nn
 from torchvision import models
 
 from fmapviz.drawing import attach
-from fmapviz.gradients import begin_graph, edge_of, frozen, gradients_at, recording
+from fmapviz.gradients import BackwardError, begin_graph, edge_of, frozen, gradients_at, recording
 from fmapviz.layers import find_layers, select_layers
 from fmapviz.options import Style
 from fmapviz.plan import Plan
@@ -187,7 +187,7 @@ def test_without_more_the_graph_is_freed():
     _, x = begin_graph(torch.tensor([1.0]))
     scores = x.exp()
     gradients_at(scores, [edge_of(x)])
-    with pytest.raises(RuntimeError, match="second time"):
+    with pytest.raises(BackwardError, match="second time"):
         gradients_at(scores, [edge_of(x)])
 
 

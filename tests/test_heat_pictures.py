@@ -199,7 +199,6 @@ def test_records_are_plain_and_tell_everything():
     ]
 
 
-# DEFECT
 def test_a_score_that_is_no_number_does_not_break_the_record():
     (record,) = heat_records(drawn(heat(target=Target("top1", 0, "", float("nan")))))
     json.dumps(record, allow_nan=False)

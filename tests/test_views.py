@@ -244,7 +244,6 @@ def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
         assert np.array_equal(one.pixels, three.pixels)
 
 
-# DEFECT
 def test_a_dict_that_makes_its_own_entries_is_passed_on():
     """What a layer is given may be of any class that is built in another way than from its entries."""
 
@@ -287,7 +286,6 @@ class Ignores(nn.Module):
         return x.mean((2, 3))
 
 
-# DEFECT
 def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
     network = Ignores()
     plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
