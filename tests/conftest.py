@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from warm import ask
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers share the cores: threads of their own would only wait for each other, here and in child processes.
@@ -68,15 +71,41 @@ def save_picture(path, seed=0):
     Image.fromarray(coarse).resize((80, 60), Image.Resampling.BICUBIC).save(path)
 
 
-@pytest.fixture
-def fmapviz(tmp_path):
-    """Run the real command in a process of its own, in a directory of its own."""
+@pytest.fixture(scope="session")
+def warm():
+    """Where the server of `warm.py` listens."""
+    with tempfile.TemporaryDirectory() as place:  # the path of a socket must be short
+        path = f"{place}/socket"
+        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path])
+        try:
+            until = time.monotonic() + 60
+            while not Path(path).exists() and server.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            yield path
+        finally:
+            server.kill()
+            server.wait()
 
-    def run(*args, stdin=None, env=None, cwd=None, timeout=120):
-        command = [sys.executable, "-m", "fmapviz", *map(str, args)]
+
+@pytest.fixture
+def fmapviz(tmp_path, warm):
+    """Run the command in a process of its own, in a directory of its own."""
+
+    def run(*args, stdin=b"", env=None, cwd=None, timeout=120):
         environment = {**os.environ, "TORCH_HOME": str(tmp_path / "torch_home"), **(env or {})}
-        return subprocess.run(
-            command, input=stdin, env=environment, cwd=cwd or tmp_path, timeout=timeout, capture_output=True, check=False
-        )
+        arguments = [str(arg) for arg in args]
+        if env:  # may say how Python itself is to start
+            command = [sys.executable, "-m", "fmapviz", *arguments]
+            return subprocess.run(
+                command, input=stdin, env=environment, cwd=cwd or tmp_path, timeout=timeout, capture_output=True, check=False
+            )
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            streams = [stream.fileno() for stream in (given, out, err)]
+            code = ask(warm, arguments, environment=environment, directory=cwd or tmp_path, streams=streams, timeout=timeout)
+            for stream in (out, err):
+                stream.seek(0)
+            return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
     return run

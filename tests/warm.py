@@ -1,0 +1,80 @@
+"""Run the command in new processes that have everything imported already, which takes most of the time of a small run.
+
+A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
+its own arguments, environment, working directory and streams.
+
+    python warm.py SOCKET               # the server
+    python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+STREAMS = (0, 1, 2)
+
+
+def serve(path):
+    import fmapviz.listing
+    import fmapviz.pipeline  # noqa: F401  this is what it is for
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        while True:
+            connection, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                answer(connection)
+                os._exit(0)
+            connection.close()
+
+
+def answer(connection):
+    """Start one command, wait for it, and tell how it ended."""
+    request, streams, _, _ = socket.recv_fds(connection, 2**20, len(STREAMS))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        run(json.loads(request), streams)
+    connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+
+
+def run(request, streams):
+    for given, own in zip(streams, STREAMS, strict=True):
+        os.dup2(given, own)
+        os.close(given)
+    # Those of the server remember what they once led to.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.argv = ["fmapviz", *request["arguments"]]
+    from fmapviz.cli import main
+
+    main()
+
+
+def ask(path, arguments, *, environment=None, directory=None, streams=STREAMS, timeout=120):
+    """Have a command run by the server, and give its exit code."""
+    fields = {
+        "arguments": list(arguments),
+        "environment": dict(os.environ if environment is None else environment),
+        "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
+    }
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        socket.send_fds(connection, [json.dumps(fields).encode()], streams)
+        return int(connection.recv(16))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        sys.exit(ask(sys.argv[1], sys.argv[3:]))
+    serve(sys.argv[1])
