@@ -103,7 +103,7 @@ def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
         raise _no_gradient(places)
     maps, connected, alive = find_maps(places, see), None, True
     for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
-        part = list(islice(maps, size)) if alive or size <= _PARTS[1] else []
+        part = list(islice(maps, size)) if alive or connected is None or size <= _PARTS[1] else []
         alive = False
         gradients = gradients_at(scores, [place.edge for place in part], more=True)
         for place, gradient in zip(part, gradients, strict=True):

@@ -227,3 +227,22 @@ def test_rows_of_a_plain_stack_are_spread_over_it():
     assert places[-1] == 11
     assert places == sorted(places)
     assert max(after - before for before, after in zip([0, *places], places, strict=False)) <= 3
+
+
+class LongAside(nn.Module):
+    """Ends with a long branch that the class scores know nothing of."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+        self.aside = nn.Sequential(*(nn.Conv2d(4, 4, 1) for _ in range(length)))
+
+    def forward(self, x):
+        maps = self.conv(x)
+        self.last = self.aside(maps)
+        return self.fc(maps.mean((2, 3)))
+
+
+@pytest.mark.parametrize("length", [1, 8, 20, 100])
+def test_layers_that_the_class_does_not_depend_on_are_passed_over_however_many_there_are(length):
+    assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
