@@ -22,6 +22,7 @@ from fmapviz.predictions import predict
 from fmapviz.shapes import NotAMapError, is_unrolled
 from fmapviz.sketches import sketch
 from fmapviz.tape import AgainError, Tape
+from fmapviz.targets import part_of
 from fmapviz.values import Drawing, Drawn
 
 if TYPE_CHECKING:
@@ -203,7 +204,10 @@ class Drawer:
         ]
 
     def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
-        return predict(output, self._model.classes, top=self._top, images=images) if self._top else [()] * images
+        if not self._top:
+            return [()] * images
+        part = output if self._plan.output is None else part_of(output, self._plan.output)
+        return predict(part, self._model.classes, top=self._top, images=images)
 
     def receive(self, feature_map: FeatureMap) -> None:
         """Draw one layer's output: what the hooks call."""

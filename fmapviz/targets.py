@@ -106,7 +106,7 @@ def class_scores(output: object, *, key: str | None, images: int) -> ClassScores
         >>> class_scores({"out": torch.ones(2, 21, 64, 64)}, key=None, images=2).values.shape
         torch.Size([2, 21])
     """
-    part = output if key is None else _follow(output, key)
+    part = output if key is None else part_of(output, key)
     if isinstance(part, list) and len(part) == images and all(map(_is_detection, part)):
         return _of_detections(part)
     values = _only_tensor(part)
@@ -115,6 +115,34 @@ def class_scores(output: object, *, key: str | None, images: int) -> ClassScores
     values = values if values.dtype in {torch.float32, torch.float64} else values.float()
     values = values[:, None] if values.ndim == 1 else values.flatten(2).squeeze(2) if values.ndim > 2 else values
     return _of_pixels(values) if values.ndim == 3 else ClassScores(values, values.detach(), _everywhere(values))
+
+
+def part_of(output: object, key: str) -> Any:
+    """Take a part of what a network returned.
+
+    Args:
+        output: A dict, tuple, list, dataclass or an object with attributes; these within each other.
+        key: A key, an index, or several with dots between them; a key with dots in it may also be a single step.
+
+    Raises:
+        RequestError: There is nothing under it.
+
+    Example:
+        >>> part_of({"heads": [1, 2]}, "heads.1")
+        2
+    """
+    # Any: a network may return whatever it likes.
+    entries = _entries(output)
+    if key in entries:
+        return entries[key]
+    step, _, rest = key.partition(".")
+    if step in entries and rest:
+        return part_of(entries[step], rest)
+    known = list(entries)
+    listing = (
+        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "leave out --output: it is a single tensor"
+    )
+    raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
 
 
 def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
@@ -212,21 +240,6 @@ def _called(name: str, classes: Sequence[str]) -> list[int]:
 
 
 # Any: a network may return whatever it likes.
-def _follow(output: object, key: str) -> Any:
-    """Take what lies under a key, step by step; a key with dots in it may also be a single step."""
-    entries = _entries(output)
-    if key in entries:
-        return entries[key]
-    step, _, rest = key.partition(".")
-    if step in entries and rest:
-        return _follow(entries[step], rest)
-    known = list(entries)
-    listing = (
-        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "leave out --output: it is a single tensor"
-    )
-    raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
-
-
 def _entries(output: object) -> dict[str, Any]:
     if isinstance(output, Mapping):
         return {str(key): value for key, value in output.items()}

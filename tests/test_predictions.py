@@ -179,3 +179,30 @@ def test_predictions_without_names_are_a_notice_and_more_than_there_are_classes_
     assert json.loads((summary.directory / "run.json").read_text())["settings"]["top"] == 2
     with pytest.raises(fmapviz.RequestError, match="top must be at least 0"):
         run(Bright(), pictures, tmp_path, top=-1)
+
+
+class TwoHeads(nn.Module):
+    classes = CLASSES
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3)
+
+    def forward(self, x):
+        return self.conv(x).mean((2, 3)) * 0 + torch.tensor([5.0, 0, 0]), torch.tensor([[0, 5.0, 0]]).expand(len(x), 3)
+
+
+@pytest.mark.parametrize(("output", "name"), [(None, "cat"), ("0", "cat"), ("1", "dog")])
+def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, name, tmp_path, pictures):
+    outcomes = []
+    fmapviz.visualize(
+        TwoHeads(),
+        pictures,
+        out=tmp_path / "out",
+        output=output,
+        on_event=outcomes.append,
+        options=fmapviz.InputOptions((8, 8)),
+    )
+    predicted = [event.predictions[0].name for event in outcomes if isinstance(event, fmapviz.Outcome)]
+    assert predicted
+    assert set(predicted) == {name}
