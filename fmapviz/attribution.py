@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -29,7 +30,7 @@ from fmapviz.targets import Wanted, parse
 from fmapviz.values import Layer, Model, Preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClassActivation:
     """Where N images speak for a class each.
 
@@ -74,6 +75,10 @@ class ClassActivation:
         ]
         return np.stack(drawn)
 
+    def __repr__(self) -> str:
+        """Say what it is, not every number in it."""
+        return f"ClassActivation(layer={self.layer!r}, target={self.target}, score={self.score.tolist()})"
+
     def _repr_png_(self) -> bytes:
         """Show all of them in a notebook, side by side."""
         return encode(np.concatenate(list(self.overlay), axis=1), {})
@@ -83,8 +88,8 @@ def cam(
     model: nn.Module | Model,
     x: Tensor,
     *,
-    target: str | int | Sequence[str | int] = "top1",
-    layer: str = _AUTO,
+    target: str | int | Sequence[str | int] | Tensor = "top1",
+    layer: str | nn.Module = _AUTO,
     method: str = "gradcam",
     output: str | int | None = None,
     style: Style | None = None,
@@ -97,16 +102,18 @@ def cam(
     Args:
         model: Any `nn.Module` that takes a batch, or what `load_model` returns, which knows the names of classes.
         x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated.
-        target: The class: `top1`, `top2`, ... an index, or a name. A list has one for each image.
-        layer: A feature map's name, `layer4` or `layer1.0.relu#2`; `auto` takes the last layer whose output is a map that
-            the class depends on.
+        target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
+        layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
+            is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
         output: Which part of what the model returns holds the class scores, a key or an index.
         style: `colormap` and `alpha` of the overlay.
 
     Raises:
         RequestError: No such method, layer or class; targets of another number than images; the class does not depend on the
-            layer; what the model returns holds no class scores; `cam` on a network that does not average its last maps.
+            layer; what the model returns holds no class scores; `cam` on a network that does not average its last maps. What
+            the model itself raises comes out as it is.
+        BackwardError: The backward pass failed.
 
     Example:
         >>> from fmapviz import load_model
@@ -117,7 +124,8 @@ def cam(
     module = registry.fetch(VIEWS, _check_method(method))
     known = model if isinstance(model, Model) else None
     network = unwrap(model.module if isinstance(model, Model) else model)
-    batch = x[None] if x.ndim == 3 else x
+    layer = _name_of(layer, network)
+    batch = _batch(x)
     wanted = _read_target(target, known.classes if known else (), images=len(batch))
     plan = Plan(
         methods={method: make_method(module, [wanted])},
@@ -231,23 +239,44 @@ def _check_method(method: str) -> str:
     return method
 
 
-def _read_target(target: str | int | Sequence[str | int], classes: Sequence[str], *, images: int) -> Wanted:
-    """Read one class for all images, or one for each."""
-    if isinstance(target, str | int):
-        return _read_one(target, classes)
-    if len(target) != images:
-        raise RequestError(f"{len(target)} targets for {images} images", hint="one for each, or a single one for all")
-    return Wanted("given", rank=None, index=None, each=tuple(_read_one(each, classes) for each in target))
+def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
+    """Read one class for all images, or one for each: numbers and names, also of NumPy and torch."""
+    asked = target.tolist() if isinstance(target, torch.Tensor | np.ndarray | np.generic) else target
+    if isinstance(asked, str | int):
+        return _read_one(asked, classes)
+    if not isinstance(asked, Sequence):
+        raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', 281, or a list with one for each image")
+    if len(asked) != images:
+        raise RequestError(f"{len(asked)} targets for {images} images", hint="one for each, or a single one for all")
+    return Wanted("given", rank=None, index=None, each=tuple(_read_one(each, classes) for each in asked))
 
 
-def _read_one(target: str | int, classes: Sequence[str]) -> Wanted:
-    text = str(target)
-    read = parse([text], classes)
-    if text.startswith("top"):
+def _read_one(target: object, classes: Sequence[str]) -> Wanted:
+    target = target.item() if isinstance(target, torch.Tensor | np.generic) else target
+    if isinstance(target, bool) or not isinstance(target, str | int):
+        raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', an index, or a name")
+    read = parse([str(target)], classes)
+    if read[-1].rank:
         return read[-1]  # top3 is the third here
     if len(read) > 1:
-        raise RequestError(f"several classes: {quote(text)}", hint="call once for each")
+        raise RequestError(f"several classes: {quote(target)}", hint="call once for each")
     return read[0]
+
+
+def _batch(x: object) -> Tensor:
+    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2:
+        return x[None] if x.ndim == 3 else x
+    kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint="a tensor of floats (N, C, H, W)")
+
+
+def _name_of(layer: object, network: nn.Module) -> str:
+    """Give a layer's name, which may be given as the module itself."""
+    if isinstance(layer, nn.Module):
+        layer = next((name for name, module in network.named_modules() if module is layer and name), layer)
+    if not isinstance(layer, str):
+        raise RequestError(f"no layer of the network: {quote(type(layer).__name__)}", hint="such as 'layer4', or 'auto'")
+    return layer
 
 
 def _nothing(layer: str, found: Found) -> RequestError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from fmapviz.errors import RequestError, quote
+from fmapviz.errors import quote
 from fmapviz.gradients import gradients_at
 from fmapviz.shapes import NotAMapError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
+    from torch.autograd.graph import GradientEdge
 
     from fmapviz.places import Place
 
@@ -70,6 +71,10 @@ class Choices:
         self._chosen.pop(shape[1:], None)
 
 
+class NoMapError(Exception):
+    """There is no layer to choose; the message is the reason."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Last:
     """The last map that a score depends on.
@@ -84,7 +89,9 @@ class Last:
     certain: bool
 
 
-def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
+def find_last(
+    places: Sequence[Place], scores: Tensor, see: See, *, before: tuple[GradientEdge, Tensor] | None = None
+) -> Last:
     """Find the last place with a gradient other than zero; the last with any, if all are zero.
 
     The layer is the last whose output is a map of more than one pixel and which the score depends on: the last convolution
@@ -95,9 +102,10 @@ def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
         places: The outputs of all layers, in the order of execution.
         scores: `(N,)`, the score of a class for each image.
         see: Gives values of a place as maps `(N, C, h, w)`; raises NotAMapError if they are none.
+        before: See `fmapviz.gradients.gradients_at`.
 
     Raises:
-        RequestError: The score depends on no map.
+        NoMapError: The score depends on no map, as far as there are gradients.
     """
     if not scores.requires_grad:
         raise _no_gradient(places)
@@ -105,7 +113,7 @@ def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
     for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
         part = list(islice(maps, size)) if alive or connected is None or size <= _PARTS[1] else []
         alive = False
-        gradients = gradients_at(scores, [place.edge for place in part], more=True)
+        gradients = gradients_at(scores, [place.edge for place in part], more=True, before=before)
         for place, gradient in zip(part, gradients, strict=True):
             if gradient is not None:
                 connected = connected or Last(place, gradient, certain=False)
@@ -113,8 +121,8 @@ def find_last(places: Sequence[Place], scores: Tensor, see: See) -> Last:
                 if bool(see(place, gradient).any()):
                     return Last(place, gradient, certain=True)
     if connected is None:
-        raise RequestError("no class activation map: the class does not depend on any layer whose output is a map")
-    return connected
+        raise NoMapError("no layer whose output is a map of the picture has a gradient of the class score")
+    return _first_norm(places) or connected
 
 
 def choose_rows(maps: Sequence[Place], see: See) -> list[Place]:
@@ -168,12 +176,20 @@ def _blocks(maps: Sequence[Place]) -> list[Place]:
     return [place for place in maps if place.layer.type == kind]
 
 
-def _no_gradient(places: Sequence[Place]) -> RequestError:
+def _first_norm(places: Sequence[Place]) -> Last | None:
+    """Find the first layer of the last block of a vision transformer, where the gradients are zero and do not tell."""
+    for place in reversed(places):
+        if place.edge is not None and place.name.endswith((".ln_1", ".norm1")):
+            return Last(place, place.feature_map.values.detach() * 0, certain=False)
+    return None
+
+
+def _no_gradient(places: Sequence[Place]) -> NoMapError:
     """Say where on the way from the input the gradient ends."""
     flowing = [place for place in places if place.edge is not None]
     silent = places[places.index(flowing[-1]) + 1 :] if flowing else places
     where = f": it ends at {quote(silent[0].name)} ({silent[0].layer.type})" if silent else ""
-    return RequestError(
-        f"no gradient flows through the network{where}",
-        hint="quantized and integer layers have none, nor has code under torch.no_grad(); eigencam with --layers needs none",
+    return NoMapError(
+        f"no gradient flows through the network{where}; quantized and integer layers have none, nor has code under "
+        "torch.no_grad(), and eigencam with --layers needs none"
     )

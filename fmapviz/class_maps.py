@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmapviz.automatic import NoMapError
 from fmapviz.classifiers import Pooling
 from fmapviz.findings import Found, Round
 from fmapviz.gradients import BackwardError, begin_graph, edge_of, gradients_at
@@ -11,7 +12,7 @@ from fmapviz.shapes import NotAMapError
 from fmapviz.sketches import sketch
 from fmapviz.spots import automatic_spots, given_spots
 from fmapviz.tape import AgainError, Tape
-from fmapviz.targets import TOP1, class_scores, indices_of, scores_at
+from fmapviz.targets import TOP1, before_softmax, class_scores, indices_of, scores_at
 from fmapviz.values import Target
 
 if TYPE_CHECKING:
@@ -98,18 +99,35 @@ class ClassMaps:
             self._draw_classless(tape, given_spots(self._of_layers, tape, None, found), found)
             return found
         scores = class_scores(tape.output, key=self._plan.output, images=tape.images)
+        if wanted and scores.logits:
+            found.remarks.append(
+                "the network ends with a softmax or sigmoid: what is differentiated are the logits before it"
+            )
+        elif wanted and scores.probable:
+            found.remarks.append("the network returns probabilities: these are differentiated, not logits")
         pooling = self._pooling(tape, scores, found)
         indices = {each: indices_of(scores, each) for each in wanted or (TOP1,)}
         if self._searches:
             first = next((own for own in indices.values() if any(index is not None for index in own)), [None] * tape.images)
-            spots = automatic_spots(self._of_layers, tape, scores, indices=first, pooling=pooling, choices=self._choices)
+            spots = self._automatic_spots(tape, scores, first, pooling=pooling, found=found)
         else:
             spots = given_spots(self._of_layers, tape, pooling, found)
         self._draw_classless(tape, spots, found)
         for number, each in enumerate(wanted):
             more = number + 1 < len(wanted)
             self._draw_class(tape, found, scores, each, indices[each], spots=spots, pooling=pooling, more=more)
+        found.tell_missing(_why_missing(scores))
         return found
+
+    def _automatic_spots(
+        self, tape: Tape, scores: ClassScores, indices: Sequence[int | None], *, pooling: Pooling | None, found: Found
+    ) -> Spots:
+        methods = self._of_layers
+        try:
+            return automatic_spots(methods, tape, scores, indices=indices, pooling=pooling, choices=self._choices)
+        except NoMapError as reason:
+            found.undrawn[", ".join(methods)] = str(reason)
+            return dict.fromkeys(methods, ())
 
     def _pooling(self, tape: Tape, scores: ClassScores, found: Found) -> Pooling | None:
         if not self.exact:
@@ -140,10 +158,12 @@ class ClassMaps:
         """Draw everything of one class of each image, by one backward pass."""
         values = scores_at(scores, indices)
         targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
-        found.tell_where([target is None for target in targets], f"nothing is drawn for {wanted.label}: {_ABSENT}")
+        found.miss(wanted.label, [target is None for target in targets])
         if not any(targets):
             return
-        each = Round(tape, found, targets, self._gradients(tape, wanted, values, indices, spots=spots, more=more))
+        before = before_softmax(scores, indices)
+        gradients = self._gradients(tape, wanted, values, indices, spots=spots, more=more, before=before)
+        each = Round(tape, found, targets, gradients)
         if wanted in self._plan.targets:
             self._draw_gradients(each, "gradient", tape.outputs, self._plan.gradients)
             self._draw_gradients(each, "input gradient", tape.inputs, self._plan.input_gradients)
@@ -170,6 +190,7 @@ class ClassMaps:
         *,
         spots: Spots,
         more: bool,
+        before: tuple[GradientEdge, Tensor] | None,
     ) -> dict[int, Tensor | None]:
         """Differentiate once for all views, by the identity of the places, and of the tape for the input."""
         places = [
@@ -188,7 +209,7 @@ class ClassMaps:
         if all(known.get(key) is not None for key in edges):
             return known
         try:
-            gradients = gradients_at(values, list(edges.values()), more=more)
+            gradients = gradients_at(values, list(edges.values()), more=more, before=before)
         except BackwardError:
             if not tape.late:
                 raise
@@ -244,4 +265,7 @@ class ClassMaps:
             each.add(view, method, None, method.apply(pixel_gradients=gradient), automatic=False)
 
 
-_ABSENT = "the network sees no such class in the picture"
+def _why_missing(scores: ClassScores) -> str:
+    if scores.of_pixels or scores.open_ended:
+        return "the network sees no such class in the picture"
+    return f"the network tells {scores.values.shape[1]} classes only"

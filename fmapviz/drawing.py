@@ -199,7 +199,7 @@ class Drawer:
         drawings = _finish_drawings([*sheet.sketches, *found.sketches], len(batch))
         heats = _finish_heats(found)
         return [
-            Drawn(own, missed, undrawn, seen, hot, notices=tuple(notices))
+            Drawn(own, missed, undrawn, seen, hot, tuple(notices), tuple(found.remarks))
             for own, seen, hot, notices in zip(drawings, predictions, heats, found.notices, strict=True)
         ]
 

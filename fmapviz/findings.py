@@ -71,6 +71,7 @@ class Found:
 
     Attributes:
         notices: For each image.
+        remarks: On the network.
         sketches: Gradients, drawn.
         heats: Heat maps.
         undrawn: What gave no picture, with the reason.
@@ -78,9 +79,24 @@ class Found:
 
     def __init__(self, images: int) -> None:
         self.notices: list[list[str]] = [[] for _ in range(images)]
+        self.remarks: list[str] = []
         self.sketches: list[Sketch] = []
         self.heats: list[HeatSketch] = []
         self.undrawn: dict[str, str] = {}
+        self._absent: list[list[str]] = [[] for _ in range(images)]
+
+    def miss(self, target: str, images: Iterable[bool]) -> None:
+        """Note that some images do not have a class."""
+        for own, is_missing in zip(self._absent, images, strict=True):
+            if is_missing:
+                own.append(target)
+
+    def tell_missing(self, reason: str) -> None:
+        """Say of each image which classes it does not have."""
+        for own, absent in zip(self.notices, self._absent, strict=True):
+            if absent:
+                shown = ", ".join(absent) if len(absent) < 4 else f"{absent[0]}, {absent[1]}, ... {absent[-1]}"
+                own.append(f"nothing is drawn for {shown}: {reason}")
 
     def note(self, views: Iterable[str], place: Place, reason: str) -> None:
         """Say why some views of a layer give no picture."""

@@ -8,6 +8,7 @@ right.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,7 +87,13 @@ def edge_of(values: Tensor) -> GradientEdge | None:
     return get_gradient_edge(values) if values.requires_grad else None
 
 
-def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: bool = False) -> list[Tensor | None]:
+def gradients_at(
+    scores: Tensor,
+    edges: Sequence[GradientEdge | None],
+    *,
+    more: bool = False,
+    before: tuple[GradientEdge, Tensor] | None = None,
+) -> list[Tensor | None]:
     """Differentiate the sum of some scores in one backward pass.
 
     In evaluation mode the images of a batch do not see each other, so each one's gradient is that of its own score.
@@ -95,6 +102,7 @@ def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: 
         scores: float `(N,)`, one for each image.
         edges: Where, see `edge_of`.
         more: Whether the graph is wanted again.
+        before: A place before the scores, and the gradient there to begin with instead of that of the scores.
 
     Returns:
         For each edge a tensor of the shape of its values; None where the scores do not depend on them.
@@ -111,11 +119,13 @@ def gradients_at(scores: Tensor, edges: Sequence[GradientEdge | None], *, more: 
     if not places or not scores.requires_grad:
         return [None] * len(edges)
     try:
-        gradients = torch.autograd.grad(scores.sum(), places, retain_graph=more, allow_unused=True)
+        outputs, beginning = ([before[0]], [before[1]]) if before else ([scores.sum()], None)
+        gradients = torch.autograd.grad(outputs, places, beginning, retain_graph=more, allow_unused=True)
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise BackwardError(f"the model's backward pass failed: {reason}") from error
+        reason = f"{type(error).__name__}: {shorten(str(error), 300, placeholder=' ...')}"
+        hint = "retain_graph=True in the first backward pass" if "second time" in str(error) else None
+        raise BackwardError(f"the model's backward pass failed: {reason}", hint=hint) from error
     found = iter(gradients)
     return [None if edge is None else next(found) for edge in edges]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmapviz.colors import overlay, table
 from fmapviz.sheets import draw_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from fmapviz.options import Style
@@ -80,12 +81,14 @@ def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
 
 def zero_notices(drawn: Drawn) -> list[str]:
     """Say which heat maps are empty: that is a result, but one that looks like a failure."""
-    empty = [heat for heat in drawn.heats if heat.empty]
-    notices = [f"{_called(heat)} is {_emptiness(heat)} (raw values {_range(heat)})" for heat in empty if heat.view != SHEET]
-    cells = [f"{heat.layer} for {heat.target.title}" for heat in empty if heat.view == SHEET and heat.target]
+    odd = [heat for heat in drawn.heats if heat.empty or not _is_finite(heat)]
+    notices = [f"{_called(heat)} is {_emptiness(heat)} (raw values {_range(heat)})" for heat in odd if heat.view != SHEET]
+    cells = [f"{heat.layer} for {heat.target.title}" for heat in odd if heat.view == SHEET and heat.target]
     if cells:
         more = f" and {len(cells) - _NAMED} more" if len(cells) > _NAMED else ""
-        notices.append(f"on the sheet nothing speaks for the class in {', '.join(cells[:_NAMED])}{more}")
+        notices.append(f"cells of the sheet with nothing to see: {', '.join(cells[:_NAMED])}{more}")
+    if len(notices) > _NAMED:
+        notices[_NAMED:] = [f"{len(notices) - _NAMED} more such heat maps"]
     return notices
 
 
@@ -100,7 +103,15 @@ def _finite(value: np.float32) -> float | None:
 
 
 def _emptiness(heat: HeatMap) -> str:
+    if not _is_finite(heat):
+        return "not finite: NaN and infinite values are drawn as zero"
+    if not heat.raw.any():
+        return "zero everywhere: so is the gradient of the class score, or what the layer returned"
     return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
+
+
+def _is_finite(heat: HeatMap) -> bool:
+    return bool(np.isfinite(heat.raw).all())
 
 
 def _called(heat: HeatMap) -> str:
@@ -129,7 +140,7 @@ def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
         "Shape": " x ".join(map(str, heat.shape)),
         **({"Class": said_of(heat.target)} if heat.target else {}),
         "Range": _range(heat),
-        "Scaling": _emptiness(heat) if heat.empty else scaling,
+        "Scaling": _emptiness(heat) if heat.empty or not _is_finite(heat) else scaling,
     }
 
 
@@ -141,6 +152,8 @@ def _sheet(
     found = {(heat.layer, heat.target.label): heat for heat in cells if heat.target}
     shapes = {heat.layer: " x ".join(map(str, heat.shape)) for heat in cells}
     shares = {each.index: str(each).removeprefix(each.name).strip() for each in drawn.predictions}
+    if not all(target.index in shares for target in targets.values()):
+        shares = {}  # one unit for all
     return draw_sheet(
         [
             [
@@ -154,7 +167,7 @@ def _sheet(
             f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
         ],
         title=f"{info.label}: {file.unit}",
-        note="Grad-CAM: where each layer speaks for each class; every cell from zero to its own largest value.",
+        note="Grad-CAM: where each layer speaks for each class. Each cell reaches from its smallest value to its largest.",
         corner=seen,
     )
 
@@ -165,6 +178,6 @@ def _sheet_facts(cells: Sequence[HeatMap], style: Style) -> dict[str, str]:
     return {
         "Rows": ", ".join(dict.fromkeys(heat.layer for heat in cells)) + chosen,
         "Columns": "; ".join(map(said_of, targets.values())),
-        "Scaling": f"Grad-CAM, each cell from zero to its own largest value: {style.colormap or _COLORMAP}, "
-        f"{style.alpha:g} over the input",
+        "Scaling": "Grad-CAM, negative values zero, each cell from its smallest value to its largest: "
+        f"{style.colormap or _COLORMAP}, {style.alpha:g} over the input",
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fmapviz.errors import RequestError
+from fmapviz.errors import RequestError, quote
 from fmapviz.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.shapes import exchange, tensors
@@ -185,11 +185,13 @@ class Captured(dict[str, FeatureMap]):
             retain_graph: Whether another score of the same pass will follow.
 
         Raises:
-            RequestError: Gradients were not asked for, or the score does not depend on anything with a gradient.
+            RequestError: Gradients were not asked for, or the score depends on none of the layers.
             BackwardError: The backward pass failed.
         """
         if not self._gradients:
             raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
+        if not isinstance(score, torch.Tensor):
+            raise RequestError(f"a score is a tensor that the model has returned, not {quote(type(score).__name__)}")
         if not score.requires_grad or not any(self._edges.values()):
             raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
         self._over = True
@@ -197,6 +199,8 @@ class Captured(dict[str, FeatureMap]):
             found = gradients_at(score, list(self._edges.values()), more=retain_graph)
         finally:
             self._over = False
+        if all(gradient is None for gradient in found):
+            raise RequestError("the score depends on none of the layers", hint="it has to be of the last forward pass")
         for name, gradient in zip(self._edges, found, strict=True):
             self[name] = replace(self[name], gradient=gradient)
 

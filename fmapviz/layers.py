@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -90,6 +91,9 @@ def select_layers(
         ['2']
     """
     types, include, exclude = tuple(types) or default_types(layers), tuple(include), tuple(exclude)
+    include = tuple(
+        pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
+    )
     missing = len(absent_types(layers, types)) == len(types) and not (any_type and include)
     for name in types if missing else ():
         _check_type(layers, name)
@@ -137,6 +141,11 @@ def is_type(layer: Layer, name: str) -> bool:
 def several(names: str | Iterable[str]) -> tuple[str, ...]:
     """Take one name for a list of one."""
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _base(name: str) -> str:
+    """Take the name of a layer out of that of a feature map: `relu` of `relu#2` and `relu[0]`."""
+    return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
 
 
 def _matches(layer: Layer, patterns: Iterable[str]) -> bool:

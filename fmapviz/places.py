@@ -38,7 +38,7 @@ class Place:
     def of(cls, feature_map: FeatureMap, *, copied: bool) -> Place:
         """Take note of a tensor that is still part of the graph."""
         values = feature_map.values
-        return cls(feature_map, edge_of(values), values.detach().clone() if copied else None, values._version)
+        return cls(feature_map, edge_of(values), values.detach().clone() if copied else None, _version(values))
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Place:
         if self.activations is not None:
             return self.activations
         values = self.feature_map.values
-        return values.detach() if values._version == self.version else None
+        return values.detach() if _version(values) == self.version else None
 
     @property
     def values(self) -> Tensor:
@@ -115,6 +115,10 @@ class Places:
         """Keep a vector that may hold the class scores, if that is wanted."""
         if self._wants_heads and _may_be_head(feature_map):
             self.heads.append(replace(feature_map, values=feature_map.values.detach().clone()))
+
+
+def _version(values: Tensor) -> int:
+    return 0 if values.is_inference() else values._version  # those of inference mode are not counted
 
 
 def _may_be_head(feature_map: FeatureMap) -> bool:

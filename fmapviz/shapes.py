@@ -150,7 +150,7 @@ def _reasons(
     ordered: bool,
 ) -> Iterator[str]:
     """Say why values are no map of the picture; `last` means that the last axis holds the channels."""
-    shape, maps_only = _written(values), isinstance(module, _CHANNELS_FIRST)
+    shape, maps_only = _written(values), isinstance(module, CHANNELS_FIRST)
     if values.ndim in {0, 1}:
         yield f"no batch of anything {shape}, no rows and columns"
     if values.ndim > 5 or (values.ndim == 3 and maps_only):
@@ -192,14 +192,15 @@ def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:
 
 
 def _works_on_last_axis(module: nn.Module) -> bool | None:
-    if isinstance(module, _CHANNELS_FIRST):
+    if isinstance(module, CHANNELS_FIRST):
         return False
     if isinstance(module, nn.LayerNorm):
         return True if len(module.normalized_shape) == 1 and _own_forward(module, nn.LayerNorm) else None
     return True if isinstance(module, nn.Linear) else None
 
 
-_CHANNELS_FIRST = (
+# What works on (N, C, H, W) and never on the last axis.
+CHANNELS_FIRST = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._NormBase,
     nn.modules.pooling._MaxPoolNd,

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from fmapviz.automatic import Chosen, choose_rows, find_last, find_maps
 from fmapviz.classifiers import refuse
+from fmapviz.eligibility import Eligibility
 from fmapviz.shapes import NotAMapError
 from fmapviz.tape import AgainError
-from fmapviz.targets import scores_at
+from fmapviz.targets import before_softmax, scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
 
     from fmapviz.automatic import Choices
     from fmapviz.classifiers import Pooling
@@ -81,7 +80,7 @@ def automatic_spots(
         choices: What was chosen.
 
     Raises:
-        RequestError: There is no layer to choose.
+        NoMapError: There is no layer to choose.
         AgainError: The outputs of those chosen are not known any more.
     """
     if all(index is None for index in indices):  # a detector that found nothing
@@ -107,16 +106,12 @@ def _choose(
     choices: Choices,
 ) -> None:
     """Choose layers, or take what another thread has chosen meanwhile, and keep only these."""
-
-    def see(place: Place, values: Tensor) -> Tensor:
-        maps = tape.maps(place, values)
-        if scores.of_pixels and maps.shape[1] == scores.values.shape[1]:
-            raise NotAMapError("class scores themselves")
-        return maps
-
+    eligible = Eligibility(tape, scores)
+    see = eligible.see
     chosen, certain = Chosen(), True
     if any(not method.exact for method in methods.values()):
-        last = find_last(tape.places.kept, scores_at(scores, indices), see)
+        before = before_softmax(scores, indices)
+        last = find_last(tape.places.kept, scores_at(scores, indices), see, before=before)
         chosen, certain = Chosen(layer=last.place.name), last.certain
         tape.known[last.place.identity, tuple(indices)] = last.gradient
     if any(method.sheet for method in methods.values()):

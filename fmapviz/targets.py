@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from fmapviz.errors import RequestError, quote, suggest
 from fmapviz.shapes import tensors
@@ -48,6 +49,8 @@ class ClassScores:
         present: Whether the image has the class at all, bool `(N, K)`.
         open_ended: Whether there may be classes beyond K, as of a detector that tells only what it found.
         of_pixels: Whether each pixel has its own scores, as of a segmentation.
+        logits: Where in the graph the logits are that `values` were made of by a softmax or sigmoid; None if they are logits
+            themselves.
     """
 
     values: Tensor
@@ -55,6 +58,14 @@ class ClassScores:
     present: Tensor
     open_ended: bool = False
     of_pixels: bool = False
+    logits: GradientEdge | None = None
+
+    @property
+    def probable(self) -> bool:
+        """Whether these look like probabilities: none below zero, and their sum is one."""
+        sums = self.ranking.sum(1)
+        like = self.ranking.shape[1] > 1 and not self.of_pixels and not self.open_ended
+        return like and bool((self.ranking >= 0).all()) and bool((sums - 1).abs().max() < 1e-3)
 
 
 def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
@@ -112,9 +123,12 @@ def class_scores(output: object, *, key: str | None, images: int) -> ClassScores
     values = _only_tensor(part)
     if not _is_scores(values, images):
         raise _no_scores(values)
+    logits = _before_softmax(values) if values.ndim == 2 else None
     values = values if values.dtype in {torch.float32, torch.float64} else values.float()
     values = values[:, None] if values.ndim == 1 else values.flatten(2).squeeze(2) if values.ndim > 2 else values
-    return _of_pixels(values) if values.ndim == 3 else ClassScores(values, values.detach(), _everywhere(values))
+    if values.ndim == 3:
+        return _of_pixels(values)
+    return ClassScores(values, values.detach(), _everywhere(values), logits=logits)
 
 
 def part_of(output: object, key: str) -> Any:
@@ -187,6 +201,22 @@ def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
     return scores.values.new_zeros(len(indices)).index_put((rows,), scores.values[rows, columns])
 
 
+def before_softmax(scores: ClassScores, indices: Sequence[int | None]) -> tuple[GradientEdge, Tensor] | None:
+    """Say where to begin in order to differentiate logits, if the network turns them into something else.
+
+    Returns:
+        The place of the logits in the graph, and the gradient there of one logit of each image, `(N, K)`; None if the scores
+        are logits.
+    """
+    if scores.logits is None:
+        return None
+    chosen = torch.zeros_like(scores.ranking)
+    for row, index in enumerate(indices):
+        if index is not None:
+            chosen[row, index] = 1
+    return scores.logits, chosen
+
+
 # --- what is typed
 
 
@@ -197,7 +227,7 @@ def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
 
 
 def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
-    if match := re.fullmatch(r"top(\d{1,4})", text):
+    if match := re.fullmatch(r"top(\d{1,4})", text, re.IGNORECASE):
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="the likeliest one is top1")
         return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
@@ -219,7 +249,7 @@ def _named(name: str, classes: Sequence[str]) -> Wanted:
         )
     indices = _called(name, classes)
     if not indices:
-        hint = suggest(name, classes) or f"a name, from 0 to {len(classes) - 1}, or top1"
+        hint = suggest(name, classes) or f"a name, a number from 0 to {len(classes) - 1}, or top1"
         raise RequestError(f"no such class: {quote(name)}", hint=hint)
     if len(indices) > 1:
         raise RequestError(
@@ -274,6 +304,17 @@ def _is_scores(values: Tensor, images: int) -> bool:
     if values.is_nested or values.layout is not torch.strided or not values.is_floating_point():
         return False
     return values.ndim in {1, 2, 4, 5} and len(values) == images and values.numel() > 0
+
+
+def _before_softmax(values: Tensor) -> GradientEdge | None:
+    node = values.grad_fn
+    if node is None or node.name() not in _SOFTMAXES:
+        return None
+    source, number = node.next_functions[0]
+    return GradientEdge(source, number) if source else None
+
+
+_SOFTMAXES = {"SoftmaxBackward0", "LogSoftmaxBackward0", "SigmoidBackward0"}
 
 
 def _no_scores(output: object) -> RequestError:

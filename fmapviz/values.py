@@ -380,6 +380,7 @@ class Drawn:
         predictions: What the network sees in the image, the likeliest class first; empty if that was not asked.
         heats: Heat maps; those of one sheet in the order of its rows.
         notices: What a person should know to read the pictures.
+        remarks: What is true of the network, and so of every image.
     """
 
     drawings: tuple[Drawing, ...]
@@ -388,6 +389,7 @@ class Drawn:
     predictions: tuple[Prediction, ...] = ()
     heats: tuple[HeatMap, ...] = ()
     notices: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

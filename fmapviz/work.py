@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     Tell = Callable[[Outcome | Notice], None]
 
 
+_TOLD = 8  # choices of layers, one for each size of the input, and remarks
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """What every step needs to know, and what they find out together.
@@ -62,7 +65,7 @@ class Job:
         last_drawn: Feature maps drawn of the last image.
         accepted: Whether something was drawn of some image.
         unclear: Whether it was said that the model's output tells no classes.
-        told: Whether it was said which layers were chosen automatically.
+        told: What was said of the network and of layers that were chosen automatically.
     """
 
     model: Model
@@ -82,7 +85,7 @@ class Job:
     last_drawn: int = 0
     accepted: bool = False
     unclear: bool = False
-    told: bool = False
+    told: set[str] = field(default_factory=lambda: {""})
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
 
@@ -328,9 +331,10 @@ class _Steps:
             if self._job.info.top and not each.predictions and not self._job.unclear:
                 self._job.unclear = True
                 tell(Notice(_unclear(self._job.model)))
-            if not self._job.told and (choice := _chosen(each)):
-                self._job.told = True
-                tell(Notice(choice))
+            for remark in (*each.remarks, _chosen(each)):
+                if remark not in self._job.told and len(self._job.told) < _TOLD:
+                    self._job.told.add(remark)
+                    tell(Notice(remark))
             sketched.append(_Sketched(prepared, each, begun))
         return sketched
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_models import as_model, images
@@ -246,3 +248,46 @@ class LongAside(nn.Module):
 @pytest.mark.parametrize("length", [1, 8, 20, 100])
 def test_layers_that_the_class_does_not_depend_on_are_passed_over_however_many_there_are(length):
     assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
+
+
+def test_what_only_looks_like_a_map_is_not_chosen():
+    """Windows of a transformer, by their shape maps of 9 x 64 pixels."""
+
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.cut, self.fc = nn.Conv2d(3, 4, 4, 4), Cut(), nn.Linear(64, 5)
+
+        def forward(self, x):
+            return self.fc(self.cut(self.conv(x)).mean((1, 2)))
+
+    class Cut(nn.Module):
+        def forward(self, x):
+            return x.flatten(2).view(len(x), 4, 9, 64)
+
+    found = fmapviz.cam(Windows(), torch.randn(2, 3, 96, 96))
+    assert found.layer == "conv"
+
+
+def test_of_a_detector_it_is_a_layer_of_its_backbone():
+    torch.manual_seed(0)
+    network = models.detection.ssdlite320_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=3, score_thresh=0.0
+    ).eval()
+    model = as_model(network, forward=lambda module, batch: module(list(batch)))
+    found = fmapviz.cam(replace(model, classes=()), torch.rand(1, 3, 320, 320), target="top1")
+    assert found.layer.startswith("backbone")
+
+
+def test_of_a_vision_transformer_whose_head_is_zero_it_is_the_same_layer():
+    network = vision_transformer()
+    nn.init.zeros_(network.heads.head.weight)
+    assert fmapviz.cam(network, torch.randn(1, 3, 32, 32)).layer.endswith("ln_1")
+
+
+def test_of_timms_vision_transformers_it_is_the_first_norm_of_the_last_block():
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=5).eval()
+    nn.init.normal_(network.head.weight)
+    assert fmapviz.cam(network, torch.randn(1, 3, 64, 64), target=1).layer == "blocks.11.norm1"

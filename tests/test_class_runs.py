@@ -86,7 +86,8 @@ def messages(events):
 
 
 def notices(events):
-    return [notice for event in events if isinstance(event, Outcome) for notice in event.notices]
+    own = [notice for event in events if isinstance(event, Outcome) for notice in event.notices]
+    return own + [event.message for event in events if isinstance(event, Notice)]
 
 
 def read(path):
@@ -667,8 +668,9 @@ class Quantized(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*quantize.*")
 def test_a_quantized_network_is_refused_or_named(look):
-    with pytest.raises(RequestError, match="no gradient flows through the network"):
-        look(Quantized(), views=["gradcam"])
+    summary, _ = look(Quantized(), views=["gradcam"])
+    assert "no gradient flows through the network" in summary.failures[0].message
+    assert "quantized" in summary.failures[0].message
     summary, _ = look(Quantized(), views=["gradcam"], layers=["steps"], types=["Identity"])
     assert "quantized" in summary.failures[0].message
 
@@ -692,9 +694,12 @@ class NoGrad(Says):
 
 
 def test_a_network_that_records_no_gradients_is_refused(look):
-    with pytest.raises(RequestError, match="no gradient flows through the network") as caught:
-        look(NoGrad(), views=["gradcam"])
-    assert "no_grad" in caught.value.hint
+    summary, _ = look(NoGrad(), views=["gradcam"])
+    assert "no gradient flows through the network" in summary.failures[0].message
+    assert "no_grad" in summary.failures[0].message
+    summary, _ = look(NoGrad(), views=["gradcam", "maps"])
+    assert summary.done == 1
+    assert "no gradient flows" in summary.undrawn["gradcam"]
     summary, _ = look(NoGrad(), views=["gradcam", "maps"], layers=["network.2"])
     assert pictures_of(summary).keys() == {"00_network.2.maps.png"}
     assert "torch.no_grad()" in summary.undrawn["gradcam of network.2"]
@@ -892,3 +897,146 @@ def test_what_runs_again_in_the_backward_pass_is_not_captured_again():
     for name, (values, gradient) in found[0].items():
         assert torch.equal(values, found[1][name][0])
         assert torch.equal(gradient, found[1][name][1])
+
+
+class Inferring(Says):
+    def forward(self, x):
+        with torch.inference_mode():
+            return super().forward(x)
+
+
+def test_a_network_in_inference_mode_has_no_gradients_but_what_needs_none(look):
+    summary, _ = look(Inferring(), views=["gradcam"], layers=["network.2"])
+    assert "no gradient" in summary.failures[0].message
+    summary, _ = look(Inferring(), views=["eigencam"], layers=["network.2"])
+    assert pictures_of(summary).keys() == {"00_network.2.eigencam.png"}
+
+
+def test_a_picture_without_a_map_keeps_what_else_there_is_of_it_and_ends_nothing(look, tmp_path):
+    """After the layers of a picture of 4 x 4 pixels there is a single pixel left."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    for name, side in (("a.png", 4), ("b.png", 16)):
+        Image.new("RGB", (side, side), "red").save(tmp_path / name)
+    inputs = [tmp_path / "a.png", tmp_path / "b.png"]
+    summary, _ = look(network, inputs=inputs, views=["maps", "gradcam"], options=InputOptions(fit="none"))
+    assert summary.done == 2
+    assert {path.name for path in (summary.directory / "a.png").glob("0*.png")} == {"00_0.maps.png"}
+    assert {path.name for path in (summary.directory / "b.png").glob("0*.png")} == {"00_0.maps.png", "00_0.top1.gradcam.png"}
+
+
+def test_each_choice_of_layers_is_told(look, tmp_path):
+    """At the smaller size the second convolution leaves a single pixel."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 5), nn.Conv2d(4, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    for name, side in (("a.png", 8), ("b.png", 16)):
+        Image.new("RGB", (side, side), "red").save(tmp_path / name)
+    inputs = [tmp_path / "a.png", tmp_path / "b.png"]
+    _, events = look(network, inputs=inputs, views=["gradcam"], options=InputOptions(fit="none"))
+    told = {event.message for event in events if isinstance(event, Notice) and "automatically" in event.message}
+    assert {message.partition("'")[2][0] for message in told} == {"0", "1"}
+
+
+class Ends(nn.Module):
+    """Turns its logits into something else at the end."""
+
+    def __init__(self, end):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.fc, self.end = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), end
+
+    def forward(self, x):
+        return self.end(self.fc(self.conv(x).relu().mean((2, 3))) * 9)
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), lambda logits: logits.softmax(-1)])
+def test_what_is_differentiated_is_the_logit_before_a_softmax(end, look):
+    expected = fmapviz.cam(Ends(nn.Identity()), images(2), target=[1, 2])
+    found = fmapviz.cam(Ends(end), images(2), target=[1, 2])
+    assert found.layer == expected.layer
+    assert torch.allclose(found.raw, expected.raw)
+    assert torch.equal(found.score, end(Ends(nn.Identity())(images(2))).detach()[[0, 1], [1, 2]])
+    _, events = look(Ends(end), views=["gradcam"])
+    assert any("ends with a softmax or sigmoid" in notice for notice in notices(events))
+    _, events = look(Ends(nn.Identity()), views=["gradcam"])
+    assert not any("softmax" in notice or "probabilities" in notice for notice in notices(events))
+
+
+def test_probabilities_of_other_makes_are_told(look):
+    network = Ends(lambda logits: logits.exp() / logits.exp().sum(1, keepdim=True))
+    _, events = look(network, views=["gradcam"])
+    assert any("returns probabilities" in notice for notice in notices(events))
+
+
+def test_more_classes_than_there_are_are_told_in_one_notice(look):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    summary, events = look(network, views=["gradcam"], targets="top9")
+    assert len(pictures_of(summary)) == 4
+    assert "nothing is drawn for top5, top6, ... top9: the network tells 4 classes only" in notices(events)
+
+
+def test_names_of_feature_maps_choose_layers(look):
+    torch.manual_seed(0)
+    network = Twofold()
+    for name in ("conv#2", "parts['low']"):
+        summary, _ = look(network, views=["gradcam"], layers=[name])
+        assert any(name.partition("#")[0].partition("[")[0] in file for file in pictures_of(summary))
+
+
+class Twofold(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.parts, self.fc = nn.Conv2d(3, 3, 3, padding=1), Low(), nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.fc(self.parts(self.conv(self.conv(x)))["low"].mean((2, 3)))
+
+
+class Low(nn.Module):
+    def forward(self, x):
+        return {"low": x * 2}
+
+
+def test_a_target_may_be_of_torch_or_numpy_and_a_layer_the_module_itself():
+    network, x = small(), images(2)
+    expected = fmapviz.cam(network, x, target=[1, 2], layer="2")
+    for target in (torch.tensor([1, 2]), np.array([1, 2]), [np.int64(1), torch.tensor(2)], (1, "2")):
+        found = fmapviz.cam(network, x, target=target, layer=network[2])
+        assert torch.equal(found.raw, expected.raw)
+        assert found.layer == "2"
+    assert fmapviz.cam(network, x, target=torch.tensor(1)).target == (1, 1)
+    assert repr(expected).startswith("ClassActivation(layer='2', target=(1, 2), score=[")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"target": None}, {"target": 1.5}, {"target": [1]}, {"target": [1, None]}, {"target": True}, {"layer": nn.ReLU()},
+        {"layer": None}, {"layer": ["0"]}, {"layer": "nosuch"}, {"method": "maps"}, {"method": "sheet"}, {"x": [1]},
+        {"x": None},
+        {"x": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, {"x": torch.zeros(3)},
+    ],
+)  # fmt: skip
+def test_what_cam_cannot_be_given_is_a_wrong_request_with_a_hint(wrong):
+    with pytest.raises(RequestError) as caught:
+        fmapviz.cam(small(), **{"x": images(2), **wrong})
+    assert caught.value.hint
+
+
+def test_a_score_that_no_captured_layer_has_to_do_with_is_refused():
+    network = small()
+    with capture(network, gradients=True) as maps:
+        old = network(images(1)).sum()
+        network(images(1))
+    for score in (old, 3.0):
+        with pytest.raises(RequestError):
+            maps.backward(score)
+
+
+def test_a_second_backward_pass_needs_the_graph():
+    network = small()
+    with capture(network, gradients=True) as maps:
+        score = network(images(1)).sum()
+    maps.backward(score, retain_graph=True)
+    maps.backward(score)
+    with pytest.raises(BackwardError) as caught:
+        maps.backward(score)
+    assert "retain_graph=True" in caught.value.hint

@@ -143,7 +143,11 @@ def test_a_cell_without_a_map_says_so():
     ("raw", "said"),
     [
         ([[-3.5, -1.0]], "zero everywhere: nothing there speaks for the class (raw values -3.5 to -1)"),
-        ([[0.0, 0.0]], "zero everywhere: nothing there speaks for the class (raw values 0 to 0)"),
+        (
+            [[0.0, 0.0]],
+            "zero everywhere: so is the gradient of the class score, or what the layer returned (raw values 0 to 0)",
+        ),
+        ([[np.nan, 0.0]], "not finite: NaN and infinite values are drawn as zero (raw values nan to nan)"),
         ([[2.0, 2.0]], "the same everywhere (raw values 2 to 2)"),
     ],
 )
@@ -161,7 +165,7 @@ def test_an_empty_map_is_told_with_its_range(raw, said):
 def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
     cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
     (notice,) = zero_notices(drawn(*cells[:2], heat("sheet")))
-    assert notice == "on the sheet nothing speaks for the class in layer0 for star, layer1 for star"
+    assert notice == "cells of the sheet with nothing to see: layer0 for star, layer1 for star"
     (notice,) = zero_notices(drawn(*cells))
     assert notice.endswith("layer3 for star and 2 more")
     assert zero_notices(drawn(heat(), heat("sheet"))) == []

@@ -91,17 +91,17 @@ def test_no_two_classes_share_a_label():
     ("texts", "message", "hint"),
     [
         (["squere"], "no such class: 'squere'", "did you mean 'square'?"),
-        (["circle,xyz"], "no such class: 'xyz'", "a name, from 0 to 10, or top1"),
+        (["circle,xyz"], "no such class: 'xyz'", "a name, a number from 0 to 10, or top1"),
         (["STAR"], "several classes are called 'STAR': 2, 4", "choose an index"),
         (["crane"], "several classes are called 'crane': 6, 7", "choose an index"),
         (["11"], "no such class: '11'", "from 0 to 10"),
         (["-1"], "no such class: '-1'", "from 0 to 10"),
         (["top0"], "no such class: 'top0'", "the likeliest one is top1"),
         (["top-1"], "no such class: 'top-1'", "did you mean 'top1'?"),
-        (["99999999999"], "no such class: '99999999999'", "a name, from 0 to 10, or top1"),
+        (["99999999999"], "no such class: '99999999999'", "a name, a number from 0 to 10, or top1"),
         ([], "a list without a class in it: ''", "such as top1, or an index"),
         ([" ", ","], "a list without a class in it: ' ,,'", "such as top1, or an index"),
-        (["a\x1b[31m"], r"no such class: 'a\x1b[31m'", "a name, from 0 to 10, or top1"),
+        (["a\x1b[31m"], r"no such class: 'a\x1b[31m'", "a name, a number from 0 to 10, or top1"),
     ],
 )
 def test_what_is_no_class_is_an_error(texts, message, hint):
