@@ -100,9 +100,7 @@ class ClassMaps:
             return found
         scores = class_scores(tape.output, key=self._plan.output, images=tape.images)
         if wanted and scores.logits:
-            found.remarks.append(
-                "the network ends with a softmax or sigmoid: what is differentiated are the logits before it"
-            )
+            found.remarks.append("the network ends with a softmax or sigmoid: the logits before it are differentiated")
         elif wanted and scores.probable:
             found.remarks.append("the network returns probabilities: these are differentiated, not logits")
         pooling = self._pooling(tape, scores, found)

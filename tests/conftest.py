@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 LONG = (
     "test_cli.py",
     "test_readme.py",
+    "test_class_runs.py",
     "test_work.py",
     "test_vision.py",
     "test_zoo.py",

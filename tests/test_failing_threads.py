@@ -319,7 +319,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     assert last_object(output)["exit_code"] == 5
     assert_whole(tmp_path / "runs")
     before = len(finished(tmp_path / "runs"))
-    assert 1 <= before <= 3
+    assert 1 <= before <= 4  # three are complete by then, and the other thread may just have finished its own
     with begin("nothing") as process:
         output, errors = process.communicate(timeout=LONG)
     assert process.returncode == 0, errors
