@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,8 @@ from fmapviz.targets import Wanted, parse
 from fmapviz.values import Layer, Model, Preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
+    from types import ModuleType
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -121,7 +123,7 @@ def cam(
         >>> found.layer, found.raw.shape, found.map.shape, found.overlay.shape
         ('features', torch.Size([2, 12, 12]), torch.Size([2, 96, 96]), (2, 96, 96, 3))
     """
-    module = registry.fetch(VIEWS, _check_method(method))
+    module = _fetch_method(method)
     known = model if isinstance(model, Model) else None
     network = unwrap(model.module if isinstance(model, Model) else model)
     layer = _name_of(layer, network)
@@ -180,7 +182,8 @@ def _pass(
     layer: str,
     chosen: Chosen | None,
 ) -> Found:
-    tape, given = class_maps.begin(batch, ordered=not is_unrolled(network), chosen=chosen)
+    modules = dict(network.named_modules())  # once: to go through them takes as long as some layers
+    tape, given = class_maps.begin(batch, ordered=not is_unrolled(modules.values()), chosen=chosen)
 
     def receive(feature_map: FeatureMap) -> None:
         if tape.over:
@@ -190,7 +193,7 @@ def _pass(
         tape.keep(feature_map)
 
     names = None if tape.places.all_kept else {layer} if layer != _AUTO else tape.chosen.names
-    layers = _layers(network, names, heads=class_maps.exact)
+    layers = _layers(modules, names, heads=class_maps.exact)
     with observe(network, layers, receive, attached=True):
         with torch.random.fork_rng(devices=[batch.device] if batch.is_cuda else []):
             tape.output = forward(network, given)
@@ -217,9 +220,9 @@ def _prepare_nothing(_picture: object) -> Tensor:
 _UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
 
 
-def _layers(network: nn.Module, names: Collection[str] | None, *, heads: bool) -> list[Layer]:
+def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
     """Give the layers to look at: those of some feature maps, or all of them."""
-    found = [Layer(own, type(module).__name__, module) for own, module in network.named_modules() if own]
+    found = [Layer(own, type(module).__name__, module) for own, module in modules.items() if own]
     if names is None:
         return found
     known = {layer.name for layer in found}
@@ -230,13 +233,20 @@ def _layers(network: nn.Module, names: Collection[str] | None, *, heads: bool) -
     return found if heads else [layer for layer in found if layer.name in wanted]
 
 
-def _check_method(method: str) -> str:
+@cache
+def _fetch_method(method: str) -> ModuleType:
     known = [view for view in registry.names(VIEWS) if is_heat_map(view)]
     if method not in known:
-        raise RequestError(
-            f"no such method: {quote(method)}", hint=suggest(method, known) or f"there are: {', '.join(known)}"
-        )
-    return method
+        hint = suggest(method, known) or f"there are: {', '.join(known)}"
+        raise RequestError(f"no such method: {quote(method)}", hint=hint)
+    return registry.fetch(VIEWS, method)
+
+
+def _batch(x: object) -> Tensor:
+    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2:
+        return x[None] if x.ndim == 3 else x
+    kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint="a tensor of floats (N, C, H, W)")
 
 
 def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
@@ -261,13 +271,6 @@ def _read_one(target: object, classes: Sequence[str]) -> Wanted:
     if len(read) > 1:
         raise RequestError(f"several classes: {quote(target)}", hint="call once for each")
     return read[0]
-
-
-def _batch(x: object) -> Tensor:
-    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2:
-        return x[None] if x.ndim == 3 else x
-    kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint="a tensor of floats (N, C, H, W)")
 
 
 def _name_of(layer: object, network: nn.Module) -> str:

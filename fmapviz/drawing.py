@@ -131,7 +131,7 @@ class Drawer:
         self._foresight = foresight
         self._class_maps = ClassMaps(model.module, plan, model.classes, style=style, choices=choices)
         self._check = check
-        self._ordered = not is_unrolled(model.module)
+        self._ordered = not is_unrolled(model.module.modules())
         self._sheet = _Sheet(Tape(model.module, torch.empty(0, 0, 0), ordered=True), Watch())
 
     def draw(self, batch: Tensor) -> list[Drawn]:

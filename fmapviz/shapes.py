@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -169,9 +169,9 @@ def _reasons(
         yield f"{shape}: by windows or heads, no rows and columns of the picture"
 
 
-def is_unrolled(network: nn.Module) -> bool:
-    """Tell a network such as Hiera, whose tokens lie by the units of its mask."""
-    return any(type(module).__name__ == "Unroll" for module in network.modules())
+def is_unrolled(modules: Iterable[nn.Module]) -> bool:
+    """Tell the modules of a network such as Hiera, whose tokens lie by the units of its mask."""
+    return any(type(module).__name__ == "Unroll" for module in modules)
 
 
 def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:

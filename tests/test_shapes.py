@@ -358,8 +358,8 @@ def test_regions_of_a_convolution_are_maps():
 
 def test_tokens_that_lie_by_the_units_of_a_mask_are_refused():
     network = timm.create_model("hiera_tiny_224")
-    assert is_unrolled(network)
-    assert not is_unrolled(timm.create_model("vit_tiny_patch16_224"))
+    assert is_unrolled(network.modules())
+    assert not is_unrolled(timm.create_model("vit_tiny_patch16_224").modules())
     with pytest.raises(NotAMapError, match="by the units of a mask"):
         as_maps(torch.zeros(1, 3136, 96), nn.LayerNorm(96), picture=(224, 224), ordered=False)
     with pytest.raises(NotAMapError, match="a bias for every two positions"):
