@@ -21,7 +21,7 @@ demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, o
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,png
 
 test: check ## run every check and every test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: $(INSTALLED) ## ruff and mypy only
 	$(BIN)/ruff format --check
