@@ -1,7 +1,7 @@
 """See what every layer of a vision network computes.
 
-The command `fmapviz alexnet picture.png` and the function `visualize` do a whole run; `capture` keeps feature maps, and their
-gradients, in one's own loop; `cam` gives class activation maps; `tile` draws maps as `torchvision.utils.make_grid` does.
+The command `fmapviz alexnet picture.png` and the function `visualize` do a whole run; `capture` keeps feature maps and their
+gradients in one's own loop; `cam` gives class activation maps; `tile` draws maps as `torchvision.utils.make_grid` does.
 """
 
 from __future__ import annotations
