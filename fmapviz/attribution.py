@@ -26,7 +26,6 @@ from fmapviz.png import encode
 from fmapviz.preparation import as_seen
 from fmapviz.registry import VIEWS
 from fmapviz.shapes import is_unrolled
-from fmapviz.tape import AgainError
 from fmapviz.targets import Wanted, parse
 from fmapviz.values import Layer, Model, Preparation
 
@@ -162,15 +161,11 @@ def cam(
 def _differentiate(
     network: nn.Module, model: Model | None, batch: Tensor, plan: Plan, layer: str, *, choices: Choices
 ) -> Found:
-    """Run the network under hooks, and draw; once more if the first time has shown that it has to be done otherwise."""
+    """Run the network under hooks, and draw."""
     class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices)
-    forward, chosen = model.forward if model else nn.Module.__call__, None
+    forward = model.forward if model else nn.Module.__call__
     with frozen(network), recording():
-        while True:
-            try:
-                return _pass(class_maps, network, forward, batch, layer=layer, chosen=chosen)
-            except AgainError as again:
-                chosen = class_maps.learn(again)
+        return class_maps.repeat(lambda chosen: _pass(class_maps, network, forward, batch, layer=layer, chosen=chosen))
 
 
 def _pass(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeVar
 
 from fmapviz.automatic import NoMapError
 from fmapviz.classifiers import Pooling
@@ -16,7 +17,7 @@ from fmapviz.targets import TOP1, before_softmax, class_scores, indices_of, scor
 from fmapviz.values import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor, nn
     from torch.autograd.graph import GradientEdge
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from fmapviz.spots import Spots
     from fmapviz.targets import ClassScores, Wanted
     from fmapviz.values import Of
+
+_Result = TypeVar("_Result")
+_TRIES = 4  # at most: because of where a graph begins, of a failing backward pass, of layers that were overwritten
 
 
 class ClassMaps:
@@ -77,10 +81,20 @@ class ClassMaps:
         tape.places.begin(names=None if search else tape.chosen.names, heads=self.exact)
         return tape, given
 
-    def learn(self, again: AgainError) -> Chosen | None:
-        """Take note of why a forward pass has to be run once more, and say what to begin it with."""
-        self._choices.early = self._choices.early or again.early
-        return again.chosen
+    def repeat(self, run: Callable[[Chosen | None], _Result]) -> _Result:
+        """Run a forward pass and draw, and once more if that has shown that it has to be done otherwise.
+
+        Args:
+            run: Given what to `begin` with; may raise AgainError, which only the first image of some networks does.
+        """
+        chosen = None
+        for _ in range(_TRIES):
+            try:
+                return run(chosen)
+            except AgainError as again:
+                self._choices.early = self._choices.early or again.early
+                chosen = again.chosen
+        raise AssertionError("the same reason twice")
 
     def draw(self, tape: Tape) -> Found:
         """Draw everything.
@@ -104,16 +118,18 @@ class ClassMaps:
         elif wanted and scores.probable:
             found.remarks.append("the network returns probabilities: these are differentiated, not logits")
         pooling = self._pooling(tape, scores, found)
-        indices = {each: indices_of(scores, each) for each in wanted or (TOP1,)}
+        classes: dict[tuple[int | None, ...], list[Wanted]] = defaultdict(list)  # top1 and star may be the same
+        for each in wanted or (TOP1,):
+            classes[tuple(indices_of(scores, each))].append(each)
         if self._searches:
-            first = next((own for own in indices.values() if any(index is not None for index in own)), [None] * tape.images)
+            first = next((own for own in classes if any(index is not None for index in own)), (None,) * tape.images)
             spots = self._automatic_spots(tape, scores, first, pooling=pooling, found=found)
         else:
             spots = given_spots(self._of_layers, tape, pooling, found)
         self._draw_classless(tape, spots, found)
-        for number, each in enumerate(wanted):
-            more = number + 1 < len(wanted)
-            self._draw_class(tape, found, scores, each, indices[each], spots=spots, pooling=pooling, more=more)
+        for number, (indices, alike) in enumerate(classes.items() if wanted else ()):
+            more = number + 1 < len(classes)
+            self._draw_class(tape, found, scores, alike, indices, spots=spots, pooling=pooling, more=more)
         found.tell_missing(_why_missing(scores))
         return found
 
@@ -146,32 +162,34 @@ class ClassMaps:
         tape: Tape,
         found: Found,
         scores: ClassScores,
-        wanted: Wanted,
+        alike: Sequence[Wanted],
         indices: Sequence[int | None],
         *,
         spots: Spots,
         pooling: Pooling | None,
         more: bool,
     ) -> None:
-        """Draw everything of one class of each image, by one backward pass."""
-        values = scores_at(scores, indices)
-        targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
-        found.miss(wanted.label, [target is None for target in targets])
-        if not any(targets):
+        """Draw everything of one class of each image, which was asked for in one or several ways, by one backward pass."""
+        for wanted in alike:
+            found.miss(wanted.label, [index is None for index in indices])
+        if all(index is None for index in indices):
             return
+        values = scores_at(scores, indices)
         before = before_softmax(scores, indices)
-        gradients = self._gradients(tape, wanted, values, indices, spots=spots, more=more, before=before)
-        each = Round(tape, found, targets, gradients)
-        if wanted in self._plan.targets:
-            self._draw_gradients(each, "gradient", tape.outputs, self._plan.gradients)
-            self._draw_gradients(each, "input gradient", tape.inputs, self._plan.input_gradients)
-        for view, method in self._of_layers.items():
-            for place in spots[view] if wanted in method.targets else ():
-                exact = pooling.of(place, [index or 0 for index in indices]) if pooling and method.exact else {}
-                self._draw_heat(each, view, method, place, exact)
-        for view, method in self._of_pixels.items():
-            if wanted in method.targets:
-                self._draw_pixels(each, view, method)
+        gradients = self._gradients(tape, alike, values, indices, spots=spots, more=more, before=before)
+        for wanted in alike:
+            targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
+            each = Round(tape, found, targets, gradients)
+            if wanted in self._plan.targets:
+                self._draw_gradients(each, "gradient", tape.outputs, self._plan.gradients)
+                self._draw_gradients(each, "input gradient", tape.inputs, self._plan.input_gradients)
+            for view, method in self._of_layers.items():
+                for place in spots[view] if wanted in method.targets else ():
+                    exact = pooling.of(place, [index or 0 for index in indices]) if pooling and method.exact else {}
+                    self._draw_heat(each, view, method, place, exact)
+            for view, method in self._of_pixels.items():
+                if wanted in method.targets:
+                    self._draw_pixels(each, view, method)
 
     def _target(self, wanted: Wanted, index: int | None, score: float, scores: ClassScores) -> Target | None:
         if index is None:
@@ -182,7 +200,7 @@ class ClassMaps:
     def _gradients(
         self,
         tape: Tape,
-        wanted: Wanted,
+        alike: Sequence[Wanted],
         values: Tensor,
         indices: Sequence[int | None],
         *,
@@ -194,15 +212,15 @@ class ClassMaps:
         places = [
             place
             for view, method in self._of_layers.items()
-            if wanted in method.targets and "gradients" in method.needs
+            if "gradients" in method.needs and not set(alike).isdisjoint(method.targets)
             for place in spots[view]
         ]
-        if wanted in self._plan.targets:
+        if not set(alike).isdisjoint(self._plan.targets):
             places += tape.outputs if self._plan.gradients else []
             places += tape.inputs if self._plan.input_gradients else []
         known = {id(place): tape.known.get((place.identity, tuple(indices))) for place in places}
         edges: dict[int, GradientEdge | None] = {id(place): place.edge for place in places}
-        if any(wanted in method.targets for method in self._of_pixels.values()):
+        if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
             edges[id(tape)] = edge_of(tape.pixels)
         if all(known.get(key) is not None for key in edges):
             return known

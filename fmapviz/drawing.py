@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.automatic import Choices, Chosen
+from fmapviz.automatic import Choices
 from fmapviz.class_maps import ClassMaps
 from fmapviz.errors import FmapvizError, quote
 from fmapviz.findings import Found
@@ -21,7 +21,7 @@ from fmapviz.places import Place
 from fmapviz.predictions import predict
 from fmapviz.shapes import NotAMapError, is_unrolled
 from fmapviz.sketches import sketch
-from fmapviz.tape import AgainError, Tape
+from fmapviz.tape import Tape
 from fmapviz.targets import part_of
 from fmapviz.values import Drawing, Drawn
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from fmapviz.automatic import Chosen
     from fmapviz.options import Style
     from fmapviz.plan import Plan
     from fmapviz.sketches import Draw, Sketch
@@ -44,9 +45,6 @@ class ForwardError(FmapvizError):
         """Say what went wrong after which layer; the empty name stands for none."""
         place = f"after layer {quote(layer)}" if layer else "before the first layer"
         return cls(f"the model failed {place}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-
-
-_TRIES = 4  # at most: because of where a graph begins, of a failing backward pass, of layers that were overwritten
 
 
 class _EnoughError(Exception):
@@ -152,17 +150,12 @@ class Drawer:
             RequestError: What is wanted of classes cannot be had of this model.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
-        chosen = None
-        for _ in range(_TRIES):
-            try:
-                return self._draw(batch, chosen)
-            except AgainError as again:  # at the first image of some networks only
-                chosen = self._class_maps.learn(again)
-            except BackwardError as error:
-                raise ForwardError(str(error)) from error.__cause__
-            finally:  # nothing of the graph is kept
-                self._sheet = _Sheet(Tape(self._model.module, batch[:0], ordered=True), Watch())
-        raise AssertionError("the same reason twice")
+        try:
+            return self._class_maps.repeat(lambda chosen: self._draw(batch, chosen))
+        except BackwardError as error:
+            raise ForwardError(str(error)) from error.__cause__
+        finally:  # nothing of the graph is kept
+            self._sheet = _Sheet(Tape(self._model.module, batch[:0], ordered=True), Watch())
 
     def _draw(self, batch: Tensor, chosen: Chosen | None) -> list[Drawn]:
         shape = batch.shape
@@ -314,8 +307,6 @@ def _finish_drawings(sketches: Sequence[Sketch], images: int) -> list[tuple[Draw
 def _finish_heats(found: Found) -> list[tuple[HeatMap, ...]]:
     heats: list[list[HeatMap]] = [[] for _ in found.notices]
     for each in found.heats:
-        if each.raw.is_cuda:
-            torch.cuda.synchronize(each.raw.device)
         for own, heat in zip(heats, each.finish(), strict=True):
             if heat:
                 own.append(heat)

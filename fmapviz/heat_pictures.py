@@ -53,11 +53,8 @@ def draw_heats(
     cells = [heat for heat in drawn.heats if heat.view == SHEET]
     for heat in drawn.heats:
         if heat.view != SHEET:
-            place = f"{heat.index:0{digits}d} {heat.layer or 'input'}"
-            pixels = _pixels(heat, seen, info.style)
-            title = f"{place}: {heat.target.title}" if heat.target else ""
-            name = f"{place}.{heat.target.label}" if heat.target else place
-            yield HeatPicture(heat.view, name, title, pixels, _facts(heat, info.style))
+            name, title = name_and_title(f"{heat.index:0{digits}d} {heat.layer or 'input'}", heat.target)
+            yield HeatPicture(heat.view, name, title, _pixels(heat, seen, info.style), _facts(heat, info.style))
     if cells:
         yield HeatPicture(SHEET, SHEET, "", _sheet(cells, seen, file, info, drawn), _sheet_facts(cells, info.style))
 
@@ -90,6 +87,11 @@ def zero_notices(drawn: Drawn) -> list[str]:
     if len(notices) > _NAMED:
         notices[_NAMED:] = [f"{len(notices) - _NAMED} more such heat maps"]
     return notices
+
+
+def name_and_title(place: str, target: Target | None) -> tuple[str, str]:
+    """Name a picture of a place, alike for all images, and say what people are told that it is."""
+    return (f"{place}.{target.label}", f"{place}: {target.title}") if target else (place, "")
 
 
 def said_of(target: Target) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fmapviz import __version__
-from fmapviz.heat_pictures import draw_heats, said_of
+from fmapviz.heat_pictures import draw_heats, name_and_title, said_of
 from fmapviz.png import encode
 from fmapviz.values import Picture
 
@@ -39,9 +39,7 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
     indices = [drawing.index for drawing in drawn.drawings] + [heat.index for heat in drawn.heats]
     digits = max(2, len(str(max(indices, default=0))))
     for drawing in drawn.drawings:
-        name = f"{drawing.index:0{digits}d} {drawing.layer}"
-        title = f"{name}: {drawing.target.title}" if drawing.target else ""
-        name = f"{name}.{drawing.target.label}" if drawing.target else name
+        name, title = name_and_title(f"{drawing.index:0{digits}d} {drawing.layer}", drawing.target)
         yield _picture(drawing.view, name, drawing.pixels, {**_facts(drawing, info.style), **common}, title)
     for heat in draw_heats(drawn, seen, file, info, digits=digits):
         yield _picture(heat.view, heat.name, heat.pixels, {**heat.facts, **common}, heat.title)

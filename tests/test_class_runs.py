@@ -485,6 +485,17 @@ def test_however_much_is_asked_for_there_is_one_forward_and_one_backward_pass_pe
         assert counts() == (1, 0)
 
 
+def test_one_class_asked_for_in_two_ways_is_differentiated_once():
+    counts()
+    with drawer_of(Counted(), GRADIENTS, layers=["network.0"], targets="top3,0,1,2,3,4") as drawer:
+        (drawn,) = drawer.draw(images(1))
+    assert counts() == (1, 5)
+    shown = {heat.target.label: heat for heat in drawn.heats if heat.view == "gradcam"}
+    assert len(shown) == 8
+    same = shown[f"class{shown['top1'].target.index}"]
+    assert np.array_equal(same.raw, shown["top1"].raw)
+
+
 def test_layers_are_searched_for_once():
     counts()
     with drawer_of(Counted(), GRADIENTS, automatic=True) as drawer:
