@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import random
 from collections import Counter
@@ -1051,3 +1052,14 @@ def test_a_second_backward_pass_needs_the_graph():
     with pytest.raises(BackwardError) as caught:
         maps.backward(score)
     assert "retain_graph=True" in caught.value.hint
+
+
+def test_what_cam_gives_shows_itself_in_a_notebook_side_by_side():
+    found = fmapviz.cam(small(), images(2), target=[1, 2], style=Style(colormap="viridis", alpha=0.25))
+    assert found.overlay.shape == (2, 16, 16, 3)
+    with Image.open(io.BytesIO(found._repr_png_())) as shown:
+        assert np.array_equal(np.asarray(shown), np.concatenate(list(found.overlay), axis=1))
+    plain = fmapviz.cam(small(), images(2), target=[1, 2], style=Style(alpha=0.0))
+    assert not np.array_equal(found.overlay, plain.overlay)
+    alone = fmapviz.cam(small(), images(2)[1], target=2, style=Style(alpha=0.0))
+    assert np.array_equal(alone.overlay[0], plain.overlay[1])  # alpha 0 is the picture itself
