@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.tiles import Tiles
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -58,6 +60,19 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
     return _space(_thicken(laid, columns), style)
 
 
+def lay_out(count: int, style: Style) -> Tiles:
+    """Say where `draw_bars` draws so many numbers: each one's tile is as wide as its bar and as high as the row.
+
+    Example:
+        >>> from fmapviz.options import Style
+        >>> lay_out(1000, Style()).corner(256)  # the first of the second row
+        (2, 68)
+    """
+    columns = min(style.columns or LENGTH, count)
+    width, height, gap = _thickness(columns) * style.scale, HEIGHT * style.scale, style.padding
+    return Tiles(gap, gap, width, height, width, height + gap, columns, count)
+
+
 def axis_of(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     """Give what the bottom and the top of a row stand for, float32 `(N, 1)` each."""
     if style.limits:
@@ -75,11 +90,15 @@ def _levels(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def _thicken(rows: Tensor, columns: int) -> Tensor:
     """Widen bars, with a dark line between those that are wide enough."""
-    thick = max(1, min(_THICKEST, _WIDTH // columns))
+    thick = _thickness(columns)
     widened = rows.repeat_interleave(thick, -1)
     if thick > 3:
         widened[..., thick - 1 :: thick] = 0
     return widened
+
+
+def _thickness(columns: int) -> int:
+    return max(1, min(_THICKEST, _WIDTH // columns))
 
 
 def _space(rows: Tensor, style: Style) -> Tensor:

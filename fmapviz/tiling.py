@@ -17,6 +17,7 @@ from torch import Tensor
 from fmapviz.colors import colorize
 from fmapviz.errors import RequestError
 from fmapviz.options import Style
+from fmapviz.tiles import Tiles
 
 _PLAIN = Style()
 
@@ -149,6 +150,19 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     return torch.where(coloured[..., None], colorize(grids, style.palette), grids[..., None])
 
 
+def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles:
+    """Say where `tile` lays so many channels of one size.
+
+    Example:
+        >>> lay_out(64, 55, 55).corner(63)
+        (401, 401)
+    """
+    columns = min(style.columns or isqrt(count), count)
+    gap = style.padding if count > 1 else 0  # make_grid returns a single tile bare
+    width, height = width * style.scale, height * style.scale
+    return Tiles(gap, gap, width, height, width + gap, height + gap, columns, count)
+
+
 def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     """Give what becomes black and what becomes white, `(N, C)` each."""
     low, high = ranges.low, ranges.high
@@ -203,11 +217,10 @@ def _arrange(tiles: Tensor, style: Style) -> Tensor:
     On the CPU by NumPy, which converts to bytes seven times as fast as torch.
     """
     images, count, height, width = tiles.shape
-    columns = min(style.columns or isqrt(count), count)
-    full, rest = divmod(count, columns)
-    gap = style.padding if count > 1 else 0  # make_grid returns a single tile bare
     zoom = style.scale
-    down, across = height * zoom + gap, width * zoom + gap
+    laid = lay_out(count, height, width, style)
+    columns, gap, down, across = laid.columns, laid.left, laid.down, laid.across
+    full, rest = divmod(count, columns)
     rows, line = full + bool(rest), columns * across + gap
     size = (images, rows * down + gap, line)
     # The grid without its gaps; each pixel of a tile fills a square of it.
