@@ -1,0 +1,34 @@
+"""One map per layer: the largest value of all channels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEEDS = "outputs"
+
+
+def reduce(maps: Tensor) -> Tensor:
+    """Take the largest value over the channels.
+
+    Args:
+        maps: `(N, C, h, w)`, any floating type, any range; NaN and infinite values take no part.
+
+    Returns:
+        float32 `(N, h, w)`, NaN where no channel has a finite value.
+
+    Example:
+        >>> reduce(torch.tensor([[[[1.0, 4.0]], [[3.0, float("inf")]]]]))
+        tensor([[[3., 4.]]])
+    """
+    largest = maps.amax(1).float()
+    # A finite maximum is that of the finite values: NaN and infinity would show. A GPU would have to be waited for.
+    if maps.is_cpu and bool(largest.isfinite().all()):
+        return largest
+    values = maps.float()
+    largest = values.where(values.isfinite(), -torch.inf).amax(1)
+    return largest.where(largest.isfinite(), torch.nan)

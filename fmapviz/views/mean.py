@@ -1,0 +1,36 @@
+"""One map per layer: the mean of all channels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEEDS = "outputs"
+
+
+def reduce(maps: Tensor) -> Tensor:
+    """Average over the channels.
+
+    Args:
+        maps: `(N, C, h, w)`, any floating type, any range; NaN and infinite values take no part.
+
+    Returns:
+        float32 `(N, h, w)`, NaN where no channel has a finite value.
+
+    Example:
+        >>> reduce(torch.tensor([[[[1.0, 4.0]], [[3.0, float("inf")]]]]))
+        tensor([[[2., 4.]]])
+    """
+    mean = maps.mean(1, dtype=torch.float32)
+    # Finite maps need no second look; a GPU would have to be waited for.
+    if maps.is_cpu and bool(mean.isfinite().all()):
+        return mean
+    values = maps.float()
+    finite = values.isfinite()
+    # Divided before they are added: a sum of finite values may be more than float32 holds.
+    share = values.where(finite, 0.0) / finite.sum(1, keepdim=True)
+    return share.sum(1)
