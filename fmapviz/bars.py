@@ -27,7 +27,7 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
 
     Args:
         values: float `(N, K)`.
-        style: `columns` bars to a row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` counts.
+        style: `columns` bars to a row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count.
         ranges: The numbers themselves, `(N, K)`, as `tiling.measure` gives them.
 
     Returns:
@@ -78,6 +78,9 @@ def axis_of(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     if style.limits:
         low, high = (torch.full_like(ranges.low[:, :1], limit) for limit in style.limits)
         return low, high
+    if style.norm == "run" and ranges.shared:
+        low, high = (torch.full_like(ranges.low[:, :1], limit) for limit in (ranges.shared.low, ranges.shared.high))
+        return low.clamp(max=0), high.clamp(min=0)
     low = ranges.low.nan_to_num(nan=0.0).amin(1, keepdim=True).clamp(max=0)
     return low, ranges.high.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp(min=0)
 

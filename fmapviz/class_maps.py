@@ -9,6 +9,7 @@ from fmapviz.automatic import NoMapError
 from fmapviz.classifiers import Pooling
 from fmapviz.findings import Found, Round
 from fmapviz.gradients import BackwardError, begin_graph, edge_of, gradients_at
+from fmapviz.keeping import keep
 from fmapviz.shapes import NotAMapError
 from fmapviz.sketches import sketch
 from fmapviz.spots import automatic_spots, given_spots
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.automatic import Choices, Chosen
     from fmapviz.options import Style
     from fmapviz.places import Place
-    from fmapviz.plan import Method, Plan
-    from fmapviz.sketches import Draw
+    from fmapviz.plan import Draw, Method, Plan
     from fmapviz.spots import Spots
     from fmapviz.targets import ClassScores, Wanted
     from fmapviz.values import Of
@@ -239,12 +239,17 @@ class ClassMaps:
             if gradient is None:
                 each.found.note(views, place, each.tape.why_no_gradient(place))
                 continue
+            if self._plan.kept:
+                batch = keep(
+                    place.feature_map, gradient, self._plan.kept, images=each.tape.images, of=of, targets=each.targets
+                )
+                each.found.kept.append(batch)
             try:
                 for suffix, maps in each.tape.views(place.feature_map, gradient).items():
                     drawn = sketch(
                         place.feature_map,
                         maps,
-                        views,
+                        self._plan,
                         self._style,
                         images=each.tape.images,
                         suffix=suffix,
@@ -253,7 +258,8 @@ class ClassMaps:
                     )
                     each.found.sketches.append(drawn)
             except NotAMapError as reason:
-                each.found.note(views, place, str(reason))
+                if self._plan.drawn or not self._plan.kept:
+                    each.found.note(views, place, str(reason))
 
     def _draw_heat(
         self, each: Round, view: str, method: Method, place: Place, exact: Mapping[str, Tensor] | None = None

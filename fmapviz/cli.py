@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from fmapviz import __version__, grammar, registry
-from fmapviz.console import Console, layer_table, results_only, say, say_error, say_json, show_error
+from fmapviz.console import REPORT, Console, layer_table, results_only, say, say_error, say_json, show_error
+from fmapviz.desktop import open_page
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
@@ -99,9 +100,10 @@ def fmapviz(
 def run(
     model: Model,
     inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT", help="Images and folders; - reads paths from standard input as they arrive."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="INPUT", help="Images and folders; - reads paths from standard input as they arrive.",
+                       show_default=False),
+    ] = None,
     weights: Annotated[
         str,
         typer.Option(metavar="default|NAME|random[:SEED]|FILE[#ENTRY]|URL", help="The parameters: these, or an error.",
@@ -137,8 +139,8 @@ def run(
     ] = None,
     norm: Annotated[
         str,
-        typer.Option(metavar="channel|layer|signed|fixed:LO,HI",
-                     help="What is stretched from black to white; signed: zero in the middle of two colours.",
+        typer.Option(metavar="channel|layer|run|signed|fixed:LO,HI",
+                     help="What is stretched from black to white; run: all images alike; signed: zero in the middle.",
                      rich_help_panel=_LOOKS, autocompletion=grammar.complete_norms),
     ] = "channel",
     columns: Annotated[
@@ -147,7 +149,9 @@ def run(
     ] = None,
     padding: Annotated[int, typer.Option(metavar="N", help="Pixels between tiles.", rich_help_panel=_LOOKS)] = 2,
     channels: Annotated[
-        str, typer.Option(metavar="all|0,3,8-15|top:16", help="Which channels.", rich_help_panel=_LOOKS)
+        str,
+        typer.Option(metavar="all|0,3,8-15|top:K[:max|mean|std]", help="Which channels; top: each image's K strongest.",
+                     rich_help_panel=_LOOKS),
     ] = "all",
     scale: Annotated[int, typer.Option(metavar="N", help="Each value becomes N x N pixels.", rich_help_panel=_LOOKS)] = 1,
     colormap: Annotated[
@@ -159,6 +163,23 @@ def run(
     alpha: Annotated[
         float, typer.Option(metavar="0..1", help="How much a heat map covers the picture under it.", rich_help_panel=_LOOKS)
     ] = 0.5,
+    labels: Annotated[
+        bool | None,
+        typer.Option("--labels/--no-labels", help="Channel numbers at the tiles, and a header.",
+                     show_default="numbers only, with top:K", rich_help_panel=_LOOKS),
+    ] = None,
+    colorbar: Annotated[
+        bool, typer.Option("--colorbar", help="Which values the colours stand for.", rich_help_panel=_LOOKS)
+    ] = False,
+    pca: Annotated[
+        str,
+        typer.Option(metavar="image|shared", help="Whose components --view pca shows; shared: of all images together.",
+                     rich_help_panel=_LOOKS),
+    ] = "image",
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="float32|float16", help="What --to raw and npz keep values as.", rich_help_panel=_CHOOSE),
+    ] = "float32",
     size: Size = None,
     fit: Fit = None,
     mean: Mean = None,
@@ -191,6 +212,9 @@ def run(
         bool, typer.Option("--strict", help="End at the first input that fails.", rich_help_panel=_RUNNING)
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Draw finished images again.", rich_help_panel=_RUNNING)] = False,
+    open_report: Annotated[
+        bool, typer.Option("--open", help="Write a report, and open it in the browser.", rich_help_panel=_RUNNING)
+    ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=_RUNNING)] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="A line per image.", rich_help_panel=_RUNNING)] = False,
     json: Json = False,
@@ -206,25 +230,30 @@ def run(
     if not out:
         raise RequestError("--out is empty", hint="--out . is the current directory")
     style = Style(
-        norm=norm, columns=columns, padding=padding, channels=channels, scale=scale, colormap=colormap, alpha=alpha
-    )
+        norm=norm, columns=columns, padding=padding, channels=channels, scale=scale, colormap=colormap, alpha=alpha,
+        labels=labels, colorbar=colorbar, pca=pca,
+    )  # fmt: skip
     options = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
-    views, formats = split(view or ["maps"]), split(to or ["tensorboard"])
+    views = split(view or ["maps"])
+    formats = split([*(to or ([] if open_report else ["tensorboard"])), *(["html"] if open_report else [])])
     for package, members in ((VIEWS, views), (WRITERS, formats)):
         for member in members:
             registry.check(package, member)
+    paths = inputs or []
+    if not paths and any(registry.constant(VIEWS, member, "NEEDS") != "kernels" for member in views):
+        raise RequestError("missing argument: 'INPUT'", hint="images or folders; only --view kernels needs none")
 
     from fmapviz.inputs import find_images
     from fmapviz.pipeline import visualize
 
     def count() -> int:
-        return sum(1 for _ in find_images(inputs, avoid=Path(out)))
+        return sum(1 for _ in find_images(paths, avoid=Path(out)))
 
     verbosity = -1 if quiet else int(verbose)
-    with results_only(), Console(verbosity=verbosity, json=json, count=None if "-" in inputs else count) as console:
+    with results_only(), Console(verbosity=verbosity, json=json, count=None if "-" in paths else count) as console:
         summary = visualize(
             model,
-            _paths(inputs, null=null),
+            _paths(paths, null=null),
             weights=weights,
             layers=layers or (),
             exclude=exclude or (),
@@ -232,6 +261,7 @@ def run(
             views=views,
             to=formats,
             style=style,
+            dtype=dtype,
             options=options,
             out=out,
             name=name,
@@ -246,6 +276,8 @@ def run(
             on_event=console.tell,
         )
         console.finish(summary, Path(out))
+    if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / REPORT):
+        say_error("notice: no browser could be opened here: the report's page is named above")
     return summary.exit_code
 
 

@@ -16,13 +16,15 @@ from fmapviz.errors import FmapvizError, OutputError, printable
 from fmapviz.values import Notice, Outcome, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rich.progress import Progress
 
     from fmapviz.values import Event, LayerInfo, RunSummary
 
+REPORT = "index.html"
+DEAD_LAYERS = 20  # told at the end of a run
 LOG_INTERVAL_SECONDS = 30.0
 
 
@@ -74,13 +76,21 @@ class Console:
             self._say_error(_sentence(summary))
         command = f"tensorboard --logdir {shlex.quote(str(out))}"
         shown = "tensorboard" in self._formats and summary.exit_code != 4
+        page = summary.directory / REPORT
+        report = "html" in self._formats and page.exists()
         if self._json:
             fields = asdict(summary)
-            self._object("summary", **fields, exit_code=summary.exit_code, tensorboard=command if shown else None)
+            del fields["complete"]
+            self._object("summary", **fields, exit_code=summary.exit_code, tensorboard=command if shown else None,
+                         report=page if report else None)  # fmt: skip
         else:
             say(printable(str(summary.directory)))
             if shown:
                 say(printable(command))
+            if report:
+                say(printable(str(page)))
+            for line in dead_channels(summary.dead):
+                say(printable(line))
 
     def notice(self, message: str) -> None:
         """Tell something worth knowing, on standard error."""
@@ -246,6 +256,20 @@ def _progress_bar() -> Progress:
         console=RichConsole(stderr=True),
         transient=True,
     )
+
+
+def dead_channels(dead: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Say in how many channels of which layers all values are the same, on every image.
+
+    Example:
+        >>> dead_channels({"layer3.2.conv1": (12, 256), "layer4.0.conv1": (0, 512)})
+        ['layer3.2.conv1: 12 of 256 channels never vary']
+    """
+    varied = [f"{layer}: {count} of {channels} channels never vary" for layer, (count, channels) in dead.items() if count]
+    if dead and not varied:
+        return [f"every channel of all {_count(len(dead), 'layer')} varies"]
+    hidden = len(varied) - DEAD_LAYERS
+    return [*varied[:DEAD_LAYERS], f"... and of {_count(hidden, 'layer')} more: see stats.csv"] if hidden > 0 else varied
 
 
 def _remarks(summary: RunSummary) -> list[str]:

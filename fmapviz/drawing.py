@@ -15,6 +15,7 @@ from fmapviz.findings import Found
 from fmapviz.foresight import Foresight, Watch, state_of
 from fmapviz.gradients import BackwardError, frozen, recording
 from fmapviz.hooks import observe
+from fmapviz.keeping import keep
 from fmapviz.layers import find_layers
 from fmapviz.memory import is_out_of_memory
 from fmapviz.places import Place
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.automatic import Chosen
+    from fmapviz.keeping import KeptBatch
     from fmapviz.options import Style
     from fmapviz.plan import Plan
-    from fmapviz.sketches import Draw, Sketch
-    from fmapviz.values import FeatureMap, HeatMap, Layer, Model, Of, Prediction
+    from fmapviz.sketches import Sketch
+    from fmapviz.values import FeatureMap, HeatMap, Kept, Layer, Model, Of, Prediction
 
 
 class ForwardError(FmapvizError):
@@ -189,11 +191,13 @@ class Drawer:
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in sheet.seen}
         undrawn = {**sheet.undrawn, **found.undrawn, **silent}
-        drawings = _finish_drawings([*sheet.sketches, *found.sketches], len(batch))
-        heats = _finish_heats(found)
+        sketches = [*sheet.sketches, *found.sketches]
+        drawings = _finish_drawings(sketches, len(batch))
+        heats = _finish_heats(sketches, found)
+        kept = _finish_kept([*sheet.kept, *found.kept], len(batch))
         return [
-            Drawn(own, missed, undrawn, seen, hot, tuple(notices), tuple(found.remarks))
-            for own, seen, hot, notices in zip(drawings, predictions, heats, found.notices, strict=True)
+            Drawn(own, missed, undrawn, seen, hot, tuple(notices), tuple(found.remarks), values)
+            for own, seen, hot, notices, values in zip(drawings, predictions, heats, found.notices, kept, strict=True)
         ]
 
     def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
@@ -227,8 +231,8 @@ class Drawer:
         heats = self._plan.of_maps and not self._plan.automatic
         if self._plan.gradients or heats:
             sheet.tape.outputs.append(sheet.tape.place(feature_map, copied=heats))
-        if self._plan.outputs:
-            self._sketch(sheet, feature_map, "output", self._plan.outputs)
+        if self._plan.of_outputs:
+            self._sketch(sheet, feature_map, "output")
         sheet.received += 1
         if sheet.received == sheet.enough:
             raise _EnoughError
@@ -236,7 +240,7 @@ class Drawer:
     def _enter(self, sheet: _Sheet, feature_map: FeatureMap) -> Tensor:
         self._check()
         if self._plan.inputs:
-            self._sketch(sheet, feature_map, "input", self._plan.inputs)
+            self._sketch(sheet, feature_map, "input")
         values = feature_map.values
         if not self._plan.input_gradients:
             return values
@@ -245,15 +249,29 @@ class Drawer:
         sheet.tape.inputs.append(Place.of(replace(feature_map, values=own), copied=False))
         return own
 
-    def _sketch(self, sheet: _Sheet, feature_map: FeatureMap, of: Of, views: Mapping[str, Draw]) -> None:
+    def _sketch(self, sheet: _Sheet, feature_map: FeatureMap, of: Of) -> None:
         values = feature_map.values
         values = values.detach() if values.requires_grad else values
+        tape = sheet.tape
+        if self._plan.kept:
+            sheet.kept.append(keep(feature_map, values, self._plan.kept, images=tape.images, of=of))
         try:
-            for suffix, maps in sheet.tape.views(feature_map, values).items():
-                drawn = sketch(feature_map, maps, views, self._style, images=sheet.tape.images, suffix=suffix, of=of)
+            for suffix, maps in tape.views(feature_map, values).items():
+                drawn = sketch(
+                    feature_map,
+                    maps,
+                    self._plan,
+                    self._style,
+                    images=tape.images,
+                    picture=tape.picture,
+                    suffix=suffix,
+                    of=of,
+                )
                 sheet.sketches.append(drawn)
+                sheet.undrawn |= drawn.undrawn
         except NotAMapError as reason:
-            sheet.undrawn[feature_map.name] = str(reason)
+            if self._plan.drawn or not self._plan.kept:
+                sheet.undrawn[feature_map.name] = str(reason)
 
 
 class _Sheet:
@@ -264,6 +282,7 @@ class _Sheet:
         self.watch = watch
         self.enough = enough
         self.sketches: list[Sketch] = []
+        self.kept: list[KeptBatch] = []
         self.received = 0
         self.seen: set[str] = set()
         self.undrawn: dict[str, str] = {}
@@ -304,13 +323,25 @@ def _finish_drawings(sketches: Sequence[Sketch], images: int) -> list[tuple[Draw
     return [tuple(own) for own in drawings]
 
 
-def _finish_heats(found: Found) -> list[tuple[HeatMap, ...]]:
+def _finish_heats(sketches: Sequence[Sketch], found: Found) -> list[tuple[HeatMap, ...]]:
     heats: list[list[HeatMap]] = [[] for _ in found.notices]
+    for sketched in sketches:
+        for own, more in zip(heats, sketched.finish_heats(), strict=True):
+            own.extend(more)
     for each in found.heats:
         for own, heat in zip(heats, each.finish(), strict=True):
             if heat:
                 own.append(heat)
     return [tuple(own) for own in heats]
+
+
+def _finish_kept(batches: Sequence[KeptBatch], images: int) -> list[tuple[Kept, ...]]:
+    kept: list[list[Kept]] = [[] for _ in range(images)]
+    for each in batches:
+        for own, values in zip(kept, each.finish(), strict=True):
+            if values:
+                own.append(values)
+    return [tuple(own) for own in kept]
 
 
 def _undisturbed(device: torch.device) -> Any:

@@ -8,19 +8,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 import google_crc32c
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE
-from tensorboard.compat.proto.types_pb2 import DT_STRING
-from tensorboard.plugins.image.metadata import create_summary_metadata
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE, DATA_CLASS_TENSOR
+from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
+from tensorboard.plugins.histogram import metadata as histograms
+from tensorboard.plugins.image import metadata as images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 BUFFER_BYTES = 2**20  # small pictures go to the disk together
 
-_METADATA = create_summary_metadata("", "")  # as TensorBoard makes it, but once
+_METADATA = images.create_summary_metadata("", "")  # as TensorBoard makes it, but once
 _METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
+_HISTOGRAM_METADATA = histograms.create_summary_metadata("", "")
+_HISTOGRAM_METADATA.data_class = DATA_CLASS_TENSOR
 
 
 @contextmanager
@@ -75,6 +81,32 @@ def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, d
     value.tensor.dtype = DT_STRING
     value.tensor.tensor_shape.dim.add(size=3)
     value.tensor.string_val.extend([str(width).encode(), str(height).encode(), png])
+    return event
+
+
+def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], *, display_name: str) -> Event:
+    """Make the event that shows how often which values occur, at step 0.
+
+    It is the tensor-style summary of `tensorboard.plugins.histogram`.
+
+    Args:
+        edges: Where bins begin and end, ascending, float64 `(B + 1)`.
+        counts: Values in each bin, `(B)`.
+        display_name: Heads the card; plain text.
+
+    Example:
+        >>> event = histogram("values/00 conv", np.array([0.0, 0.5, 1.0]), np.array([3, 1]), display_name="00 conv")
+        >>> event.summary.value[0].tensor.double_val
+        [0.0, 0.5, 3.0, 0.5, 1.0, 1.0]
+    """
+    event = Event(wall_time=time.time(), step=0)
+    value = event.summary.value.add(tag=tag)
+    value.metadata.CopyFrom(_HISTOGRAM_METADATA)
+    value.metadata.display_name = display_name
+    value.tensor.dtype = DT_DOUBLE
+    value.tensor.tensor_shape.dim.add(size=len(counts))
+    value.tensor.tensor_shape.dim.add(size=3)
+    value.tensor.double_val.extend(np.stack([edges[:-1], edges[1:], counts], 1).flatten().tolist())
     return event
 
 

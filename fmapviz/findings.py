@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fmapviz.keeping import KeptBatch
     from fmapviz.places import Place
     from fmapviz.plan import Method
     from fmapviz.sketches import Sketch
@@ -73,6 +74,7 @@ class Found:
         notices: For each image.
         remarks: On the network.
         sketches: Gradients, drawn.
+        kept: Gradients themselves, if those were asked for.
         heats: Heat maps.
         undrawn: What gave no picture, with the reason.
     """
@@ -82,6 +84,7 @@ class Found:
         self.remarks: list[str] = []
         self.sketches: list[Sketch] = []
         self.heats: list[HeatSketch] = []
+        self.kept: list[KeptBatch] = []
         self.undrawn: dict[str, str] = {}
         self._absent: list[list[str]] = [[] for _ in range(images)]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn.functional import interpolate
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fmapviz.options import Style
 
 _EPSILON = 1e-7  # pytorch-grad-cam's
 _TINY = 1e-38  # smaller ones are no normal float32
@@ -36,6 +39,42 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
     enlarged = interpolate(_scaled(positive)[:, None], size, mode="bilinear", align_corners=False)
     return _scaled(enlarged[:, 0])
+
+
+def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None) -> Tensor:
+    """Enlarge maps of any range bilinearly, and bring them to 0..255.
+
+    Args:
+        raw: `(N, h, w)`, any range; what is not finite counts as the smallest value.
+        size: Height and width that are wanted, pixels; those of `raw` leave it as it is.
+        style: With its `norm` `signed` zero is in the middle.
+        limits: What becomes 0 and 255; None: each map's smallest and largest value.
+
+    Returns:
+        uint8 `(N, H, W)` on the device of `raw`.
+
+    Example:
+        >>> import torch
+        >>> from fmapviz.options import Style
+        >>> stretch(torch.tensor([[[-1.0, 2.0]]]), (1, 2), Style()).tolist()
+        [[[0, 255]]]
+        >>> stretch(torch.tensor([[[-1.0, 2.0]]]), (1, 2), Style("signed")).tolist()
+        [[[64, 255]]]
+    """
+    raw = raw.float()
+    finite = raw.isfinite()
+    low = raw.where(finite, torch.inf).amin((1, 2), keepdim=True).nan_to_num(posinf=0.0)
+    raw = raw.where(finite, low)
+    if tuple(raw.shape[1:]) != size:
+        raw = interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+    low, high = raw.amin((1, 2), keepdim=True), raw.amax((1, 2), keepdim=True)
+    if style.norm == "signed":
+        high = torch.maximum(low.abs(), high.abs())
+        low = -high
+    if limits:
+        low, high = (torch.full_like(low, limit) for limit in limits)
+    span = (high - low).clamp(min=_TINY)
+    return ((raw - low) / span).clamp_(0, 1).mul_(255).add_(0.5).byte()
 
 
 def _scaled(maps: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.colors import overlay, table
+from fmapviz.contact_sheets import Cell, draw_contact
+from fmapviz.framing import frame
 from fmapviz.sheets import draw_sheet
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.options import Style
     from fmapviz.values import Drawn, HeatMap, ImageFile, RunInfo, Target
 
-SHEET = "sheet"  # the view whose heat maps are one picture
-_COLORMAP = "turbo"
+SHEET, CONTACT = "sheet", "contact"  # the views whose maps are one picture
 _NAMED = 4  # empty cells named at most
 
 
@@ -33,6 +34,7 @@ class HeatPicture:
     title: str
     pixels: NDArray[np.uint8]
     facts: Mapping[str, str]
+    source: HeatMap | None = None
 
 
 def draw_heats(
@@ -48,15 +50,28 @@ def draw_heats(
         digits: Of the numbers in names.
 
     Yields:
-        One picture for each map, and at the end one for the maps of a sheet.
+        One picture for each map, and at the end one for the maps of each kind of sheet.
     """
-    cells = [heat for heat in drawn.heats if heat.view == SHEET]
+    cells: dict[str, list[HeatMap]] = {SHEET: [], CONTACT: []}
     for heat in drawn.heats:
-        if heat.view != SHEET:
-            name, title = name_and_title(f"{heat.index:0{digits}d} {heat.layer or 'input'}", heat.target)
-            yield HeatPicture(heat.view, name, title, _pixels(heat, seen, info.style), _facts(heat, info.style))
-    if cells:
-        yield HeatPicture(SHEET, SHEET, "", _sheet(cells, seen, file, info, drawn), _sheet_facts(cells, info.style))
+        if heat.view in cells:
+            cells[heat.view].append(heat)
+            continue
+        name, title = name_and_title(f"{heat.index:0{digits}d} {heat.layer or 'input'}", heat.target)
+        facts = _facts(heat, info.style)
+        yield HeatPicture(heat.view, name, title, _framed(heat, seen, info, facts), facts, heat)
+    if maps := cells[SHEET]:
+        yield HeatPicture(SHEET, SHEET, "", _sheet(maps, seen, file, info, drawn), _sheet_facts(maps, info.style))
+    if maps := cells[CONTACT]:
+        facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(maps))}
+        yield HeatPicture(CONTACT, CONTACT, "", _contact(maps, seen, file, info), facts)
+
+
+def header(facts: Mapping[str, str], view: str, info: RunInfo) -> list[str]:
+    """Give the lines above a picture: layer, type and shape; what is shown, the range; how it is scaled; the model."""
+    layer = "  ".join(facts[key] for key in ("Layer", "Type", "Shape") if key in facts)
+    shown = [*([] if view == "maps" else [view]), *(facts[key] for key in ("Class", "Range") if key in facts)]
+    return [layer, ": ".join(shown), facts["Scaling"], info.label]
 
 
 def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
@@ -78,7 +93,7 @@ def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
 
 def zero_notices(drawn: Drawn) -> list[str]:
     """Say which heat maps are empty: that is a result, but one that looks like a failure."""
-    odd = [heat for heat in drawn.heats if heat.empty or not _is_finite(heat)]
+    odd = [heat for heat in drawn.heats if not heat.reduced and (heat.empty or not _is_finite(heat))]
     notices = [f"{_called(heat)} is {_emptiness(heat)} (raw values {_range(heat)})" for heat in odd if heat.view != SHEET]
     cells = [f"{heat.layer} for {heat.target.title}" for heat in odd if heat.view == SHEET and heat.target]
     if cells:
@@ -126,23 +141,60 @@ def _range(heat: HeatMap) -> str:
 
 
 def _pixels(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
+    colormap = _colormap(heat, style)
     if heat.over:
-        return overlay(seen, heat.pixels, colormap=style.colormap or _COLORMAP, alpha=style.alpha)
-    colormap = style.colormap or "gray"
+        return overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha)
     return heat.pixels if colormap == "gray" else table(colormap)[heat.pixels]
+
+
+def _colormap(heat: HeatMap, style: Style) -> str:
+    if style.colormap:
+        return style.colormap
+    if heat.reduced and style.norm == "signed":
+        return "coolwarm"
+    if heat.view == CONTACT:
+        return "viridis"
+    return "turbo" if heat.over else "gray"
+
+
+def _framed(heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo, facts: Mapping[str, str]) -> NDArray[np.uint8]:
+    colormap = _colormap(heat, info.style)
+    low, high = (limit if isfinite(limit) else 0.0 for limit in _ends(heat, info.style))
+    pixels, _ = frame(
+        _pixels(heat, seen, info.style),
+        info.style,
+        lines=header(facts, heat.view, info),
+        colormap=None if colormap == "gray" else colormap,
+        marks=((0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")),
+    )
+    return pixels
+
+
+def _ends(heat: HeatMap, style: Style) -> tuple[float, float]:
+    """Say what the ends of the scale stand for."""
+    low, high = float(heat.raw.min()), float(heat.raw.max())
+    if not heat.reduced:
+        return max(low, 0.0), max(high, 0.0)
+    if heat.limits:
+        return heat.limits
+    return (-max(-low, high), max(-low, high)) if style.norm == "signed" else (low, high)
 
 
 def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
     chosen = " (chosen automatically)" if heat.automatic else ""
     layer = {"Layer": f"{heat.layer}{chosen}", "Type": heat.type} if heat.layer else {}
-    shown = f"{style.colormap or _COLORMAP}, {style.alpha:g} over the input" if heat.over else style.colormap or "grey"
+    colormap = _colormap(heat, style).replace("gray", "grey")
+    shown = f"{colormap}, {style.alpha:g} over the input" if heat.over else colormap
     scaling = f"negative values are zero, then from the smallest to the largest: {shown}"
+    if heat.reduced:
+        low, high = _ends(heat, style)
+        scaling = f"{low:.4g} to {high:.4g}: {shown}"
     return {
         **layer,
         "Shape": " x ".join(map(str, heat.shape)),
         **({"Class": said_of(heat.target)} if heat.target else {}),
         "Range": _range(heat),
-        "Scaling": _emptiness(heat) if heat.empty or not _is_finite(heat) else scaling,
+        "Scaling": _emptiness(heat) if not heat.reduced and (heat.empty or not _is_finite(heat)) else scaling,
     }
 
 
@@ -174,6 +226,17 @@ def _sheet(
     )
 
 
+def _contact(cells: Sequence[HeatMap], seen: NDArray[np.uint8], file: ImageFile, info: RunInfo) -> NDArray[np.uint8]:
+    colours = table(_colormap(cells[0], info.style))
+    layers = [Cell(colours[heat.pixels], heat.layer, " x ".join(map(str, heat.shape))) for heat in cells]
+    return draw_contact(
+        seen,
+        layers,
+        title=f"{info.label}: {file.unit}",
+        note="Of each layer the mean of all its channels, from its smallest value to its largest.",
+    )
+
+
 def _sheet_facts(cells: Sequence[HeatMap], style: Style) -> dict[str, str]:
     chosen = " (chosen automatically)" if any(heat.automatic for heat in cells) else ""
     targets = {heat.target.label: heat.target for heat in cells if heat.target}
@@ -181,5 +244,5 @@ def _sheet_facts(cells: Sequence[HeatMap], style: Style) -> dict[str, str]:
         "Rows": ", ".join(dict.fromkeys(heat.layer for heat in cells)) + chosen,
         "Columns": "; ".join(map(said_of, targets.values())),
         "Scaling": "Grad-CAM, negative values zero, each cell from its smallest value to its largest: "
-        f"{style.colormap or _COLORMAP}, {style.alpha:g} over the input",
+        f"{_colormap(cells[0], style)}, {style.alpha:g} over the input",
     }

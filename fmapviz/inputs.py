@@ -19,7 +19,7 @@ from fmapviz.images import FORMATS, system_error
 from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from io import BufferedIOBase
 
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
@@ -140,7 +140,7 @@ def _list(folder: Path) -> list[str]:
     """Name what may be an image or a folder, in natural order."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if _is_candidate(entry.name) or _is_visible_folder(entry)]
-    return sorted(names, key=lambda name: (_natural(name), name))
+    return sorted(names, key=lambda name: in_natural_order([name]))
 
 
 def _is_candidate(name: str) -> bool:
@@ -158,6 +158,16 @@ def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
 def _suffixes() -> tuple[str, ...]:
     known = PillowImage.registered_extensions().items()
     return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif", ".npy")
+
+
+def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:
+    """Give what to sort paths by, so that `x2` comes before `x10`.
+
+    Example:
+        >>> sorted([("a", "x10"), ("a", "x2")], key=in_natural_order)
+        [('a', 'x2'), ('a', 'x10')]
+    """
+    return [(_natural(part), part) for part in parts]
 
 
 def _natural(name: str) -> str:

@@ -24,13 +24,19 @@ class Style:
     Attributes:
         norm: What is stretched to black..white, or over the colour map: `channel` (each alone, as
             `make_grid(scale_each=True)` does), `layer` (all channels of a layer together), `signed` (each alone, zero in
-            the middle) or `fixed:LO,HI` (the same two values everywhere).
+            the middle), `run` (all channels of a layer together, over all images of a run) or `fixed:LO,HI` (the same two
+            values everywhere).
         columns: Tiles per row; None is the integer square root of the channel count.
         padding: Pixels between tiles.
-        channels: `all`, a list such as `0,3,8-15`, or `top:K`, the K channels with the largest maximum.
+        channels: `all`, a list such as `0,3,8-15`, or `top:K`, the K channels of each image with the largest maximum;
+            `top:K:mean` and `top:K:std` rank by the mean and by the standard deviation.
         scale: Each value becomes a square of so many pixels.
         colormap: One of `COLORMAPS`; None is grey for grids, `coolwarm` for `signed` ones and `turbo` for heat maps.
         alpha: How much of a heat map covers the picture under it, 0..1.
+        labels: Whether each tile bears its channel's number and the grid a header; None: the numbers only, where they are
+            not known beforehand, with `top:K`.
+        colorbar: Whether a bar beside the picture tells which values the colours stand for.
+        pca: Whose principal components the view `pca` shows: of each `image`, or those `shared` by all images of a run.
 
     Raises:
         RequestError: A field does not have one of these forms.
@@ -49,10 +55,13 @@ class Style:
     scale: int = 1
     colormap: str | None = None
     alpha: float = 0.5
+    labels: bool | None = None
+    colorbar: bool = False
+    pca: str = "image"
 
     def __post_init__(self) -> None:
-        if self.norm not in {"channel", "layer", "signed"} and self.limits is None:
-            forms = "one of channel, layer, signed, fixed:LO,HI (LO below HI)"
+        if self.norm not in {"channel", "layer", "signed", "run"} and self.limits is None:
+            forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
         if self.columns is not None and self.columns < 1:
             raise RequestError(f"columns must be at least 1: '{self.columns}'")
@@ -61,9 +70,12 @@ class Style:
         if not 1 <= self.scale <= 64:
             raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
         if self.channels != "all" and self.top is None and self.listed is None:
-            raise RequestError(f"no such channels: {quote(self.channels)}", hint="one of all, 0,3,8-15, top:16")
+            forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
+            raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
         if not 0 <= self.alpha <= 1:
             raise RequestError(f"alpha must be 0 to 1: '{self.alpha}'")
+        if self.pca not in {"image", "shared"}:
+            raise RequestError(f"no such pca: {quote(self.pca)}", hint="one of image, shared")
         # Equal styles have to be equal as JSON too, by which the settings of two runs are compared.
         object.__setattr__(self, "alpha", float(self.alpha))
         if self.colormap is not None:
@@ -89,7 +101,17 @@ class Style:
     @property
     def top(self) -> int | None:
         """The K of `top:K`, else None."""
-        return _parse_top(self.channels)
+        return _parse_top(self.channels)[0]
+
+    @property
+    def rank(self) -> str:
+        """What the channels of `top:K` are ranked by: `max`, `mean` or `std`.
+
+        Example:
+            >>> Style(channels="top:16").rank, Style(channels="top:16:std").rank
+            ('max', 'std')
+        """
+        return _parse_top(self.channels)[1]
 
     @property
     def listed(self) -> tuple[int, ...] | None:
@@ -172,9 +194,9 @@ def _parse_limits(norm: str) -> tuple[float, float] | None:
 
 
 @cache
-def _parse_top(channels: str) -> int | None:
-    match = re.fullmatch(r"top:([1-9]\d{0,5})", channels)
-    return int(match[1]) if match else None
+def _parse_top(channels: str) -> tuple[int | None, str]:
+    match = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std))?", channels)
+    return (int(match[1]), match[2] or "max") if match else (None, "max")
 
 
 @cache

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmapviz import __version__
-from fmapviz.heat_pictures import draw_heats, name_and_title, said_of
+from fmapviz.framing import frame
+from fmapviz.heat_pictures import draw_heats, header, name_and_title, said_of
+from fmapviz.histograms import draw_histogram
 from fmapviz.png import encode
 from fmapviz.values import Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from fmapviz.framing import Marks
     from fmapviz.options import Style
+    from fmapviz.tiles import Tiles
     from fmapviz.values import Drawing, Drawn, ImageFile, RunInfo
 
 
@@ -31,18 +36,26 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
     Yields:
         The input as the network saw it, then one picture per drawing in the order of execution, then heat maps and sheets.
     """
-    common = {"Model": info.label, "Weights": info.weights, "Image": file.unit, "Software": f"fmapviz {__version__}"}
+    common = {**_provenance(info), "Image": file.unit}
     if drawn.predictions:
         common = {"Predicted": ", ".join(map(str, drawn.predictions)), **common}
     shape = f"{seen.shape[0]} x {seen.shape[1]} pixels"
-    yield _picture("input", "input", seen, {"Shows": "the input as the network saw it", "Shape": shape, **common})
+    facts = {"Shows": "the input as the network saw it", "Shape": shape, **common}
+    yield Picture("input", "input", encode(seen, facts), seen.shape[1], seen.shape[0], facts)
     indices = [drawing.index for drawing in drawn.drawings] + [heat.index for heat in drawn.heats]
     digits = max(2, len(str(max(indices, default=0))))
     for drawing in drawn.drawings:
-        name, title = name_and_title(f"{drawing.index:0{digits}d} {drawing.layer}", drawing.target)
-        yield _picture(drawing.view, name, drawing.pixels, {**_facts(drawing, info.style), **common}, title)
+        yield _picture_of(drawing, seen.shape, info, common, digits=digits)
     for heat in draw_heats(drawn, seen, file, info, digits=digits):
-        yield _picture(heat.view, heat.name, heat.pixels, {**heat.facts, **common}, heat.title)
+        height, width = heat.pixels.shape[:2]
+        facts = {**heat.facts, **common}
+        png = encode(heat.pixels, facts)
+        yield Picture(heat.view, heat.name, png, width, height, facts, heat.title, heat.source)
+
+
+def kernel_picture(drawing: Drawing, info: RunInfo, *, digits: int) -> Picture:
+    """Encode a drawing of a layer's weights."""
+    return _picture_of(drawing, (0, 0), info, _provenance(info), digits=digits)
 
 
 def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
@@ -69,9 +82,64 @@ def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
     return list(records.values())
 
 
-def _picture(group: str, name: str, pixels: NDArray[np.uint8], facts: dict[str, str], title: str = "") -> Picture:
+def _provenance(info: RunInfo) -> dict[str, str]:
+    return {"Model": info.label, "Weights": info.weights, "Software": f"fmapviz {__version__}"}
+
+
+def _picture_of(
+    drawing: Drawing, seen: tuple[int, ...], info: RunInfo, common: Mapping[str, str], *, digits: int
+) -> Picture:
+    name, title = name_and_title(f"{drawing.index:0{digits}d} {drawing.layer}", drawing.target)
+    facts = _facts(drawing, info.style)
+    pixels, tiles = _draw(drawing, seen, info, facts)
     height, width = pixels.shape[:2]
-    return Picture(group, name, encode(pixels, facts), width, height, facts, title)
+    facts |= common
+    return Picture(drawing.view, name, encode(pixels, facts), width, height, facts, title, drawing, tiles)
+
+
+def _draw(
+    drawing: Drawing, seen: tuple[int, ...], info: RunInfo, facts: Mapping[str, str]
+) -> tuple[NDArray[np.uint8], Tiles | None]:
+    """Give the pixels of a picture, framed, and where its tiles lie."""
+    if drawing.histogram:
+        title = f"{drawing.layer}  {drawing.type}  {facts['Shape']}"
+        return draw_histogram(drawing.histogram, title=title, note=info.label), None
+    if _is_components(drawing):
+        return frame(_enlarge(drawing.pixels, seen), info.style, lines=header(facts, drawing.view, info))
+    return frame(
+        drawing.pixels,
+        info.style,
+        lines=header(facts, drawing.view, info),
+        colormap=info.style.palette,
+        marks=_marks(drawing, info.style),
+        tiles=drawing.tiles,
+        numbers=drawing.channels,
+    )
+
+
+def _is_components(drawing: Drawing) -> bool:
+    """Tell one picture in the colours of principal components from a grid."""
+    return drawing.tiles is None and drawing.of != "weights" and drawing.pixels.ndim == 3
+
+
+def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Magnify what has a layer's resolution to the input's, each pixel a rectangle."""
+    sides = [(have, max(have, want)) for have, want in zip(pixels.shape[:2], size[:2], strict=True)]
+    rows, columns = (np.arange(wanted) * have // wanted for have, wanted in sides)
+    enlarged: NDArray[np.uint8] = pixels[rows[:, None], columns]
+    return enlarged
+
+
+def _marks(drawing: Drawing, style: Style) -> Marks:
+    """Say what the ends of the scale, and its middle, stand for."""
+    if len(drawing.shape) == 1 or (drawing.pixels.ndim == 3 and not style.palette):
+        return ()  # the height of a bar tells, not its colour
+    if drawing.limits:
+        low, high = drawing.limits
+        return (0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")
+    if style.norm == "signed":
+        return (0.0, "-max"), (0.5, "0"), (1.0, "max")
+    return (0.0, "min"), (1.0, "max")
 
 
 def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
@@ -84,7 +152,7 @@ def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
         **({"Class": said_of(drawing.target)} if drawing.target else {}),
         "Range": _range(statistics.minimum, statistics.maximum),
         "Mean": _number(statistics.mean),
-        "Scaling": _axis(style) if len(drawing.shape) == 1 else _scaling(style),
+        "Scaling": _scaled(drawing, style),
     }
     if drawing.channels is not None:
         facts["Channels"] = _shorten([str(channel) for channel in drawing.channels])
@@ -101,7 +169,23 @@ _SHOWS = {
     "input": "what goes into the layer",
     "gradient": "the gradient of the class's score at the layer's output",
     "input gradient": "the gradient of the class's score at the layer's input",
+    "weights": "the layer's weights: filters, input channels, rows, columns",
 }
+
+
+def _scaled(drawing: Drawing, style: Style) -> str:
+    if drawing.of == "weights":
+        return _scaling(style).replace("each channel", "each filter").replace("the layer's", "the smallest weight's")
+    if drawing.histogram:
+        return "the share of values in each of equal parts of the range"
+    if _is_components(drawing):
+        return f"the first three principal components, of {_WHOSE[style.pca]}, are red, green and blue"
+    if style.norm == "run" and drawing.limits:
+        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, the range of all images of the run"
+    return _axis(style) if len(drawing.shape) == 1 else _scaling(style)
+
+
+_WHOSE = {"image": "this image", "shared": "all images of the run"}
 
 
 def _scaling(style: Style) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,18 +17,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz import __version__, registry
+from fmapviz import __version__, registry, rehearsal
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
 from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, several, unwrap
+from fmapviz.model_pictures import draw_model
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.own_networks import describe_network
 from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
+from fmapviz.products import publish
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run
+from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run, writing_to
+from fmapviz.statistics import read_dead
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
 from fmapviz.work import Job, work
@@ -35,6 +39,7 @@ from fmapviz.work import Job, work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from fmapviz.plan import Plan
     from fmapviz.values import Event, Failure, ImageFile, Layer
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
@@ -42,7 +47,7 @@ _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
 def visualize(
     model: str | nn.Module | Model,
-    inputs: str | Path | Iterable[str | Path],
+    inputs: str | Path | Iterable[str | Path] = (),
     *,
     out: str | Path = "runs",
     name: str | None = None,
@@ -53,6 +58,7 @@ def visualize(
     views: str | Sequence[str] = ("maps",),
     to: str | Sequence[str] = ("tensorboard",),
     style: Style = _PLAIN,
+    dtype: str = "float32",
     options: InputOptions = _AS_TRAINED,
     device: str = "auto",
     top: int | None = None,
@@ -68,7 +74,8 @@ def visualize(
 
     Args:
         model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
-        inputs: Files and folders. An iterator is consumed as it yields.
+        inputs: Files and folders. An iterator is consumed as it yields; with the norm `run` or the `pca` `shared`, which
+            need all images before the first is drawn, at once. For views of the model itself there need be none.
         out: The directory of all runs.
         name: The run's directory in `out`; None: the model's name, with a number if that belongs to other settings.
         weights: See `load_model`; only for a model given by name.
@@ -77,8 +84,9 @@ def visualize(
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
         views: What to draw. Where heat maps are among them, and neither `layers`, `exclude` nor `types` says of which
             layers, these are chosen automatically; without `types`, a glob that fits none of the usual layers may name any.
-        to: Where to: `tensorboard`, `png`.
+        to: Where to: `tensorboard`, `png`, `html`, `raw`, `npz`, `stats`.
         style: How the grids look.
+        dtype: What `raw` and `npz` keep values as: `float32` or `float16`.
         options: What is wanted otherwise than the weights' own preparation has it.
         device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`; `auto` leaves a given module where it is.
         top: How many of the classes that the model predicts are told per image; 0: none, and a forward pass ends with the
@@ -117,15 +125,19 @@ def visualize(
     _check_number("top", top, least=0)
     _check_number("batch size", batch_size)
     _check_number("workers", workers)
+    if dtype not in {"float32", "float16"}:
+        raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
     check_output(out)
     typed = [inputs] if isinstance(inputs, str | Path) else inputs
-    found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out))
+    needs_images = any(registry.constant(VIEWS, view, "NEEDS") != "kernels" for view in views)
+    found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out)) if needs_images else iter(())
     loaded = _load(model, weights, options)
     target = _device(device, loaded.module if isinstance(model, nn.Module) else None)
     existing = find_layers(loaded.module)
     kinds = tuple(sorted(types)) or default_types(existing)
     narrowed = bool(layers or exclude)
     asked = tuple(map(str, [targets] if isinstance(targets, str | int) else targets))
+    formats = _with_implied(to)
     plan = make_plan(
         tuple(dict.fromkeys(views)),
         targets=asked,
@@ -133,8 +145,11 @@ def visualize(
         output=output,
         automatic=not (narrowed or types),
     )
+    plan = _adapt(plan, formats, dtype)
+    if not plan.of_images and not plan.drawn:
+        raise RequestError(f"{', '.join(views)} gives pictures only", hint="--to png, html or tensorboard")
     chosen = []
-    if plan.of_layers or (plan.of_maps and not plan.automatic):
+    if plan.of_layers or plan.kernels or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not types
         chosen = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=any_type)
     info = RunInfo(
@@ -146,11 +161,12 @@ def visualize(
         layers=tuple(layers),
         exclude=tuple(exclude),
         views=tuple(dict.fromkeys(views)),
-        formats=tuple(sorted(set(to))),
+        formats=formats,
         style=style,
         top=_how_many(top, loaded, narrowed=narrowed and not plan.of_classes),
         targets=asked,
         output=output,
+        dtype=dtype,
         versions=_versions(),
     )
     is_new = not out.exists()
@@ -175,7 +191,55 @@ def visualize(
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
-        return _account(job, found, tell, strict=strict)
+        begun = time.monotonic()
+        if plan.of_images and rehearsal.is_needed(info):
+            everything = list(found)
+            job.plan = replace(job.plan, shared=rehearsal.rehearse(job, everything, tell))
+            found = iter(everything)
+        summary = _account(job, found, tell, strict=strict)
+    of_model, undrawn = _draw_model(job)
+    _publish(job)
+    return replace(
+        summary,
+        pictures=summary.pictures + of_model,
+        undrawn={**undrawn, **summary.undrawn},
+        seconds=time.monotonic() - begun,
+        complete=not plan.of_images,
+        dead=read_dead(directory) if "stats" in formats else {},
+    )
+
+
+def _adapt(plan: Plan, formats: Sequence[str], dtype: str) -> Plan:
+    """Find out no more, and draw no more, than the formats need."""
+    needs = {need for form in formats for need in _needs(form)}
+    plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
+    return plan if "pictures" in needs else plan.without_pictures()
+
+
+def _needs(form: str) -> list[str]:
+    return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
+
+
+def _with_implied(formats: Iterable[str]) -> tuple[str, ...]:
+    """Add the formats that others are made of."""
+    implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
+    return tuple(sorted({*formats, *filter(None, implied)}))
+
+
+def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
+    """Draw the views that see no image, and give the number of pictures and what could not be drawn."""
+    if not job.plan.kernels or not job.plan.drawn:
+        return 0, {}
+    writers = {form: writer for form, writer in job.writers.items() if "pictures" in _needs(form)}
+    return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force)
+
+
+def _publish(job: Job) -> None:
+    """Make what is made of all images of the run."""
+    modules = [registry.fetch(WRITERS, form) for form in job.info.formats]
+    makers = [partial(module.publish, info=job.info) for module in modules if hasattr(module, "publish")]
+    with writing_to(job.directory):
+        publish(job.directory, makers)
 
 
 def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], *, strict: bool) -> RunSummary:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fmapviz import registry
 from fmapviz.registry import VIEWS
@@ -15,10 +17,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.sketches import Draw
+    from fmapviz.options import Style
+    from fmapviz.survey import Surveyor
     from fmapviz.targets import Wanted
+    from fmapviz.tiling import Ranges, Shared
+    from fmapviz.values import Of
+
+    Draw = Callable[[Tensor, Ranges, Style], Tensor]
+    Count = Callable[[Tensor], Sequence[Tensor]]
+    DrawKernels = Callable[[Tensor, Style], Tensor]
 
 _CAPTURES = ("outputs", "inputs", "gradients", "input_gradients")
+_KERNELS = "kernels"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +65,19 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """How all channels of a layer become one map.
+
+    Attributes:
+        reduce: Makes float32 `(N, h, w)` of maps `(N, C, h, w)`.
+        over: Whether the map lies over the input; otherwise it keeps the layer's resolution.
+    """
+
+    reduce: Callable[[Tensor], Tensor]
+    over: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The views of a run, sorted by what they need.
 
@@ -67,6 +90,14 @@ class Plan:
         targets: The classes whose scores are differentiated.
         output: Which part of what the network returns holds the class scores; None: whichever it must be.
         automatic: Whether the layers of heat maps are chosen automatically.
+        reduces: Views that put all channels of what a layer returns together.
+        counts: Views that count how often which values occur.
+        kernels: Views of a layer's weights, which see no image.
+        moments: Whether each channel's mean, scatter and zeros are wanted.
+        kept: The type in which values themselves are wanted, `float32` or `float16`; None if they are not.
+        shared: What all images of the run have in common: by what it is of, the feature map's name, and the class.
+        surveyor: Finds that out.
+        drawn: Whether pictures are wanted.
     """
 
     outputs: Mapping[str, Draw] = field(default_factory=dict)
@@ -77,11 +108,52 @@ class Plan:
     targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
     automatic: bool = False
+    reduces: Mapping[str, Reduction] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    kernels: Mapping[str, DrawKernels] = field(default_factory=dict)
+    moments: bool = False
+    kept: str | None = None
+    shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
+    surveyor: Surveyor | None = None
+    drawn: bool = True
+
+    @property
+    def of_outputs(self) -> bool:
+        """Whether some view is of what layers return."""
+        return bool(self.outputs or self.reduces or self.counts)
 
     @property
     def of_layers(self) -> bool:
         """Whether some view is drawn of every chosen layer."""
-        return bool(self.outputs or self.inputs or self.gradients or self.input_gradients)
+        return bool(self.of_outputs or self.inputs or self.gradients or self.input_gradients)
+
+    @property
+    def of_images(self) -> bool:
+        """Whether some view needs an image."""
+        return self.of_layers or bool(self.methods)
+
+    def draws(self, of: Of) -> Mapping[str, Draw]:
+        """Give the views that draw one thing of a layer."""
+        each: dict[Of, Mapping[str, Draw]] = {
+            "output": self.outputs,
+            "input": self.inputs,
+            "gradient": self.gradients,
+            "input gradient": self.input_gradients,
+        }
+        return each[of]
+
+    def without_pictures(self) -> Plan:
+        """Plan to find out the same and to draw nothing."""
+        outputs = ["maps"] if self.of_outputs else []
+        return replace(
+            self,
+            outputs=dict.fromkeys(outputs, _draw_nothing),
+            inputs=dict.fromkeys(self.inputs, _draw_nothing),
+            gradients=dict.fromkeys(self.gradients, _draw_nothing),
+            input_gradients=dict.fromkeys(self.input_gradients, _draw_nothing),
+            counts={},
+            drawn=False,
+        )
 
     @property
     def of_maps(self) -> bool:
@@ -123,14 +195,27 @@ def make_plan(
     """
     modules = {view: registry.fetch(VIEWS, view) for view in views}
     asked = parse(targets, classes) if targets else ()
-    drawn: dict[str, dict[str, Any]] = {capture: {} for capture in _CAPTURES}
-    methods = {}
+    # Any: what a module has of that name.
+    drawn: dict[str, Any] = {capture: {} for capture in (*_CAPTURES, _KERNELS)}
+    methods, reduces, counts = {}, {}, {}
     for view, module in modules.items():
         if hasattr(module, "draw"):
             drawn[getattr(module, "NEEDS", "outputs")][view] = module.draw
+        elif hasattr(module, "reduce"):
+            reduces[view] = Reduction(module.reduce, over=getattr(module, "OVER", True))
+        elif hasattr(module, "count"):
+            counts[view] = module.count
         else:
             methods[view] = make_method(module, asked)
-    return Plan(**drawn, methods=methods, targets=asked or (TOP1,), output=output, automatic=automatic)
+    return Plan(
+        **drawn,
+        methods=methods,
+        targets=asked or (TOP1,),
+        output=output,
+        automatic=automatic,
+        reduces=reduces,
+        counts=counts,
+    )
 
 
 def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
@@ -155,4 +240,8 @@ def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
 def is_heat_map(view: str) -> bool:
     """Tell whether a view is a single heat map over the input, without importing it."""
     needs = registry.constant(VIEWS, view, "NEEDS")
-    return needs is not None and needs not in _CAPTURES and not registry.constant(VIEWS, view, "SHEET")
+    return needs not in {None, _KERNELS, *_CAPTURES} and not registry.constant(VIEWS, view, "SHEET")
+
+
+def _draw_nothing(maps: Tensor, _ranges: Ranges, _style: Style) -> Tensor:
+    return maps.new_zeros((len(maps), 0, 0), dtype=torch.uint8)

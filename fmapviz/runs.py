@@ -109,6 +109,18 @@ def note_failure(run: Path, failure: Failure) -> None:
             os.close(file)
 
 
+def read_failures(run: Path) -> list[dict[str, Any]]:
+    """Read what `failures.jsonl` tells, of each input the last; empty if there is none."""
+    last: dict[str, dict[str, Any]] = {}
+    with suppress(FileNotFoundError):
+        for line in (run / FAILURES_FILE).read_text(encoding="ascii", errors="replace").splitlines():
+            with suppress(ValueError):  # a line that was cut off
+                failure = json.loads(line)
+                if isinstance(failure, dict):
+                    last[str(failure.get("path"))] = failure
+    return list(last.values())
+
+
 @contextmanager
 def writing_to(place: Path) -> Iterator[None]:
     """Say of a failure to write what could not be written.

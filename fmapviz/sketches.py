@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fmapviz import bars, tiling
+from fmapviz.grids import draw_grids
+from fmapviz.heat import stretch
+from fmapviz.histograms import Histogram
 from fmapviz.shapes import NotAMapError
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
-from fmapviz.values import Drawing, Statistics
+from fmapviz.values import Drawing, HeatMap, Measures, Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.options import Style
+    from fmapviz.plan import Draw, Plan
+    from fmapviz.tiles import Tiles
     from fmapviz.values import FeatureMap, Of, Target
-
-    Draw = Callable[[Tensor, Ranges, Style], Tensor]
 
 
 class MixedBatchError(Exception):
@@ -38,60 +42,100 @@ class Sketch:
     call: int
     index: int
     shape: tuple[int, ...]
-    pixels: dict[str, Tensor]
     ranges: Ranges
     single: bool
     chosen: Tensor | None
     samples: int
     of: Of
     targets: Sequence[Target | None] | None
+    tiles: Tiles
+    tiled: frozenset[str]
+    moments: Ranges | None
+    limits: tuple[Tensor, Tensor] | None
+    pixels: dict[str, Tensor] = field(default_factory=dict)
+    counted: dict[str, Sequence[Tensor]] = field(default_factory=dict)
+    reduced: dict[str, tuple[Tensor, Tensor, tuple[float, float] | None]] = field(default_factory=dict)
+    undrawn: dict[str, str] = field(default_factory=dict)
 
     def finish(self) -> Iterator[list[Drawing]]:
         """Give each image's drawings."""
         statistics = _statistics(self.ranges, single=self.single)
+        measures = _measures(self.moments) if self.moments else None
         chosen = None if self.chosen is None else self.chosen.tolist()
         pixels = {view: values.numpy() for view, values in self.pixels.items()}
+        limits = None if self.limits is None else [_numbers(limit).tolist() for limit in self.limits]
+        counted = {view: [_numbers(each) for each in counts] for view, counts in self.counted.items()}
         for image, own in enumerate(statistics):
             target = self.targets[image] if self.targets else None
+            common: dict[str, Any] = {  # Any: arguments of all types
+                "layer": self.layer,
+                "type": self.type,
+                "call": self.call,
+                "index": self.index,
+                "shape": self.shape,
+                "statistics": own,
+                "measures": measures[image] if measures else None,
+                "channels": None if chosen is None else tuple(chosen[image]),
+                "samples": self.samples,
+                "of": self.of,
+                "target": target,
+                "limits": limits and (limits[0][image], limits[1][image]),
+            }
+            if self.targets and not target:
+                yield []
+                continue
+            drawn = [
+                Drawing(view=view, pixels=values[image], tiles=self.tiles if view in self.tiled else None, **common)
+                for view, values in pixels.items()
+            ]
+            drawn += [
+                Drawing(view=view, pixels=_NO_PIXELS, histogram=_histogram(*(part[image] for part in counts)), **common)
+                for view, counts in counted.items()
+            ]
+            yield drawn
+
+    def finish_heats(self) -> Iterator[list[HeatMap]]:
+        """Give each image's maps of all channels together."""
+        arrays = {view: (_numbers(raw), _numbers(pixels), ends) for view, (raw, pixels, ends) in self.reduced.items()}
+        for image in range(len(self.ranges.mean)):
             yield [
-                Drawing(
+                HeatMap(
                     view=view,
                     layer=self.layer,
                     type=self.type,
-                    call=self.call,
                     index=self.index,
                     shape=self.shape,
-                    pixels=values[image],
-                    statistics=own,
-                    channels=None if chosen is None else tuple(chosen[image]),
-                    samples=self.samples,
-                    of=self.of,
-                    target=target,
+                    target=None,
+                    raw=raw[image],
+                    pixels=pixels[image],
+                    reduced=True,
+                    limits=limits,
                 )
-                for view, values in pixels.items()
-                if target or not self.targets
+                for view, (raw, pixels, limits) in arrays.items()
             ]
 
 
 def sketch(
     feature_map: FeatureMap,
     maps: Tensor,
-    views: Mapping[str, Draw],
+    plan: Plan,
     style: Style,
     *,
     images: int,
+    picture: tuple[int, int] | None = None,
     suffix: str = "",
     of: Of = "output",
     targets: Sequence[Target | None] | None = None,
 ) -> Sketch:
-    """Draw maps with some views.
+    """Draw maps with the views of a plan.
 
     Args:
         feature_map: Where they come from.
         maps: `(N, C, H, W)`, or a vector `(N, K)`; of a single image N may be any number of samples.
-        views: From a view's name to its `draw` function.
+        plan: The views, and what else is to be found out.
         style: How the pictures look.
         images: In the batch.
+        picture: Height and width of the input, if it is a picture.
         suffix: Ends the layer's name, for a frame of a clip.
         of: What the maps are of the layer.
         targets: Of gradients the class for each image; an image without one is not drawn.
@@ -101,33 +145,46 @@ def sketch(
         NotAMapError: None of the chosen channels is there.
     """
     samples = len(maps)
-    if samples != images:
-        if images > 1:
-            raise MixedBatchError
-        maps = maps[:1]
+    if samples != images and images > 1:
+        raise MixedBatchError
     vector = maps.ndim == 2
-    maps = as_floats(maps[:, :, None, None] if vector else maps)
-    ranges = whole = measure(maps)
+    everything = as_floats(maps[:, :, None, None] if vector else maps)
+    maps = everything[:images]
+    ranges = whole = measure(maps, moments=plan.moments or style.rank != "max")
+    layer = f"{feature_map.name}{suffix}"
+    if plan.surveyor:
+        plan.surveyor.add(of, layer, everything)
+    shared = plan.shared.get((of, layer, _label(targets)))
     chosen = choose_channels(ranges, style)
     if chosen is not None:
         if chosen.shape[1] == 0:
             raise NotAMapError(f"has {maps.shape[1]} channels, none of those chosen")
         maps, ranges = take_channels(maps, ranges, chosen)
-    shown = maps.flatten(1) if vector else maps
-    return Sketch(
-        layer=f"{feature_map.name}{suffix}",
+    if shared:
+        ranges = Ranges(ranges.low, ranges.high, ranges.mean, ranges.bad, ranges.moments, shared)
+    draws = plan.draws(of)
+    count, height, width = maps.shape[1:]
+    sketched = Sketch(
+        layer=layer,
         type=feature_map.layer.type,
         call=feature_map.call,
         index=feature_map.index,
         shape=(whole.low.shape[1],) if vector else feature_map.shape[1:],
-        pixels={view: on_the_way(draw(shown, ranges, style)) for view, draw in views.items()},
         ranges=whole,
-        single=maps.shape[-1] * maps.shape[-2] == 1,
+        single=height * width == 1,
         chosen=chosen,
         samples=samples if images == 1 else 1,
         of=of,
         targets=targets,
+        tiles=bars.lay_out(count, style) if vector else tiling.lay_out(count, height, width, style),
+        tiled=frozenset(view for view, draw in draws.items() if draw is draw_grids),
+        moments=_measured(everything, whole) if plan.moments else None,
+        limits=_limits(ranges, style, vector=vector),
     )
+    _draw(sketched, maps.flatten(1) if vector else maps, draws, ranges, style)
+    if of == "output" and (plan.reduces or plan.counts):
+        _reduce(sketched, maps, plan, style, picture, vector=vector)
+    return sketched
 
 
 def on_the_way(pixels: Tensor) -> Tensor:
@@ -136,6 +193,70 @@ def on_the_way(pixels: Tensor) -> Tensor:
         return pixels if pixels.is_cpu else pixels.cpu()
     host = torch.empty(pixels.shape, dtype=pixels.dtype, pin_memory=True)
     return host.copy_(pixels, non_blocking=True)
+
+
+def _label(targets: Sequence[Target | None] | None) -> str:
+    """Give what the class was asked for as, the same for all images."""
+    return next((target.label for target in targets or () if target), "")
+
+
+def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tensor] | None:
+    """Say what the ends of the scale stand for, where that is the same for all channels."""
+    if vector:
+        low, high = bars.axis_of(ranges, style)
+    elif style.norm in {"channel", "signed"}:
+        return None
+    else:
+        low, high = tiling.limits(ranges, style)
+    return low[:, 0], high[:, 0]
+
+
+def _draw(sketched: Sketch, maps: Tensor, draws: Mapping[str, Draw], ranges: Ranges, style: Style) -> None:
+    for view, draw in draws.items():
+        try:
+            sketched.pixels[view] = on_the_way(draw(maps, ranges, style))
+        except NotAMapError as reason:
+            sketched.undrawn[f"{view} of {sketched.layer}"] = str(reason)
+
+
+def _reduce(
+    sketched: Sketch, maps: Tensor, plan: Plan, style: Style, picture: tuple[int, int] | None, *, vector: bool
+) -> None:
+    for view, count in plan.counts.items():
+        sketched.counted[view] = count(maps)
+    for view, reduction in plan.reduces.items():
+        if vector:
+            sketched.undrawn[f"{view} of {sketched.layer}"] = "a vector, no rows and columns to lay over the picture"
+            continue
+        raw = reduction.reduce(maps)
+        size = picture if reduction.over and picture else (raw.shape[1], raw.shape[2])
+        shared = plan.shared.get((view, sketched.layer, ""))
+        limits = style.limits or ((shared.low, shared.high) if shared and style.norm == "run" else None)
+        sketched.reduced[view] = on_the_way(raw), on_the_way(stretch(raw, size, style, limits)), limits
+
+
+def _measured(everything: Tensor, first: Ranges) -> Ranges:
+    """Measure all samples of an image as one, if it has several."""
+    if len(everything) == len(first.mean):
+        return first
+    samples, channels, height, width = everything.shape
+    return measure(everything.transpose(0, 1).reshape(1, channels, samples * height, width), moments=True)
+
+
+_NO_PIXELS = np.zeros((0, 0), np.uint8)
+
+
+def _histogram(counts: NDArray[np.int64], low: NDArray[Any], high: NDArray[Any], bad: NDArray[Any]) -> Histogram:
+    return Histogram(counts, float(low), float(high), int(bad))
+
+
+def _measures(ranges: Ranges) -> list[Measures]:
+    """Give what is known of each channel, for each image."""
+    moments = ranges.moments
+    assert moments
+    low, high, mean, scatter, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.scatter, moments.zeros))
+    bad = np.zeros_like(zeros) if ranges.bad is None else _numbers(ranges.bad)
+    return [Measures(moments.values, *own) for own in zip(low, high, mean, scatter, zeros, bad, strict=True)]
 
 
 def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:

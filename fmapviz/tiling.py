@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite, isqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from fmapviz.colors import colorize
 from fmapviz.errors import RequestError
 from fmapviz.options import Style
 from fmapviz.tiles import Tiles
+
+if TYPE_CHECKING:
+    from fmapviz.principal import Basis
 
 _PLAIN = Style()
 
@@ -31,12 +34,48 @@ class Ranges:
         high: Largest finite value, float32 `(N, C)`; NaN where there is none.
         mean: Of the finite values of each image, float32 `(N)`.
         bad: How many values are NaN or infinite, int64 `(N, C)`; None if it is known that all are finite.
+        moments: More about each channel, if that was asked for.
+        shared: What all images of the run have in common, if that was asked for.
     """
 
     low: Tensor
     high: Tensor
     mean: Tensor
     bad: Tensor | None = None
+    moments: Moments | None = None
+    shared: Shared | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """What the finite values of every channel are like besides their extremes.
+
+    Attributes:
+        mean: float32 `(N, C)`; NaN where there is no finite value.
+        scatter: The sum of their squared distances from the mean, float32 `(N, C)`.
+        zeros: How many values are exactly zero, int64 `(N, C)`.
+        values: How many there are in each channel, those that are not finite included.
+    """
+
+    mean: Tensor
+    scatter: Tensor
+    zeros: Tensor
+    values: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """What the images of a run have in common of one layer.
+
+    Attributes:
+        low: Smallest value of all channels, NaN if there is none.
+        high: Largest value of all channels, NaN if there is none.
+        basis: Their principal components, if those were asked for.
+    """
+
+    low: float
+    high: float
+    basis: Basis | None = None
 
 
 def as_floats(maps: Tensor) -> Tensor:
@@ -52,30 +91,57 @@ def _as_float32(values: Tensor) -> Tensor:
     return values if values.dtype is torch.float32 else values.float()  # `float` would be a call into torch in any case
 
 
-def measure(maps: Tensor) -> Ranges:
+def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     """Find each channel's extremes.
 
     Args:
         maps: `(N, C, H, W)`, see `as_floats`.
+        moments: Whether to find means, scatter and zeros too.
 
     Example:
         >>> ranges = measure(torch.tensor([[[[1.0, 4.0]], [[float("nan"), 2.0]]]]))
         >>> ranges.low.tolist(), ranges.high.tolist(), ranges.bad.tolist()
         ([[1.0, 2.0]], [[4.0, 2.0]], [[0, 1]])
     """
-    mean = maps.mean((1, 2, 3), dtype=torch.float32)
+    each = maps.mean((-2, -1), dtype=torch.float32) if moments else None
+    mean = maps.mean((1, 2, 3), dtype=torch.float32) if each is None else each.mean(1)
     # A NaN or an infinity anywhere shows in the mean, so finite maps need no second look. To ask a GPU would mean to wait
     # for it, and looking costs it next to nothing.
     if _on_cpu(maps) and all(map(isfinite, mean.tolist())):
-        return Ranges(_as_float32(maps.amin((-2, -1))), _as_float32(maps.amax((-2, -1))), mean)
+        low, high = _as_float32(maps.amin((-2, -1))), _as_float32(maps.amax((-2, -1)))
+        return Ranges(low, high, mean, moments=None if each is None else _moments(maps, each, low, high, finite=True))
     finite = maps.isfinite()
     some = finite.any(-1).any(-1)
+    low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
+    high = torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan)
+    known = maps.float().where(finite, torch.nan)
     return Ranges(
-        low=torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan),
-        high=torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan),
-        mean=maps.float().where(finite, torch.nan).nanmean((1, 2, 3)),
+        low=low,
+        high=high,
+        mean=known.nanmean((1, 2, 3)),
         bad=(~finite).sum((-2, -1)),
+        moments=_moments(known, known.nanmean((-2, -1)), low, high, finite=False) if moments else None,
     )
+
+
+def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor, *, finite: bool) -> Moments:
+    """Find what `measure` was asked for in addition; NaN stands for what is not finite."""
+    away = _as_float32(maps) - mean[..., None, None]
+    away = away if finite else away.nan_to_num(nan=0.0)
+    # `torch.var_mean` takes thirteen times as long. Where all values are the same their mean may still be rounded otherwise.
+    scatter = torch.linalg.vector_norm(away, dim=(-2, -1)).square().where(low != high, 0.0)
+    return Moments(mean, scatter, _count_zeros(maps, low, high), maps.shape[-2] * maps.shape[-1])
+
+
+def _count_zeros(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    if not _on_cpu(maps):
+        return (maps == 0).sum((-2, -1))
+    if not bool(((low <= 0) & (high >= 0)).any()):
+        return torch.zeros_like(low, dtype=torch.int64)
+    zeros = (maps == 0).numpy()
+    if not zeros.any():  # what a convolution returns is hardly ever exactly zero, and NumPy sees that at once
+        return torch.zeros_like(low, dtype=torch.int64)
+    return torch.from_numpy(np.count_nonzero(zeros.reshape(*low.shape, -1), axis=2))
 
 
 def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
@@ -90,9 +156,19 @@ def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
         return torch.tensor(existing, dtype=torch.int64, device=ranges.high.device).expand(images, -1)
     if style.top is not None:
         # Stable: of two equal channels the one with the lower number comes first. A channel without a finite value is last.
-        highest = ranges.high.nan_to_num(nan=-torch.inf)
-        return highest.sort(dim=1, descending=True, stable=True).indices[:, : style.top]
+        ranked = _rank(ranges, style.rank).nan_to_num(nan=-torch.inf)
+        return ranked.sort(dim=1, descending=True, stable=True).indices[:, : style.top]
     return None
+
+
+def _rank(ranges: Ranges, rank: str) -> Tensor:
+    if rank == "max":
+        return ranges.high
+    assert ranges.moments
+    if rank == "mean":
+        return ranges.moments.mean
+    finite = ranges.moments.values - (0 if ranges.bad is None else ranges.bad)
+    return ranges.moments.scatter / finite  # the square of the deviation ranks like the deviation; 0 / 0 is NaN
 
 
 def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor, Ranges]:
@@ -163,12 +239,14 @@ def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles
     return Tiles(gap, gap, width, height, width + gap, height + gap, columns, count)
 
 
-def _limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
-    """Give what becomes black and what becomes white, `(N, C)` each."""
+def limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
+    """Give what becomes black and what becomes white of each channel, float32 `(N, C)` each."""
     low, high = ranges.low, ranges.high
     if style.limits:
         return torch.full_like(low, style.limits[0]), torch.full_like(high, style.limits[1])
-    if style.norm == "layer":
+    if style.norm == "run" and ranges.shared:
+        return torch.full_like(low, ranges.shared.low), torch.full_like(high, ranges.shared.high)
+    if style.norm in {"layer", "run"}:
         # A channel without one finite value has no say.
         lowest = low.nan_to_num(nan=torch.inf).amin(1, keepdim=True)
         highest = high.nan_to_num(nan=-torch.inf).amax(1, keepdim=True)
@@ -183,17 +261,19 @@ def _scale(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:
     """
     if style.norm == "signed":
         return _scale_signed(maps, ranges)
-    low, high = _limits(ranges, style)
+    low, high = limits(ranges, style)
+    beyond = True  # values may lie beyond the limits
     if style.limits:
         # make_grid subtracts the two limits as Python floats. Of two float32 that is what float32 gives, but not of others.
         span = torch.full_like(low, style.limits[1] - style.limits[0])
         maps = _as_float32(maps).clamp(*style.limits)
     else:
         span = high - low
+        beyond = style.norm == "run"
     each = (*low.shape, 1, 1)
     scaled = _as_float32(maps) - low.view(each)
     scaled.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
-    return scaled.clamp_(0, 255) if style.limits else scaled
+    return scaled.clamp_(0, 255) if beyond else scaled
 
 
 def _scale_signed(maps: Tensor, ranges: Ranges) -> Tensor:

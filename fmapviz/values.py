@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
+    from fmapviz.histograms import Histogram
     from fmapviz.options import Style
+    from fmapviz.tiles import Tiles
 
 Status = Literal["done", "skipped", "failed"]
-Of = Literal["output", "input", "gradient", "input gradient"]
+Of = Literal["output", "input", "gradient", "input gradient", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,54 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Measures:
+    """What the values of each channel of one feature map of one image are like; of all its samples, if there are several.
+
+    Attributes:
+        values: How many there are in each channel.
+        low: Smallest finite value of each channel, float32 `(C)`; NaN where there is none.
+        high: Largest finite value, likewise.
+        mean: Of the finite values, likewise.
+        scatter: Sum of their squared distances from the mean, float32 `(C)`.
+        zeros: How many are exactly zero, integers `(C)`.
+        nonfinite: How many are NaN or infinite, integers `(C)`.
+    """
+
+    values: int
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    scatter: NDArray[np.float32]
+    zeros: NDArray[np.int64]
+    nonfinite: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """The values of one feature map of one image, as the layer has them.
+
+    Attributes:
+        layer: The feature map's name.
+        type: The layer's class.
+        call: Which call of the layer, from 1.
+        index: Position in the order of execution.
+        of: What they are of the layer.
+        values: float32 or float16, of any shape, without the batch if that was one.
+        dtype: What they were: `float32`, `bfloat16`, ...
+        target: Of a gradient the class whose score was differentiated, else None.
+    """
+
+    layer: str
+    type: str
+    call: int
+    index: int
+    of: Of
+    values: NDArray[Any]
+    dtype: str
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Drawing:
     """What one view made of one feature map of one image.
 
@@ -314,11 +364,15 @@ class Drawing:
         call: Which call of the layer, from 1.
         index: Position in the order of execution.
         shape: What the layer returned for one image, without the batch; one number for what is drawn as a vector.
-        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        pixels: uint8 `(H, W)` or `(H, W, 3)`; without any if nothing was to be drawn, or it is a histogram.
         channels: The channels shown, in the order of the tiles; None for all.
         samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
         of: What is drawn of the layer.
         target: Of a gradient the class whose score was differentiated, else None.
+        tiles: Where its tiles lie, None if it has none.
+        measures: What its channels are like, all of them, if that was asked for.
+        histogram: How often which values occur, if that is what the view shows.
+        limits: What the ends of the scale stand for; None where each channel has its own.
     """
 
     view: str
@@ -333,11 +387,15 @@ class Drawing:
     samples: int = 1
     of: Of = "output"
     target: Target | None = None
+    tiles: Tiles | None = None
+    measures: Measures | None = None
+    histogram: Histogram | None = None
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """Where in one image something speaks for a class.
+    """Where in one image something speaks for a class, or all channels of a layer put together.
 
     Attributes:
         view: The view that it belongs to.
@@ -347,9 +405,12 @@ class HeatMap:
         shape: What the layer returned for one image, without the batch.
         target: Which class; None for a view that knows no classes.
         raw: float32 `(h, w)`, signed, at the layer's resolution.
-        pixels: uint8 `(H, W)`, at the input's resolution: the positive part of `raw`, from its minimum to its maximum.
+        pixels: uint8 `(H, W)`, at the input's resolution: the positive part of `raw`, from its minimum to its maximum; of
+            channels put together all of it.
         automatic: Whether the layer was chosen automatically.
         over: Whether it is to be laid over the input.
+        reduced: Whether it is all channels of a layer put together.
+        limits: Of those, what the ends of the scale stand for, where that is not the smallest and the largest value.
     """
 
     view: str
@@ -362,6 +423,8 @@ class HeatMap:
     pixels: NDArray[np.uint8]
     automatic: bool = False
     over: bool = True
+    reduced: bool = False
+    limits: tuple[float, float] | None = None
 
     @property
     def empty(self) -> bool:
@@ -381,6 +444,7 @@ class Drawn:
         heats: Heat maps; those of one sheet in the order of its rows.
         notices: What a person should know to read the pictures.
         remarks: What is true of the network, and so of every image.
+        kept: The values themselves, if those were asked for.
     """
 
     drawings: tuple[Drawing, ...]
@@ -390,6 +454,18 @@ class Drawn:
     heats: tuple[HeatMap, ...] = ()
     notices: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came of it."""
+        return not (self.drawings or self.heats or self.kept)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes."""
+        pixels = sum(drawing.pixels.nbytes for drawing in self.drawings) + sum(heat.pixels.nbytes for heat in self.heats)
+        return pixels + sum(each.values.nbytes for each in self.kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -404,6 +480,8 @@ class Picture:
         height: Pixels.
         facts: What it shows, in words: layer, type, shape, range, scaling, model, weights.
         title: What people are told it is, where that is more than `name`.
+        source: What it was made of; None for the input and for sheets.
+        tiles: Where its tiles lie, None if it has none.
     """
 
     group: str
@@ -413,6 +491,8 @@ class Picture:
     height: int
     facts: Mapping[str, str]
     title: str = ""
+    source: Drawing | HeatMap | None = None
+    tiles: Tiles | None = None
 
     @property
     def tag(self) -> str:
@@ -438,6 +518,23 @@ class Picture:
         return self.png
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """What is to be written of one image.
+
+    Attributes:
+        file: Which image.
+        drawn: Everything that was drawn of it.
+        notices: What a person should know about it.
+        info: The run's settings.
+    """
+
+    file: ImageFile
+    drawn: Drawn
+    notices: tuple[str, ...]
+    info: RunInfo
+
+
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """What was asked for: everything that decides how the pictures look, and what is said of them.
@@ -448,6 +545,7 @@ class RunInfo:
         top: How many classes are predicted per image.
         targets: The classes that gradients are asked of, as the user wrote them; empty: each view's own.
         output: Which part of what the network returns holds the class scores; None: whichever it must be.
+        dtype: What values are kept as, `float32` or `float16`.
     """
 
     model: str
@@ -463,6 +561,7 @@ class RunInfo:
     top: int = 0
     targets: tuple[str, ...] = ()
     output: str | None = None
+    dtype: str = "float32"
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -537,6 +636,8 @@ class RunSummary:
         undrawn: Layers that ran but gave no picture, with the reason.
         failures: The inputs that failed.
         seconds: From the first image to the last.
+        complete: Whether there is something even if there is no image.
+        dead: With the format `stats`, of each feature map how many of how many channels never vary.
     """
 
     directory: Path
@@ -550,12 +651,14 @@ class RunSummary:
     undrawn: Mapping[str, str]
     failures: tuple[Failure, ...]
     seconds: float
+    complete: bool = False
+    dead: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
         """0 when everything is there, 3 when some inputs failed, 4 when none gave anything."""
         if not self.done + self.skipped:
-            return 4
+            return 0 if self.complete else 4
         return 3 if self.failed else 0
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmapviz import products, survey
 from fmapviz.errors import RequestError, quote
 from fmapviz.runs import FAILURES_FILE, RUN_FILE, read_run
 from fmapviz.units import HIDDEN, UNIT_FILE, digest, is_sealed, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def _places(top: Path) -> Iterator[Verified]:
         place = Path(here)
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
         if RUN_FILE in files:
-            yield Verified(place, 1, _verify_run(place, set(files)))
+            made = (products.read(place) or {"files": []})["files"]
+            yield Verified(place, 1 + len(made), _verify_run(place, set(files)))
         elif UNIT_FILE in files:
             yield _verify_unit(place, {*files, *folders})
             folders.clear()
@@ -78,8 +80,16 @@ def _places(top: Path) -> Iterator[Verified]:
 
 
 def _verify_run(place: Path, present: set[str]) -> tuple[Problem, ...]:
-    strangers = present - {RUN_FILE, FAILURES_FILE} if read_run(place) else set()
-    return _verify_record(place / RUN_FILE) + _strangers(place, strangers)
+    if read_run(place) is None:
+        return _verify_record(place / RUN_FILE)
+    records = [name for name in (RUN_FILE, products.FILE, survey.FILE) if name in present or name == RUN_FILE]
+    claimed = {str(entry["name"]): entry for entry in (products.read(place) or {"files": []})["files"]}
+    strangers = present - {*records, FAILURES_FILE} - claimed.keys()
+    return (
+        *(problem for name in records for problem in _verify_record(place / name)),
+        *_damaged(place, claimed),
+        *_strangers(place, strangers),
+    )
 
 
 def _verify_unit(place: Path, present: set[str]) -> Verified:
@@ -87,9 +97,14 @@ def _verify_unit(place: Path, present: set[str]) -> Verified:
     if record is None:
         return Verified(place, 0, _verify_record(place / UNIT_FILE))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
-    damaged = (Problem(place / name, fault) for name, entry in claimed.items() if (fault := _fault(place / name, entry)))
     strangers = _strangers(place, present - claimed.keys() - {UNIT_FILE})
-    return Verified(place, len(claimed), (*_verify_record(place / UNIT_FILE), *damaged, *strangers))
+    return Verified(place, len(claimed), (*_verify_record(place / UNIT_FILE), *_damaged(place, claimed), *strangers))
+
+
+def _damaged(place: Path, claimed: Mapping[str, dict[str, Any]]) -> Iterator[Problem]:
+    for name, entry in claimed.items():
+        if fault := _fault(place / name, entry):
+            yield Problem(place / name, fault)
 
 
 def _verify_record(record: Path) -> tuple[Problem, ...]:

@@ -31,7 +31,7 @@ from fmapviz.sharing import Sharing
 from fmapviz.sketches import MixedBatchError
 from fmapviz.tracebacks import report_of
 from fmapviz.units import commit, find_done, find_own, stage
-from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome
+from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fmapviz.plan import Plan
     from fmapviz.values import Layer, Model, Picture, RunInfo
 
-    OpenWriter = Callable[[Path], AbstractContextManager[Callable[[Picture], None]]]
+    OpenWriter = Callable[[Path, Unit], AbstractContextManager[Callable[[Picture], None]]]
     Tell = Callable[[Outcome | Notice], None]
 
 
@@ -61,6 +61,7 @@ class Job:
         workers: Threads.
         several: Whether more than one image is expected.
         foresight: See `fmapviz.drawing.attach`.
+        on_drawn: Given what is drawn of each image, which is then not written; None: it is written.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
         accepted: Whether something was drawn of some image.
@@ -80,6 +81,7 @@ class Job:
     force: bool
     several: bool = True
     foresight: Foresight | None = None
+    on_drawn: Callable[[Drawn], None] | None = None
     choices: Choices = field(default_factory=Choices)
     found: int = 0
     last_drawn: int = 0
@@ -117,8 +119,7 @@ class _Sketched:
 
     @property
     def bytes(self) -> int:
-        drawn = self.drawn
-        return sum(drawing.pixels.nbytes for drawing in drawn.drawings) + sum(heat.pixels.nbytes for heat in drawn.heats)
+        return self.drawn.bytes
 
 
 def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | Notice, None, None]:
@@ -172,7 +173,8 @@ class _Steps:
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
             return None
-        done = None if self._job.force else find_done(self._job.directory, item)
+        anew = self._job.force or self._job.on_drawn
+        done = None if anew else find_done(self._job.directory, item)
         if done is not None:
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=done))
@@ -221,14 +223,18 @@ class _Steps:
 
     def write(self, sketched: _Sketched, tell: Tell) -> None:
         """Encode and write one image's pictures, and commit its directory."""
+        if self._job.on_drawn:
+            self._job.on_drawn(sketched.drawn)
+            return
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)
         notices = [*prepared.notices, *drawn.notices, *zero_notices(drawn)]
         titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:
-                writes = [writers.enter_context(open_writer(staging)) for open_writer in job.writers.values()]
-                for picture in make_pictures(drawn, seen, titled, job.info):
+                unit = Unit(titled, drawn, tuple(notices), job.info)
+                writes = [writers.enter_context(open_writer(staging, unit)) for open_writer in job.writers.values()]
+                for picture in make_pictures(drawn, seen, titled, job.info) if job.plan.drawn else ():
                     self._check()
                     for write in writes:
                         write(picture)
@@ -244,13 +250,13 @@ class _Steps:
                 "undrawn": dict(drawn.undrawn),
                 **({"predictions": [each.record for each in drawn.predictions]} if job.info.top else {}),
             }
-            unit = commit(staging, job.directory, prepared.file, record, force=job.force)
+            place = commit(staging, job.directory, prepared.file, record, force=job.force)
         self._release(prepared.file)
         tell(
             Outcome(
                 prepared.file.path,
                 "done",
-                unit=unit,
+                unit=place,
                 notices=tuple(notices),
                 pictures=pictures,
                 seconds=time.monotonic() - sketched.begun,
@@ -320,11 +326,13 @@ class _Steps:
         """Note what was seen of the network, and pass on the images of which something was drawn."""
         sketched = []
         for prepared, each in zip(batch, drawn, strict=True):
-            if not each.drawings and not each.heats:
+            if each.empty:
                 tell(Outcome(prepared.file.path, "failed", failure=_nothing_drawn(prepared, each)))
                 continue
-            layers = {drawing.layer for drawing in each.drawings} | {heat.layer for heat in each.heats if heat.layer}
-            self._job.last_drawn = len(layers)
+            names = (
+                [one.layer for one in each.drawings] + [one.layer for one in each.kept] + [one.layer for one in each.heats]
+            )
+            self._job.last_drawn = len(set(names) - {""})
             self._job.accepted = True
             self._job.not_executed.update(each.not_executed)
             self._job.undrawn.update(each.undrawn)

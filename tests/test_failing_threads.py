@@ -102,7 +102,7 @@ def full_disk(number):
     pictures = count(1)
 
     @contextmanager
-    def open_writer(directory):
+    def open_writer(directory, unit):
         def write(picture):
             if next(pictures) == number:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -178,7 +178,7 @@ def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path
 
 def test_every_writer_fails_at_once(look, monkeypatch, tmp_path):
     @contextmanager
-    def open_writer(_directory):
+    def open_writer(_directory, _unit):
         def write(_picture):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -196,8 +196,8 @@ def test_leaving_a_run_whose_writers_are_slow_leaves_nothing_staged(look, monkey
     original, told = png_writer.open_writer, []
 
     @contextmanager
-    def open_writer(directory):
-        with original(directory) as write:
+    def open_writer(directory, unit):
+        with original(directory, unit) as write:
 
             def write_slowly(picture):
                 time.sleep(0.05)
@@ -239,8 +239,8 @@ pool, open_writer = nn.MaxPool2d.forward, png.open_writer
 
 
 @contextmanager
-def open_slow_writer(directory):
-    with open_writer(directory) as write:
+def open_slow_writer(directory, unit):
+    with open_writer(directory, unit) as write:
         def write_slowly(picture):
             if next(calls) == 100:  # of 27 pictures each
                 reached.touch()
@@ -250,8 +250,8 @@ def open_slow_writer(directory):
 
 
 @contextmanager
-def open_failing_writer(directory):
-    with open_writer(directory) as write:
+def open_failing_writer(directory, unit):
+    with open_writer(directory, unit) as write:
         def write_or_fail(picture):
             if next(calls) == 100:
                 raise OSError(28, "No space left on device")

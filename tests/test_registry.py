@@ -88,7 +88,7 @@ def test_nothing_else_is_a_member(family, name):
 @pytest.mark.parametrize(
     ("package", "name", "message", "hint"),
     [
-        ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps'?"),
+        ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps', 'pca', 'max'?"),
         ("fmapviz.writers", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
         ("fmapviz.writers", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.writers'))}"),
         ("fmapviz.sources", "torchvison", "no such model source: 'torchvison'", "did you mean 'torchvision', 'python'?"),

@@ -65,7 +65,7 @@ def test_norms(norm, limits):
 def test_norms_that_are_none(norm):
     message, hint = refusal(Style, norm=norm)
     assert message == f"no such norm: {quote(norm)}"
-    assert hint == "one of channel, layer, signed, fixed:LO,HI (LO below HI)"
+    assert hint == "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,10 @@ def test_channels(channels, top, listed):
      "1.5", "a", "0 1", "1-2-3", "12345678"],
 )  # fmt: skip
 def test_channels_that_are_none(channels):
-    assert refusal(Style, channels=channels) == (f"no such channels: '{channels}'", "one of all, 0,3,8-15, top:16")
+    assert refusal(Style, channels=channels) == (
+        f"no such channels: '{channels}'",
+        "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std",
+    )
 
 
 @pytest.mark.parametrize("style", [{"columns": 1}, {"columns": 5000}, {"padding": 0}, {"padding": 1000}, {"scale": 64}])

@@ -30,7 +30,7 @@ def finish(run, unit):
     picture = Picture("maps", "00 conv", png.encode(pixels, {"Layer": "conv"}), 4, 3, {"Layer": "conv"})
     with stage(run) as staging:
         for form in INFO.formats:
-            with registry.fetch("fmapviz.writers", form).open_writer(staging) as write:
+            with registry.fetch("fmapviz.writers", form).open_writer(staging, None) as write:
                 write(picture)
         return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"model": "net", "layers": []})
 

@@ -23,18 +23,25 @@ from fmapviz.views import inputs as inputs_view
 
 NAMES = registry.names(VIEWS)
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
+GRIDS |= {"pca": "outputs", "kernels": "kernels"}
+REDUCED, COUNTED = {"mean", "max", "contact"}, {"histogram"}
+OF_LAYERS = {*GRIDS, *REDUCED, *COUNTED}
 PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 
 # --- the family
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_view_draws_or_attributes_and_says_what_it_needs(name):
+def test_a_view_does_one_thing_and_says_what_it_needs(name):
     module = registry.fetch(VIEWS, name)
-    assert hasattr(module, "draw") != hasattr(module, "attribute")
+    assert sum(hasattr(module, function) for function in ("draw", "reduce", "count", "attribute")) == 1
+    assert hasattr(module, "reduce") == (name in REDUCED)
+    assert hasattr(module, "count") == (name in COUNTED)
     needs = getattr(module, "NEEDS", "outputs")
     if hasattr(module, "draw"):
         assert needs == GRIDS[name]
+    elif name in OF_LAYERS:
+        assert needs == "outputs"
     else:
         parameters = module.attribute.__code__.co_varnames[: module.attribute.__code__.co_argcount]
         assert needs.split() == list(parameters)
@@ -51,14 +58,17 @@ def test_a_view_is_one_line_of_help(name):
 
 
 def test_heat_maps_are_told_from_grids_and_sheets():
-    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - GRIDS.keys() - {"sheet"}
+    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - OF_LAYERS - {"sheet"}
 
 
 def test_a_plan_sorts_views_by_what_they_need():
     plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
-    for name, need in GRIDS.items():
-        assert getattr(plan, need) == {name: registry.fetch(VIEWS, name).draw}
-    assert plan.methods.keys() == set(NAMES) - GRIDS.keys()
+    for need in GRIDS.values():
+        names = [name for name, needed in GRIDS.items() if needed == need]
+        assert getattr(plan, need) == {name: registry.fetch(VIEWS, name).draw for name in names}
+    assert {name: each.over for name, each in plan.reduces.items()} == {"contact": False, "max": True, "mean": True}
+    assert plan.counts.keys() == COUNTED
+    assert plan.methods.keys() == set(NAMES) - OF_LAYERS
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
     assert (plan.output, plan.automatic) == ("out", True)
     for name, method in plan.methods.items():

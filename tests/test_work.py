@@ -179,7 +179,7 @@ def test_inputs_are_not_listed_far_ahead(pictures, look):
 
 
 @contextmanager
-def write_slowly(directory):
+def write_slowly(directory, _unit):
     def write(picture):
         time.sleep(0.01)
         (directory / picture.file_name).write_bytes(picture.png)
@@ -225,7 +225,7 @@ def test_a_writer_that_fails_ends_the_run(pictures, tmp_path):
     written = []
 
     @contextmanager
-    def fail(directory):
+    def fail(directory, _unit):
         def write(picture):
             written.append(picture)
             if len(written) == 10:

@@ -4,6 +4,7 @@ import base64
 import errno
 import inspect
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from made_units import make_unit
 from PIL import Image
 
 from fmapviz import png, registry
@@ -27,8 +29,12 @@ with warnings.catch_warnings():  # TensorBoard's page uses bleach, which uses a 
     warnings.filterwarnings("ignore", message="html5lib's sanitizer is deprecated", category=DeprecationWarning)
     from tensorboard import plugin_util
 
+TESTS = Path(__file__).parent
 WRITERS = registry.names("fmapviz.writers")
 HOSTILE = "<img src=x onerror=alert(1)> | `a` **b** _c_ [d](javascript:alert(1)) &lt; \\| \n# e \"f\" 'g' \u202e"
+
+
+UNIT = make_unit()
 
 
 def make_picture(name="00 features.0", group="maps", side=6, **facts):
@@ -63,16 +69,23 @@ def test_a_writer_says_in_one_line_what_it_writes(name):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_has_one_public_function(name):
+def test_a_writer_has_one_public_function_and_may_have_another(name):
     module = registry.fetch("fmapviz.writers", name)
     own = [key for key, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ == module.__name__]
-    assert [key for key in own if not key.startswith("_")] == ["open_writer"]
-    assert list(inspect.signature(module.open_writer).parameters) == ["directory"]
+    assert {key for key in own if not key.startswith("_")} - {"publish"} == {"open_writer"}
+    assert [name.strip("_") for name in inspect.signature(module.open_writer).parameters] == ["directory", "unit"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_says_what_it_needs(name):
+    needs = registry.constant("fmapviz.writers", name, "NEEDS")
+    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures"}
+    assert registry.constant("fmapviz.writers", name, "WITH") in {None, *WRITERS}
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_writes_into_its_directory_and_closes_everything(name, tmp_path):
-    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path) as write:
+    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT) as write:
         for picture in (make_picture("input", "input"), make_picture(), make_picture(f"01 {HOSTILE}", weights=HOSTILE)):
             assert write(picture) is None
     assert files(tmp_path)
@@ -82,7 +95,7 @@ def test_a_writer_writes_into_its_directory_and_closes_everything(name, tmp_path
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_without_pictures_is_fine(name, tmp_path):
-    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path):
+    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT):
         pass
     assert not open_handles(tmp_path)
 
@@ -93,7 +106,7 @@ def test_a_writer_lets_an_exception_through_and_closes_everything(name, tmp_path
         pass
 
     def interrupted():
-        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path) as write:
+        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT) as write:
             write(make_picture())
             raise Stop
 
@@ -105,7 +118,7 @@ def test_a_writer_lets_an_exception_through_and_closes_everything(name, tmp_path
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_without_its_directory_is_an_error(name, tmp_path):
     def homeless():
-        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path / "missing") as write:
+        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path / "missing", UNIT) as write:
             write(make_picture())
 
     with pytest.raises(FileNotFoundError):
@@ -118,14 +131,16 @@ from pathlib import Path
 import numpy as np
 from fmapviz import png, registry
 from fmapviz.values import Picture
+from made_units import make_unit
 
 limit, side = map(int, sys.argv[3:])
+unit = make_unit()
 pixels = np.random.default_rng(0).integers(0, 256, (side, side), np.uint8)
 picture = Picture("maps", "00 features.0", png.encode(pixels), side, side, {"layer": "features.0"})
 module = registry.fetch("fmapviz.writers", sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    with module.open_writer(Path(sys.argv[2])) as write:
+    with module.open_writer(Path(sys.argv[2]), unit) as write:
         write(picture)
 except OSError as error:
     print(error.errno)
@@ -138,7 +153,7 @@ except OSError as error:
 def test_a_writer_never_hides_a_full_disk(name, side, tmp_path):
     """A limit on the size of a file stands for the full disk: it needs no special rights and no mount."""
     command = [sys.executable, "-c", FULL_DISK, name, tmp_path, "10", str(side)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(TESTS)})
     assert result.stdout.split() == [str(errno.EFBIG)]
 
 
@@ -147,7 +162,7 @@ def test_a_writer_never_hides_a_full_disk(name, side, tmp_path):
 
 def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
     pictures = [make_picture("input", "input"), make_picture(), make_picture(f"01 ../{HOSTILE}")]
-    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path) as write:
+    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path, UNIT) as write:
         for picture in pictures:
             write(picture)
     assert {name: path.read_bytes() for name, path in files(tmp_path).items()} == {
@@ -157,7 +172,7 @@ def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
 
 def test_a_png_file_is_never_overwritten(tmp_path):
     (tmp_path / make_picture().file_name).write_text("mine")
-    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path) as write, pytest.raises(FileExistsError):
+    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path, UNIT) as write, pytest.raises(FileExistsError):
         write(make_picture())
     assert (tmp_path / make_picture().file_name).read_text() == "mine"
 
@@ -221,7 +236,7 @@ def test_tensorboard_finds_every_picture(reader, tmp_path):
     pictures = [make_picture("input", "input")] + [make_picture(f"{n:02} {name}") for n, name in enumerate(layers)]
     for run in ("alexnet/a b.png", "alexnet/lena.png"):
         (tmp_path / run).mkdir(parents=True)
-        with tensorboard.open_writer(tmp_path / run) as write:
+        with tensorboard.open_writer(tmp_path / run, UNIT) as write:
             for picture in pictures:
                 write(picture)
     found = read_back(reader, tmp_path, 2 * len(pictures))
@@ -239,13 +254,13 @@ def test_tensorboard_finds_every_picture(reader, tmp_path):
 
 @pytest.mark.parametrize("reader", ["slow", "fast"])
 def test_tensorboard_does_not_see_an_unfinished_unit(reader, tmp_path):
-    with tensorboard.open_writer(tmp_path) as write:
+    with tensorboard.open_writer(tmp_path, UNIT) as write:
         write(make_picture())
         assert read_back(reader, tmp_path, 0) == {}
 
 
 def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
-    with tensorboard.open_writer(tmp_path) as write:
+    with tensorboard.open_writer(tmp_path, UNIT) as write:
         write(make_picture())
     (found,) = read_back("slow", tmp_path, 1).values()
     assert Image.open(BytesIO(base64.b64decode(found["png"]))).mode == "L"

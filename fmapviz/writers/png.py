@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fmapviz.values import Picture
+    from fmapviz.values import Picture, Unit
 
 # Straight from the system: a file object takes as long again for a small file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 @contextmanager
-def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
+def open_writer(directory: Path, _unit: Unit) -> Iterator[Callable[[Picture], None]]:
     """Write pictures into a directory, each under its own file name.
 
     Yields:

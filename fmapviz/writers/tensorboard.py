@@ -10,16 +10,20 @@ from urllib.parse import quote
 
 from fmapviz import events
 from fmapviz.errors import printable
+from fmapviz.values import Drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.values import Picture
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    from fmapviz.histograms import Histogram
+    from fmapviz.values import Picture, Unit
 
 
 @contextmanager
-def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
+def open_writer(directory: Path, _unit: Unit) -> Iterator[Callable[[Picture], None]]:
     """Write pictures into one event file in a directory; it bears its name when all of them are in it.
 
     Yields:
@@ -41,8 +45,15 @@ def open_writer(directory: Path) -> Iterator[Callable[[Picture], None]]:
                     description=_table(picture.facts),
                 )
             )
+            if isinstance(picture.source, Drawing) and picture.source.histogram:
+                append(_histogram(picture, picture.source.histogram))
 
         yield write
+
+
+def _histogram(picture: Picture, shown: Histogram) -> Event:
+    tag = _tag(f"values/{picture.name}")  # a tag belongs to one of TensorBoard's plugins
+    return events.histogram(tag, shown.edges, shown.counts, display_name=printable(picture.title or picture.name))
 
 
 def _tag(text: str) -> str:

@@ -1,0 +1,122 @@
+"""Draw what a network has learnt, whatever image it sees: once for a run, into a directory of its own."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import numpy as np
+
+from fmapviz.pictures import kernel_picture
+from fmapviz.runs import writing_to
+from fmapviz.shapes import NotAMapError
+from fmapviz.units import commit, find_done, stage
+from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
+from fmapviz.views.kernels import choose, tiles_of, weight_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    import torch
+
+    from fmapviz.options import Style
+    from fmapviz.plan import DrawKernels
+    from fmapviz.values import Layer, Picture, RunInfo
+
+    OpenWriter = Callable[[Path, Unit], AbstractContextManager[Callable[[Picture], None]]]
+
+UNIT = "_model"
+KIND = "model"
+
+
+def draw_model(
+    layers: Sequence[Layer],
+    views: Mapping[str, DrawKernels],
+    writers: Mapping[str, OpenWriter],
+    info: RunInfo,
+    run: Path,
+    *,
+    force: bool,
+) -> tuple[int, dict[str, str]]:
+    """Draw the weights of layers, unless that is done.
+
+    Args:
+        layers: Which ones, in the order of their definition.
+        views: What to draw of them.
+        writers: Where to.
+        info: The run's settings.
+        run: The run directory.
+        force: Draw them again even if they are there.
+
+    Returns:
+        How many pictures were written, and which layers have no kernels, with the reason.
+
+    Raises:
+        OutputError: The output could not be written.
+    """
+    weights = {layer.name: weight_of(layer.module) for layer in layers}
+    known = {name: weight for name, weight in weights.items() if weight is not None}
+    undrawn = {name: "has no kernels" for name, weight in weights.items() if weight is None}
+    file = _identify(known, info)
+    if not known or (not force and find_done(run, file)):
+        return 0, undrawn
+    drawings = []
+    for index, layer in enumerate(layers):
+        try:
+            weight = known.get(layer.name)
+            if weight is not None:
+                drawings += [
+                    _describe(layer, index, weight, view=view, draw=draw, style=info.style) for view, draw in views.items()
+                ]
+        except NotAMapError as reason:
+            undrawn[layer.name] = str(reason)
+    if not drawings:
+        return 0, undrawn
+    digits = max(2, len(str(len(layers) - 1)))
+    with writing_to(run), stage(run) as staging:
+        with ExitStack() as stack:
+            unit = Unit(file, Drawn((), (), undrawn), (), info)
+            writes = [stack.enter_context(open_writer(staging, unit)) for open_writer in writers.values()]
+            for drawing in drawings:
+                picture = kernel_picture(drawing, info, digits=digits)
+                for write in writes:
+                    write(picture)
+        record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
+        commit(staging, run, file, record, force=force)
+    return len(drawings), undrawn
+
+
+def _identify(weights: Mapping[str, torch.Tensor], info: RunInfo) -> ImageFile:
+    """Tell the weights from others, as size and time of modification tell an image from others."""
+    size, checksum = 0, 0
+    for weight in weights.values():
+        data = np.ascontiguousarray(weight.cpu().numpy())
+        size += data.nbytes
+        checksum = google_crc32c.extend(checksum, data.tobytes())
+    return ImageFile(f"model:{info.label}", UNIT, size, checksum)
+
+
+def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw: DrawKernels, style: Style) -> Drawing:
+    finite = weight[weight.isfinite()]
+    low, high, mean = (float(value) for value in (finite.min(), finite.max(), finite.mean())) if len(finite) else [None] * 3
+    limits = None
+    if style.limits or style.norm in {"layer", "run"}:
+        limits = style.limits or (low or 0.0, high or 0.0)
+    chosen = choose(weight, style)
+    return Drawing(
+        view=view,
+        layer=layer.name,
+        type=layer.type,
+        call=1,
+        index=index,
+        shape=tuple(weight.shape),
+        pixels=draw(weight, style).cpu().numpy(),
+        statistics=Statistics(low, high, mean, (), weight.numel() - len(finite)),
+        of="weights",
+        tiles=tiles_of(tuple(weight.shape), style),
+        channels=None if chosen is None else tuple(chosen.tolist()),
+        limits=limits,
+    )

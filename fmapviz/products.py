@@ -1,0 +1,127 @@
+"""Files that are made of all images of a run: the report's page, the statistics.
+
+They can be made again at any time of what the images' directories hold, and say nothing that is not in those. A sealed
+record lists them, and is written before them: what is listed there is ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.errors import RefusedError, quote
+from fmapviz.inputs import in_natural_order
+from fmapviz.runs import FAILURES_FILE
+from fmapviz.units import FORMAT, HIDDEN, UNIT_FILE, digest, is_sealed, seal, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    Publish = Callable[[Path, list[Path]], Mapping[str, bytes]]
+
+FILE = "products.json"
+_TRIES = 8  # while other processes add images
+_SEAL_BYTES = 70  # the end of a sealed record, which tells its content
+
+
+def publish(run: Path, makers: Iterable[Publish]) -> None:
+    """Make what is made of all images, if it is not there or of other images; replace what was made before.
+
+    Processes that write into one run at once each look again when they have finished: the last one sees every image.
+
+    Args:
+        run: The run directory.
+        makers: Each gives contents by file name, for the run directory and those of its images in natural order.
+
+    Raises:
+        RefusedError: A file of such a name is there that fmapviz did not make.
+        OSError: The disk is full, say.
+    """
+    makers = list(makers)
+    for _ in range(_TRIES if makers else 0):
+        units = find_units(run)
+        state = _state(run, units)
+        if _is_current(run, state):
+            return
+        files = {name: content for make in makers for name, content in make(run, units).items()}
+        _write(run, state, files)
+
+
+def find_units(run: Path) -> list[Path]:
+    """List the directories of a run's images in natural order."""
+    return sorted(_units(run), key=lambda unit: in_natural_order(unit.relative_to(run).parts))
+
+
+def read(run: Path) -> dict[str, Any] | None:
+    """Read the record of what was made of all images; None if there is none, or none that is whole."""
+    try:
+        data = (run / FILE).read_bytes()
+        document = json.loads(data) if is_sealed(data) else None
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("files"), list) else None
+
+
+def _units(place: Path) -> Iterator[Path]:
+    with os.scandir(place) as entries:
+        folders = [
+            entry.name for entry in entries if not entry.name.startswith(HIDDEN) and entry.is_dir(follow_symlinks=False)
+        ]
+    for name in folders:
+        with suppress(FileNotFoundError):  # another process is just replacing it
+            if (place / name / UNIT_FILE).exists():
+                yield place / name
+            else:
+                yield from _units(place / name)
+
+
+def _state(run: Path, units: Iterable[Path]) -> str:
+    """Give a digest of what all images' directories hold: of their names, and the ends of their records."""
+    state = hashlib.sha256(_end(run / FAILURES_FILE))  # the page tells them too
+    for unit in units:
+        state.update(os.fsencode(unit.relative_to(run)) + b"\0" + _end(unit / UNIT_FILE))
+    return state.hexdigest()
+
+
+def _end(record: Path) -> bytes:
+    with suppress(OSError), record.open("rb", buffering=0) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _SEAL_BYTES))
+        return file.read(_SEAL_BYTES)
+    return b""
+
+
+def _is_current(run: Path, state: str) -> bool:
+    record = read(run)
+    if record is None or record.get("of") != state:
+        return False
+    return all(_is_whole(run / entry["name"], entry) for entry in record["files"])
+
+
+def _is_whole(path: Path, entry: Mapping[str, Any]) -> bool:
+    try:
+        return bool(path.stat().st_size == entry["size"] and digest(path) == entry["sha256"])
+    except OSError:
+        return False
+
+
+def _write(run: Path, state: str, files: Mapping[str, bytes]) -> None:
+    entries = [
+        {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in sorted(files.items())
+    ]
+    with stage(run) as staging:
+        for name, content in files.items():
+            (staging / name).write_bytes(content)
+        (staging / FILE).write_bytes(seal({"fmapviz": FORMAT, "of": state, "files": entries}))
+        ours = {str(entry["name"]) for entry in (read(run) or {"files": []})["files"]}
+        for name in files:
+            if name not in ours and os.path.lexists(run / name):
+                raise RefusedError(
+                    f"{quote(run / name)} was not made by fmapviz", hint="move it away, or choose another --name"
+                )
+        for name in (FILE, *files):
+            (staging / name).replace(run / name)

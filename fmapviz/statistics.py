@@ -1,0 +1,306 @@
+"""What each channel's values are like over a whole run, put together from what is known of each image.
+
+Every image's directory keeps what its own values are like. The run's statistics are made of these, always in the order of
+the directories' names, so they are equal to the last digit however a run was divided, interrupted or resumed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fmapviz.values import Drawn
+
+FILE, CSV_FILE, JSON_FILE = "stats.safetensors", "stats.csv", "stats.json"
+_COLUMNS = ("low", "high", "mean", "scatter", "zeros", "nonfinite")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which feature map the statistics are of.
+
+    Attributes:
+        layer: Its name.
+        of: What of the layer: `output`, `input`, `gradient`, `input gradient`.
+        target: Of gradients what the class was asked for as, else empty.
+        type: The layer's class.
+        channels: How many.
+    """
+
+    layer: str
+    of: str
+    target: str
+    type: str
+    channels: int
+
+
+@dataclass(slots=True, eq=False)
+class LayerStatistics:
+    """What the channels of one feature map are like over all images.
+
+    Attributes:
+        place: Which feature map.
+        images: Of how many images.
+        values: How many values each channel had in all of them, those that are not finite included.
+        low: Smallest finite value, float64 `(C)`; NaN where there is none.
+        high: Largest finite value, likewise.
+        mean: Of the finite values, likewise.
+        scatter: Sum of their squared distances from the mean, float64 `(C)`.
+        zeros: How many values are exactly zero, int64 `(C)`.
+        nonfinite: How many are NaN or infinite, int64 `(C)`.
+        dead: Whether all values were the same within every single image, bool `(C)`; where an image gives a channel a single
+            value, whether it was the same in all images.
+    """
+
+    place: Place
+    images: int
+    values: int
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    scatter: NDArray[np.float64]
+    zeros: NDArray[np.int64]
+    nonfinite: NDArray[np.int64]
+    dead: NDArray[np.bool_]
+    single: bool
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """Standard deviation of the finite values, divided by their number, float64 `(C)`; NaN where there is none."""
+        finite = self.values - self.nonfinite
+        mean_square: NDArray[np.float64] = np.divide(
+            self.scatter, finite, out=np.full(len(finite), np.nan), where=finite > 0
+        )
+        return np.sqrt(mean_square)
+
+    @property
+    def zero_share(self) -> NDArray[np.float64]:
+        """Share of values that are exactly zero, 0..1, float64 `(C)`."""
+        return self.zeros / self.values
+
+    @property
+    def constant(self) -> list[int]:
+        """The channels that never vary."""
+        dead = self.dead if not self.single else (self.low == self.high) & (self.nonfinite == 0) & (self.images > 1)
+        return [int(channel) for channel in dead.nonzero()[0]]
+
+
+def encode(drawn: Drawn) -> bytes:
+    """Write what is known of one image's channels as a safetensors file.
+
+    It holds `low`, `high`, `mean` and `scatter` (the sum of squared distances from the mean), float32, and the numbers of
+    `zeros` and of `nonfinite` values, int64, of the channels of all layers one after the other; its metadata says which.
+    """
+    places: dict[Place, Any] = {}
+    for drawing in drawn.drawings:
+        if drawing.measures is not None:
+            label = drawing.target.label if drawing.target else ""
+            place = Place(drawing.layer, drawing.of, label, drawing.type, len(drawing.measures.low))
+            places.setdefault(place, drawing.measures)
+    described = [
+        {"layer": place.layer, "of": place.of, "target": place.target, "type": place.type, "channels": place.channels,
+         "values": measures.values}
+        for place, measures in places.items()
+    ]  # fmt: skip
+    columns = {
+        column: np.concatenate([np.zeros(0), *(getattr(measures, column) for measures in places.values())]).astype(
+            np.int64 if column in {"zeros", "nonfinite"} else np.float32
+        )
+        for column in _COLUMNS
+    }
+    return save(columns, {"layers": json.dumps(described)})
+
+
+def gather(files: Iterable[Path]) -> tuple[int, list[LayerStatistics]]:
+    """Put together what is known of many images.
+
+    Args:
+        files: As `encode` wrote them, in a certain order: the last digits depend on it.
+
+    Returns:
+        The number of images, and one entry for each feature map, in the order of execution.
+    """
+    images = 0
+    groups: dict[str, _Group] = {}
+    for path in files:
+        with safe_open(path, framework="numpy") as file:
+            layout = (file.metadata() or {})["layers"]
+            columns = {column: file.get_tensor(column) for column in _COLUMNS}
+        groups.setdefault(layout, _Group(layout)).add(columns)
+        images += 1
+    merged: dict[tuple[str, str, str, int], LayerStatistics] = {}
+    for group in groups.values():
+        for own in group.layers():
+            key = (own.place.layer, own.place.of, own.place.target, own.place.channels)
+            merged[key] = _merge(merged[key], own) if key in merged else own
+    return images, list(merged.values())
+
+
+class _Group:
+    """Images that have the same layers: their channels stand in one long row."""
+
+    def __init__(self, layout: str) -> None:
+        described = json.loads(layout)
+        self._places = [
+            Place(each["layer"], each["of"], each["target"], each["type"], each["channels"]) for each in described
+        ]
+        channels = [place.channels for place in self._places]
+        self._each = [each["values"] for each in described]
+        self._values = np.repeat(np.array(self._each, np.int64), channels)
+        self._ends = np.cumsum(channels)
+        self._images = 0
+        count = int(sum(channels))
+        self._low, self._high = np.full(count, np.nan), np.full(count, np.nan)
+        self._so_far = _Moments(np.zeros(count, np.int64), np.zeros(count), np.zeros(count))
+        self._zeros, self._nonfinite = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._dead = np.ones(count, bool)
+
+    def add(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add one image, all of whose columns are as long."""
+        self._images += 1
+        low, high, nonfinite = columns["low"], columns["high"], columns["nonfinite"]
+        self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)
+        self._zeros += columns["zeros"]
+        self._nonfinite += nonfinite
+        self._dead &= (low == high) & (nonfinite == 0)
+        self._so_far = self._so_far.with_more(_Moments(self._values - nonfinite, columns["mean"], columns["scatter"]))
+
+    def layers(self) -> Iterator[LayerStatistics]:
+        """Give what is known of each feature map."""
+        mean, scatter = self._so_far.mean_or_nan, self._so_far.scatter
+        for place, values, end in zip(self._places, self._each, self._ends, strict=True):
+            own = slice(int(end) - place.channels, int(end))
+            yield LayerStatistics(
+                place=place,
+                images=self._images,
+                values=values * self._images,
+                low=self._low[own],
+                high=self._high[own],
+                mean=mean[own],
+                scatter=scatter[own],
+                zeros=self._zeros[own],
+                nonfinite=self._nonfinite[own],
+                dead=self._dead[own],
+                single=values == 1,
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moments:
+    """How many finite numbers there are, their mean, and the sum of their squared distances from it."""
+
+    count: NDArray[np.int64]
+    mean: NDArray[Any]
+    scatter: NDArray[Any]
+
+    def with_more(self, other: _Moments) -> _Moments:
+        """Put two sets of numbers together.
+
+        Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+        """
+        count = self.count + other.count
+        share = other.count / np.maximum(count, 1)
+        apart = np.where(other.count > 0, other.mean, self.mean).astype(np.float64) - self.mean
+        scatter = self.scatter + other.scatter.astype(np.float64) + apart * apart * (self.count * share)
+        return _Moments(count, self.mean + apart * share, scatter)
+
+    @property
+    def mean_or_nan(self) -> NDArray[Any]:
+        """The mean, NaN where there are no numbers."""
+        return np.where(self.count > 0, self.mean, np.nan)
+
+
+def _merge(one: LayerStatistics, other: LayerStatistics) -> LayerStatistics:
+    """Put together what is known of one feature map of images whose other feature maps, or whose sizes, differ."""
+    first, second = (_Moments(each.values - each.nonfinite, np.nan_to_num(each.mean), each.scatter) for each in (one, other))
+    both = first.with_more(second)
+    return LayerStatistics(
+        place=one.place,
+        images=one.images + other.images,
+        values=one.values + other.values,
+        low=np.fmin(one.low, other.low),
+        high=np.fmax(one.high, other.high),
+        mean=both.mean_or_nan,
+        scatter=both.scatter,
+        zeros=one.zeros + other.zeros,
+        nonfinite=one.nonfinite + other.nonfinite,
+        dead=one.dead & other.dead,
+        single=one.single and other.single,
+    )
+
+
+def as_rows(layers: Sequence[LayerStatistics]) -> str:
+    """Write a table with a line for each channel, as CSV with a heading."""
+    written = io.StringIO()
+    table = csv.writer(written, lineterminator="\n")
+    table.writerow(
+        ("layer", "of", "class", "type", "channel", "images", "values", "min", "max", "mean", "std", "zeros", "nonfinite",
+         "dead")
+    )  # fmt: skip
+    for each in layers:
+        place, dead = each.place, set(each.constant)
+        numbers = zip(each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite, strict=True)
+        for channel, (low, high, mean, deviation, zeros, nonfinite) in enumerate(numbers):
+            table.writerow(
+                (place.layer, place.of, place.target, place.type, channel, each.images, each.values, _digits(low),
+                 _digits(high), _digits(mean), _digits(deviation), _digits(zeros), nonfinite, int(channel in dead))
+            )  # fmt: skip
+    return written.getvalue()
+
+
+def as_records(layers: Sequence[LayerStatistics]) -> list[dict[str, Any]]:
+    """Describe each feature map in plain JSON values."""
+    return [
+        {
+            "layer": each.place.layer,
+            "of": each.place.of,
+            "class": each.place.target or None,
+            "type": each.place.type,
+            "channels": each.place.channels,
+            "images": each.images,
+            "values": each.values,
+            "dead": each.constant,
+            "min": _rounded(each.low),
+            "max": _rounded(each.high),
+            "mean": _rounded(each.mean),
+            "std": _rounded(each.deviation),
+            "zeros": _rounded(each.zero_share),
+            "nonfinite": each.nonfinite.tolist(),
+        }
+        for each in layers
+    ]
+
+
+def read_dead(run: Path) -> dict[str, tuple[int, int]]:
+    """Tell from a run's `stats.json` how many of how many channels of each feature map never vary; empty without it."""
+    try:
+        layers = json.loads((run / JSON_FILE).read_bytes())["layers"]
+    except FileNotFoundError:
+        return {}
+    named = ((f"{each['layer']}{_SAID[each['of']]}{each['class'] or ''}", each) for each in layers)
+    return {name: (len(each["dead"]), each["channels"]) for name, each in named}
+
+
+_SAID = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input gradient": " (input gradient) "}
+
+
+def _digits(value: float) -> str:
+    return f"{value:.9g}" if isfinite(value) else ""
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(f"{value:.9g}") if isfinite(value) else None for value in values.tolist()]

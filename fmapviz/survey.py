@@ -1,0 +1,133 @@
+"""Find out what all images of a run have in common, before the first is drawn, and remember it with the run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmapviz.principal import Basis, Covariance
+from fmapviz.tiling import Shared
+from fmapviz.units import FORMAT, is_sealed, seal, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from fmapviz.values import Drawn, Of
+
+    Key = tuple[str, str, str]
+
+FILE = "survey.json"
+
+
+class Surveyor:
+    """Takes note of what is drawn of each image; its methods may be called in several threads at once.
+
+    Args:
+        principal: Whether the principal components of what layers return are wanted.
+    """
+
+    def __init__(self, *, principal: bool) -> None:
+        self.images = 0
+        self._principal = principal
+        self._lock = Lock()
+        self._ranges: dict[Key, tuple[float, float]] = {}
+        self._covariances: dict[Key, tuple[Lock, Covariance]] = {}
+
+    def add(self, of: Of, layer: str, maps: Tensor) -> None:
+        """Take note of a layer's maps, `(N, C, h, w)`, for their principal components."""
+        if not self._principal or of != "output" or maps.shape[-2:] == (1, 1):
+            return
+        with self._lock:
+            lock, covariance = self._covariances.setdefault((of, layer, ""), (Lock(), Covariance()))
+        with lock:
+            covariance.add(maps)
+
+    def note(self, drawn: Drawn) -> None:
+        """Take note of an image."""
+        with self._lock:
+            self.images += 1
+            for drawing in drawn.drawings:
+                label = drawing.target.label if drawing.target else ""
+                self._widen((drawing.of, drawing.layer, label), drawing.statistics.minimum, drawing.statistics.maximum)
+            for heat in drawn.heats:
+                finite = heat.raw[np.isfinite(heat.raw)]
+                if heat.reduced and finite.size:
+                    self._widen((heat.view, heat.layer, ""), float(finite.min()), float(finite.max()))
+
+    def _widen(self, key: Key, low: float | None, high: float | None) -> None:
+        if low is not None and high is not None:
+            before = self._ranges.get(key, (low, high))
+            self._ranges[key] = min(before[0], low), max(before[1], high)
+
+    def finish(self) -> dict[Key, Shared]:
+        """Give what the images have in common of each feature map."""
+        bases = {key: covariance.basis() for key, (_, covariance) in self._covariances.items()}
+        return {key: Shared(low, high, bases.get(key)) for key, (low, high) in sorted(self._ranges.items())}
+
+
+def save(run: Path, fingerprint: str, images: int, shared: Mapping[Key, Shared]) -> dict[Key, Shared]:
+    """Remember what was found out, unless another process was faster.
+
+    Returns:
+        What the run remembers from now on.
+
+    Raises:
+        OSError: The disk is full, say.
+    """
+    records = [_record(key, each) for key, each in shared.items()]
+    document = {"fmapviz": FORMAT, "run": fingerprint, "images": images, "layers": records}
+    with stage(run) as staging:
+        (staging / FILE).write_bytes(seal(document))
+        try:
+            os.link(staging / FILE, run / FILE)
+        except OSError:  # it is there already, or the file system knows no links
+            if load(run, fingerprint) is None:
+                (staging / FILE).replace(run / FILE)
+    known = load(run, fingerprint)
+    assert known is not None
+    return known
+
+
+def load(run: Path, fingerprint: str) -> dict[Key, Shared] | None:
+    """Give what a run remembers; None if there is nothing, or nothing that is whole."""
+    try:
+        data = (run / FILE).read_bytes()
+        document = json.loads(data) if is_sealed(data) else {}
+    except (OSError, ValueError):
+        return None
+    if document.get("run") != fingerprint:
+        return None
+    return {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
+
+
+def _record(key: Key, shared: Shared) -> dict[str, Any]:
+    of, layer, label = key
+    basis = shared.basis
+    numbers = {} if basis is None else {
+        "mean": _text(basis.mean), "components": _text(basis.components), "deviations": _text(basis.deviations)
+    }  # fmt: skip
+    return {"of": of, "layer": layer, "class": label, "low": shared.low, "high": shared.high, **numbers}
+
+
+def _shared(record: Mapping[str, Any]) -> Shared:
+    if "mean" not in record:
+        return Shared(record["low"], record["high"])
+    mean, components, deviations = (_tensor(record[name]) for name in ("mean", "components", "deviations"))
+    return Shared(record["low"], record["high"], Basis(mean, components.view(-1, len(mean)), deviations))
+
+
+def _text(values: Tensor) -> str:
+    return base64.b64encode(values.cpu().numpy().astype("<f4").tobytes()).decode()
+
+
+def _tensor(text: str) -> Tensor:
+    return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32))

@@ -1,0 +1,174 @@
+"""A report to open in a browser, index.html, with PNG files beside it."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz import statistics
+from fmapviz.errors import printable
+from fmapviz.report.links import link
+from fmapviz.report.page import render_page, statistics_script, unit_script
+from fmapviz.runs import read_failures
+from fmapviz.units import read_unit
+from fmapviz.values import Drawing, HeatMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.values import Measures, Picture, RunInfo, Unit
+
+NEEDS = "pictures measures"
+WITH = "png"  # the page shows these files
+
+_SCRIPT = "report.js"
+
+
+@contextmanager
+def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], None]]:
+    """Write what the report's page has to know of one image, as a script that it loads.
+
+    Yields:
+        A function that takes note of one picture.
+
+    Raises:
+        OSError: The file could not be written, or is there already.
+    """
+    pictures: list[dict[str, Any]] = []
+    yield lambda picture: pictures.append(_describe(picture))
+    document = {
+        "unit": printable(unit.file.unit),
+        "source": printable(unit.file.path),
+        "predictions": [printable(str(each)) for each in unit.drawn.predictions],
+        "notices": [printable(notice) for notice in unit.notices],
+        "pictures": pictures,
+    }
+    with (directory / _SCRIPT).open("xb") as file:
+        file.write(unit_script(document))
+
+
+def publish(run: Path, units: list[Path], info: RunInfo) -> dict[str, bytes]:
+    """Make the report's page, for all images of a run, and what it tells of all of them together."""
+    records = [(unit, record) for unit in units if (record := read_unit(unit))]
+    images = [(unit, record) for unit, record in records if record.get("kind") != "model"]
+    of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
+    told = "stats" in info.formats
+    finished = {record["source"]["path"] for _, record in images}
+    page = {
+        "title": info.label,
+        "facts": _facts(info),
+        "units": [
+            {
+                "unit": printable(unit.relative_to(run).as_posix()),
+                "href": link(unit.relative_to(run)) + "/",
+                "predictions": [_predicted(each) for each in record.get("predictions", [])],
+            }
+            for unit, record in images
+        ],
+        "model": None if of_model is None else link(of_model.relative_to(run)) + "/",
+        "statistics": "stats.js" if told else None,
+        "failures": [
+            {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
+            for failure in read_failures(run)
+            if failure.get("path") not in finished
+        ],
+    }
+    files = {"index.html": render_page(page)}
+    if told:
+        gathered = statistics.gather(path for unit in units if (path := unit / statistics.FILE).exists())
+        files["stats.js"] = statistics_script(_summary(*gathered))
+    return files
+
+
+def _describe(picture: Picture) -> dict[str, Any]:
+    source = picture.source
+    channels = source.channels if isinstance(source, Drawing) else None
+    measures = source.measures if isinstance(source, Drawing) and picture.tiles else None
+    return {
+        "href": link(PurePath(picture.file_name)),
+        "view": picture.group,
+        "name": printable(picture.name),
+        "title": printable(picture.title),
+        "width": picture.width,
+        "height": picture.height,
+        "layer": None if source is None else _layer(source),
+        "facts": [[key, printable(value)] for key, value in picture.facts.items()],
+        "tiles": None if picture.tiles is None else asdict(picture.tiles),
+        "channels": None if channels is None else list(channels),
+        "statistics": None if measures is None else _numbers(measures, channels),
+    }
+
+
+def _layer(source: Drawing | HeatMap) -> dict[str, Any]:
+    return {
+        "index": source.index,
+        "name": printable(source.layer),
+        "type": printable(source.type),
+        "shape": list(source.shape),
+    }
+
+
+def _numbers(measures: Measures, channels: Sequence[int] | None) -> dict[str, Any]:
+    """Pack what is known of the channels shown: min, max, mean, deviation, shares of zeros and of non-finite values."""
+    finite = np.maximum(measures.values - measures.nonfinite, 1)
+    rows = np.stack(
+        [
+            measures.low,
+            measures.high,
+            measures.mean,
+            np.sqrt(measures.scatter / finite),
+            measures.zeros / measures.values,
+            measures.nonfinite / measures.values,
+        ]
+    )
+    rows = rows if channels is None else rows[:, list(channels)]
+    return {"values": measures.values, "data": _pack(rows)}
+
+
+def _summary(images: int, layers: Sequence[statistics.LayerStatistics]) -> dict[str, Any]:
+    return {
+        "images": images,
+        "layers": [
+            {
+                "name": printable(each.place.layer),
+                "of": f"{each.place.of} {each.place.target}".rstrip(),
+                "type": printable(each.place.type),
+                "channels": each.place.channels,
+                "constant": each.constant,
+                "data": _pack(
+                    np.stack([each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite / each.values])
+                ),
+            }
+            for each in layers
+        ],
+    }
+
+
+def _pack(rows: np.ndarray[Any, Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
+
+
+def _facts(info: RunInfo) -> list[list[str]]:
+    facts = {
+        "Model": info.model,
+        "Weights": info.weights,
+        "SHA-256": info.sha256 or "",
+        "Input": info.preparation,
+        "Views": ", ".join(info.views),
+        "Layers": ", ".join(info.layers) or "all",
+        "Without": ", ".join(info.exclude),
+        "Types": ", ".join(info.types),
+        "Scaling": info.style.norm,
+        "Versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+    }
+    return [[key, printable(value)] for key, value in facts.items() if value]
+
+
+def _predicted(record: Mapping[str, Any]) -> str:
+    return printable(f"{record.get('class')} {float(record.get('score') or 0):.1%}".replace("%", " %"))
