@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check all-models benchmark samples shapesnet pictures clean
+.PHONY: help demo test check browser all-models benchmark samples shapesnet pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +21,16 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,png
 
-test: check ## run every check and every test
+test: check browser ## run every check and every test
 	$(BIN)/pytest -n 2 --dist worksteal
+
+browser: ## make sure that there is a Chromium or Chrome for the tests of the report, if it can be had
+	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \
+	as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
+	if command -v apt-get > /dev/null && $$as_root true 2> /dev/null; then \
+		echo "no browser here: installing Debian's chromium"; \
+		$$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends chromium > /dev/null || true; \
+	fi
 
 check: $(INSTALLED) ## ruff and mypy only
 	$(BIN)/ruff format --check

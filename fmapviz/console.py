@@ -286,6 +286,8 @@ def _sentence(summary: RunSummary) -> str:
     parts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     each = f"{_count(summary.layers, 'feature map')} each, " if summary.layers else ""
     drawn = f"; {each}{_count(summary.pictures, 'picture')}" if summary.done else ""
+    if not summary.found:
+        return f"{_count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
     return f"{_count(summary.found, 'image')}: {parts}{drawn} in {summary.seconds:.1f} s"
 
 

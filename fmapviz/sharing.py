@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from fmapviz.memory import is_out_of_memory
 from fmapviz.sketches import MixedBatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -58,7 +59,8 @@ class Sharing:
         if self._noted:
             return
         self._noted = True
-        size = sum(drawing.pixels.nbytes for drawing in drawn.drawings)
+        # Nothing may be drawn of layers of which only numbers are wanted.
+        size = sum(max(drawing.pixels.nbytes, prod(drawing.shape)) for drawing in drawn.drawings)
         if size <= min(DRAWN_BYTES, PICTURE_BYTES * len(drawn.drawings)) and _state(self._network) == self._before:
             self._samples.append(image)
 
@@ -106,13 +108,28 @@ def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -
 
 
 def _is_same(one: Drawn, other: Drawn) -> bool:
-    if (len(one.drawings), one.not_executed, one.undrawn) != (len(other.drawings), other.not_executed, other.undrawn):
+    if (one.not_executed, one.undrawn, one.predictions) != (other.not_executed, other.undrawn, other.predictions):
         return False
-    if one.predictions != other.predictions:
-        return False
-    return all(
-        (mine.layer, mine.view, mine.shape, mine.statistics, mine.channels, mine.samples)
-        == (theirs.layer, theirs.view, theirs.shape, theirs.statistics, theirs.channels, theirs.samples)
-        and np.array_equal(mine.pixels, theirs.pixels)
-        for mine, theirs in zip(one.drawings, other.drawings, strict=True)
-    )
+    mine, theirs = (list(_contents(drawn)) for drawn in (one, other))
+    return len(mine) == len(theirs) and all(map(_is_equal, mine, theirs))
+
+
+def _contents(drawn: Drawn) -> Iterator[object]:
+    """Give everything that must be the same, one after the other."""
+    for drawing in drawn.drawings:
+        yield drawing.layer, drawing.view, drawing.shape, drawing.statistics, drawing.channels, drawing.samples
+        yield drawing.pixels
+        for part in (drawing.measures, drawing.histogram):
+            yield from (getattr(part, name) for name in part.__slots__) if part is not None else ()
+    for heat in drawn.heats:
+        yield heat.layer, heat.view, heat.shape
+        yield from (heat.raw, heat.pixels)
+    for kept in drawn.kept:
+        yield kept.layer, kept.of
+        yield kept.values
+
+
+def _is_equal(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return one == other

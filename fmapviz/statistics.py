@@ -253,12 +253,12 @@ def as_rows(layers: Sequence[LayerStatistics]) -> str:
     )  # fmt: skip
     for each in layers:
         place, dead = each.place, set(each.constant)
-        numbers = zip(each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite, strict=True)
-        for channel, (low, high, mean, deviation, zeros, nonfinite) in enumerate(numbers):
-            table.writerow(
-                (place.layer, place.of, place.target, place.type, channel, each.images, each.values, _digits(low),
-                 _digits(high), _digits(mean), _digits(deviation), _digits(zeros), nonfinite, int(channel in dead))
-            )  # fmt: skip
+        columns = map(_digits, (each.low, each.high, each.mean, each.deviation, each.zero_share))
+        common = (place.layer, place.of, place.target, place.type)
+        table.writerows(
+            (*common, channel, each.images, each.values, *numbers, nonfinite, int(channel in dead))
+            for channel, (*numbers, nonfinite) in enumerate(zip(*columns, each.nonfinite.tolist(), strict=True))
+        )
     return written.getvalue()
 
 
@@ -298,9 +298,10 @@ def read_dead(run: Path) -> dict[str, tuple[int, int]]:
 _SAID = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input gradient": " (input gradient) "}
 
 
-def _digits(value: float) -> str:
-    return f"{value:.9g}" if isfinite(value) else ""
+def _digits(values: NDArray[np.float64]) -> list[str]:
+    """Write as many digits as float32 has, nothing for what is not finite."""
+    return [f"{value:.9g}" if isfinite(value) else "" for value in values.tolist()]
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(f"{value:.9g}") if isfinite(value) else None for value in values.tolist()]
+    return [float(digits) if digits else None for digits in _digits(values)]

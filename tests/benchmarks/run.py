@@ -34,7 +34,10 @@ from ways import (
     forward_only,
     in_batches,
     to_png,
+    to_report,
+    to_statistics,
     to_tensorboard,
+    to_tensorboard_with_statistics,
     tutorial,
 )
 
@@ -86,7 +89,7 @@ def main() -> None:
     # Memory first: a child begins with its parent's peak. What was written is removed when everything is measured: some file
     # systems, ext4 without a journal for one, take ten times as long to make a file while many have just been deleted.
     with ExitStack() as places:
-        for section in (memory, start_up, speed, grad_cam, batches, early, growth, skipping):
+        for section in (memory, start_up, speed, grad_cam, statistics, batches, early, growth, skipping):
             if options.only and options.only not in section.__name__:
                 continue
             place = Path(places.enter_context(tempfile.TemporaryDirectory()))
@@ -153,6 +156,24 @@ def grad_cam(place, quick):
     for name, target in (("captum", 1), ("torchcam", 1), ("grad-cam", 2)):
         rounds = [other / o for other, o in zip(times[name], own, strict=True)]
         yield Ratio(f"resnet18, 4 images, gradcam: times faster than {name}", f">= {target}", rounds)
+
+
+def statistics(place, quick):
+    """What statistics of every channel, and a report, cost beside pictures."""
+    for name, count, rounds in (("resnet50", 32, 5), ("mobilenet_v3_large", 64, 5), ("vgg16", 16, 3)):
+        model = fmapviz.load_model(name, weights="random")
+        paths = copies(place, count // 4 if quick else count)
+        ways = (to_tensorboard, to_tensorboard_with_statistics, to_png, to_report, to_statistics, forward_alone)
+        times = {way: [] for way in ways}
+        for way in times:
+            seconds(way, model, paths[:4])
+        for _ in range(1 if quick else rounds):
+            for way, measured in times.items():
+                measured.append(seconds(way, model, paths) / len(paths))
+        board, both, png, report, alone, forward = times.values()
+        yield Ratio(f"{name}: TensorBoard with statistics / without", "<= 1.1", [b / median(board) for b in both])
+        yield Ratio(f"{name}: report / PNG files", "", [r / median(png) for r in report])
+        yield Ratio(f"{name}: statistics alone / forward passes alone", "", [a / median(forward) for a in alone])
 
 
 def batches(place, quick):

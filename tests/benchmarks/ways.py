@@ -69,6 +69,21 @@ def to_png(model: Model, paths: Sequence[Path], out: Path) -> None:
     visualize(model, paths, out=out, to="png")
 
 
+def to_tensorboard_with_statistics(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write grids to TensorBoard, and statistics of every channel."""
+    visualize(model, paths, out=out, to=["tensorboard", "stats"])
+
+
+def to_report(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write a report."""
+    visualize(model, paths, out=out, to="html")
+
+
+def to_statistics(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write nothing but statistics of every channel."""
+    visualize(model, paths, out=out, to="stats")
+
+
 def prepared(model: Model, paths: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:
     """Read and prepare the pictures, as every way has to."""
     for path in paths:

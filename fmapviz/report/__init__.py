@@ -1,0 +1,1 @@
+"""The report page: what `index.html` and the scripts beside it consist of."""
