@@ -241,7 +241,7 @@ def run(
             registry.check(package, member)
     paths = inputs or []
     if not paths and any(registry.constant(VIEWS, member, "NEEDS") != "kernels" for member in views):
-        raise RequestError("missing argument: 'INPUT'", hint="images or folders; only --view kernels needs none")
+        raise RequestError("missing argument 'INPUT'", hint="images or folders; only --view kernels needs none")
 
     from fmapviz.inputs import find_images
     from fmapviz.pipeline import visualize

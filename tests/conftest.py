@@ -37,6 +37,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Say at the end, where nobody overlooks it, what could not be tested here."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if any("no browser" in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(
+            "The browser tests did not run: there is no Chromium or Chrome here.", yellow=True, bold=True
+        )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Let torch use one thread: more of them only wait for each other on pictures as small as these."""

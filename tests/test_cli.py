@@ -108,13 +108,13 @@ class TestAnswersWithoutTorch:
             ("la", {"layers"}),
             ("run squeezenet1", {"squeezenet1_0", "squeezenet1_1"}),
             ("layers vgg11", {"vgg11", "vgg11_bn"}),
-            ("alexnet x.png --view m", {"maps"}),
+            ("alexnet x.png --view ma", {"maps", "max"}),
             ("alexnet x.png --to png,ten", {"png,tensorboard"}),
             ("--to t", {"tensorboard"}),
             ("alexnet x.png --fit s", {"squash"}),
             ("alexnet x.png --bat", {"--batch-size"}),
             ("--ver", {"--version", "--verbose"}),
-            ("--to png,", {"png,tensorboard"}),
+            ("--to png,t", {"png,tensorboard"}),
         ],
     )
     def test_the_shell_completes_models_views_formats_and_options(self, words, completions):

@@ -164,9 +164,13 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
             "scale": 1,
             "colormap": None,
             "alpha": 0.5,
+            "labels": None,
+            "colorbar": False,
+            "pca": "image",
         },
         "targets": [],
         "output": None,
+        "dtype": "float32",
     }
     assert document["versions"]["torch"] == torch.__version__
     assert set(document["versions"]) == {"fmapviz", "python", "torch", "torchvision"}
@@ -571,9 +575,9 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(ou
     ("wrong", "message"),
     [
         ({"views": ["map"]}, "no such view: 'map'"),
-        ({"views": []}, "nothing chosen of cam, eigencam, grad-inputs, gradcam, "),
+        ({"views": []}, "nothing chosen of cam, contact, eigencam, grad-inputs, gradcam, "),
         ({"to": ["pgn"]}, "no such format: 'pgn'"),
-        ({"to": []}, "nothing chosen of png, tensorboard"),
+        ({"to": []}, "nothing chosen of html, npz, png, raw, stats, tensorboard"),
         ({"layers": ["fisrt"]}, "no layer matches 'fisrt'"),
         ({"types": ["Conv9d"]}, "no layer of this type in the model: 'Conv9d'"),
         ({"exclude": ["*"]}, "no layer is left"),

@@ -1,0 +1,165 @@
+"""Directories as a run leaves them, small and with known contents, for the tests of the report."""
+
+import os
+from base64 import b64encode
+from dataclasses import asdict
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from fmapviz.options import Style
+from fmapviz.png import encode
+from fmapviz.report.page import render_page, statistics_script, unit_script
+from fmapviz.tiling import lay_out, tile
+
+PLAIN = Style()
+LAYERS = (("features.0", "Conv2d", (8, 12, 12)), ("features.3", "Conv2d", (12, 6, 6)), ("classifier", "Linear", (5, 3, 4)))
+
+
+def values_of(unit, layer, shape):
+    """Maps that differ with the image and the layer; zeros in channel 1, a NaN and an infinity in channel 3."""
+    seed = sum(f"{unit} {layer}".encode("utf-8", "surrogateescape"))
+    maps = np.random.default_rng(seed).normal(1, 3, shape).astype(np.float32)
+    maps[1, ::2] = 0
+    maps[3, 0, :2] = np.nan, np.inf
+    return maps
+
+
+def measured(maps):
+    """What is said of each channel `(C, ...)`: minimum, maximum, mean, deviation, share of zeros, of non-finite values."""
+    rows = []
+    for channel in maps.reshape(len(maps), -1):
+        finite = channel[np.isfinite(channel)].astype(np.float64)
+        rows.append(
+            (finite.min(), finite.max(), finite.mean(), finite.std(), (channel == 0).mean(), 1 - len(finite) / channel.size)
+        )
+    return np.array(rows).T
+
+
+def packed(numbers):
+    return b64encode(numbers.astype("<f4").tobytes()).decode()
+
+
+def input_of(unit):
+    coarse = np.random.default_rng(sum(unit.encode("utf-8", "surrogateescape"))).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return coarse.repeat(4, 0).repeat(4, 1)
+
+
+def describe(href, view, name, pixels, *, layer=None, facts=(), tiles=None, channels=None, statistics=None, title=""):
+    height, width = pixels.shape[:2]
+    record = {
+        "href": quote(os.fsencode(href), safe=""),
+        "view": view,
+        "name": name,
+        "title": title,
+        "width": width,
+        "height": height,
+    }
+    record |= {"layer": layer, "facts": [list(fact) for fact in facts], "tiles": tiles and asdict(tiles)}
+    return record | {"channels": channels, "statistics": statistics}
+
+
+def layer_picture(folder, maps, index, name, kind, *, view="maps", style=PLAIN, channels=None, target=""):
+    """Draw one layer into a unit's directory, and describe the picture."""
+    chosen = maps if channels is None else maps[list(channels)]
+    pixels = tile(torch.from_numpy(chosen), style).numpy()
+    file = f"{index:02d}_{name.replace('/', '_')}.{view}.png"
+    (folder / file).write_bytes(encode(pixels))
+    finite = maps[np.isfinite(maps)]
+    low, high = finite.min(), finite.max()
+    facts = (
+        ("Layer", name),
+        ("Type", kind),
+        ("Range", f"{low:.4g} to {high:.4g}"),
+        ("Mean", f"{finite.mean():.4g}"),
+        ("Scaling", "each channel"),
+        ("Model", "tiny"),
+    )
+    return describe(
+        file,
+        view,
+        f"{index:02d} {name}{target}",
+        pixels,
+        layer={"index": index, "name": name, "type": kind, "shape": list(maps.shape)},
+        facts=facts,
+        tiles=lay_out(len(chosen), *chosen.shape[1:], style),
+        channels=channels and list(channels),
+        statistics={"values": maps[0].size, "data": packed(measured(chosen))},
+    )
+
+
+def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predictions=(), notices=()):
+    """Write one image's directory; give what the page is to know of it at once."""
+    folder = root / unit
+    folder.mkdir(parents=True)
+    seen = input_of(unit)
+    (folder / "input.png").write_bytes(encode(seen))
+    pictures = [describe("input.png", "input", "input", seen)]
+    for index, (name, kind, shape) in enumerate(layers):
+        maps = values_of(unit, name, shape)
+        pictures.append(layer_picture(folder, maps, index, name, kind, style=style, channels=channels))
+    record = {"unit": unit, "source": f"/pictures/{unit}", "predictions": list(predictions), "notices": list(notices)}
+    (folder / "report.js").write_bytes(unit_script({**record, "pictures": pictures}))
+    return {"unit": unit, "href": href_of(unit), "predictions": list(predictions)}
+
+
+def href_of(unit):
+    return quote(os.fsencode(unit), safe="/") + "/"
+
+
+def write_kernels(root):
+    """Write pictures of the model itself."""
+    folder = root / "_model"
+    folder.mkdir()
+    weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
+    picture = layer_picture(folder, weights, 0, "features.0", "Conv2d", view="kernels")
+    record = {"unit": "_model", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
+    (folder / "report.js").write_bytes(unit_script(record))
+    return "_model/"
+
+
+def write_statistics(root, units, layers=LAYERS, constant=(2, 4)):
+    """Write what is known of all images together."""
+    records = []
+    for name, kind, shape in layers:
+        maps = np.concatenate([values_of(unit, name, shape).reshape(shape[0], -1) for unit in units], 1)
+        record = {"name": name, "of": "output", "type": kind, "channels": shape[0], "data": packed(measured(maps))}
+        records.append(record | {"constant": list(constant) if name == layers[0][0] else []})
+    (root / "stats.js").write_bytes(statistics_script({"images": len(units), "layers": records}))
+    return "stats.js"
+
+
+def write_index(root, units, **changes):
+    run = {"title": "tiny", "facts": [["Model", "tiny"]], "units": units, "model": None, "statistics": None, "failures": []}
+    (root / "index.html").write_bytes(render_page({**run, **changes}))
+
+
+def write_run(root, names=("a.png", "b.png", "more/c.png"), **options):
+    """Write a whole run; options as of `write_unit`."""
+    units = [write_unit(root, name, predictions=("star 98.7 %",), **options) for name in names]
+    write_index(root, units)
+    return units
+
+
+def write_large_run(root, images, layers):
+    """Write a run of many images and layers, with the same few pixels everywhere."""
+    root.mkdir()
+    pixels = tile(torch.arange(36.0).reshape(4, 3, 3)).numpy()
+    shared = root / "shared.png"
+    shared.write_bytes(encode(pixels))
+    files = [f"{number:02d}_layer{number}.maps.png" for number in range(layers)]
+    pictures = [describe("input.png", "input", "input", pixels)]
+    for number, file in enumerate(files):
+        layer = {"index": number, "name": f"layer{number}", "type": "Conv2d", "shape": [4, 3, 3]}
+        pictures.append(describe(file, "maps", f"{number:02d} layer{number}", pixels, layer=layer, tiles=lay_out(4, 3, 3)))
+    units = []
+    for number in range(images):
+        unit = f"image{number:04d}.png"
+        (root / unit).mkdir()
+        for file in ("input.png", *files):
+            os.link(shared, root / unit / file)
+        record = {"unit": unit, "source": unit, "predictions": [], "notices": [], "pictures": pictures}
+        (root / unit / "report.js").write_bytes(unit_script(record))
+        units.append({"unit": unit, "href": href_of(unit), "predictions": []})
+    write_index(root, units)

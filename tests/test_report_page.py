@@ -1,0 +1,821 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from io import BytesIO
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+from report_runs import (
+    LAYERS,
+    input_of,
+    layer_picture,
+    measured,
+    packed,
+    values_of,
+    write_index,
+    write_kernels,
+    write_large_run,
+    write_run,
+    write_statistics,
+    write_unit,
+)
+
+from fmapviz.options import Style
+from fmapviz.png import encode
+from fmapviz.report.page import render_page, statistics_script, unit_script
+from fmapviz.tiling import lay_out
+
+pytest_plugins = ["browser"]  # its fixtures
+
+RUN = {"title": "t", "facts": [], "units": [], "model": None, "statistics": None, "failures": []}
+DARK, LIGHT = {"color_scheme": "dark"}, {"color_scheme": "light"}
+PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True}
+NAMES = ("a.png", "b.png", "more/c.png")
+FEATURES = "00 features.0"
+X = " \N{MULTIPLICATION SIGN} "
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Three images, three layers, statistics and kernels, one image that failed; only read."""
+    root = tmp_path_factory.mktemp("report") / "tiny"
+    units = write_run(root, NAMES)
+    failures = [{"path": "/x/broken.jpg", "message": "cannot be decoded", "code": "E_DECODE"}]
+    facts = [["Model", "tiny"], ["Weights", "random, seed 0"]]
+    statistics = write_statistics(root, NAMES)
+    write_index(root, units, facts=facts, failures=failures, statistics=statistics, model=write_kernels(root))
+    return root
+
+
+def pixels_of(path):
+    with Image.open(path) as opened:
+        return np.asarray(opened)
+
+
+def screenshot(page, **options):
+    return np.asarray(Image.open(BytesIO(page.screenshot(**options))).convert("RGB"))
+
+
+def number(text):
+    return float(text.removesuffix(" %")) / 100 if text.endswith("%") else float(text)
+
+
+def middle(tiles, index):
+    x, y = tiles.corner(index)
+    return x + tiles.width / 2, y + tiles.height / 2
+
+
+# --- The files
+
+
+def test_scripts_hold_their_data_and_nothing_that_ends_a_script():
+    hostile = {"a": "</script><!--", "b": "\u2028\u2029", "c": "\udce4\x00", "d": [1.5, None, "é"]}
+    for script, name in ((unit_script(hostile), "unit"), (statistics_script(hostile), "statistics")):
+        text = script.decode("ascii")
+        assert not re.search(r"[<>&]", text)
+        assert json.loads(text.removeprefix(f"fmapviz.{name}(").removesuffix(");\n")) == hostile
+
+
+@pytest.mark.parametrize("render", [render_page, unit_script, statistics_script])
+def test_what_is_no_json_is_refused(render):
+    with pytest.raises(ValueError, match="JSON"):
+        render({**RUN, "facts": [["a", float("nan")]]})
+
+
+def test_the_page_is_ascii_and_the_same_every_time_and_names_its_own_code():
+    run = {**RUN, "title": "é\udce4"}
+    page = render_page(run)
+    assert page == render_page(run)
+    text = page.decode("ascii")
+    allowed = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    directives = dict(directive.strip().split(" ", 1) for directive in allowed.split(";"))
+    assert {
+        "default-src": "'none'",
+        "img-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }.items() <= directives.items()
+    for tag, sources in (("style", directives["style-src"]), ("script", directives["script-src"])):
+        content = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in sources.split()
+    assert "unsafe" not in allowed
+    assert not re.search(r"\son\w+=|\sstyle=|https?://", re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL))
+
+
+# --- Opening and choosing
+
+
+def test_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
+    report = open_report(run)
+    assert report.text("h1") == "tiny"
+    assert report.text("#title") == FEATURES
+    maps = values_of("a.png", "features.0", (8, 12, 12))
+    finite = maps[np.isfinite(maps)]
+    assert report.text("#kind") == f"Conv2d · 8{X}12{X}12 · {finite.min():.4g} to {finite.max():.4g}"
+    assert report.text("#about").split("\n") == ["Mean", f"{finite.mean():.4g}", "Scaling", "each channel"]
+    assert report.texts("#images .name") == ["a.png", "b.png", "c.png"]
+    assert report.texts("#layers .name") == ["features.0", "features.3", "classifier"]
+    assert report.texts("#layers .note") == [f"Conv2d · 8{X}12{X}12", f"Conv2d · 12{X}6{X}6", f"Linear · 5{X}3{X}4"]
+    thumbnails = [f"{name}/input.png" for name in NAMES]
+    expected = [*thumbnails, "_model/report.js", "a.png/report.js", "a.png/00_features.0.maps.png", "stats.js"]
+    assert sorted(report.loaded()) == sorted(expected)
+    assert report.page.title() == "00 features.0 - a.png - tiny"
+
+
+def test_an_image_and_a_layer_are_picked(open_report, run):
+    report = open_report(run)
+    report.page.get_by_role("option", name="c.png").click()
+    report.page.get_by_role("option", name="features.3").click()
+    report.settled()
+    assert report.text("#title") == "01 features.3"
+    assert report.text(".pane h3") == "more/c.png"
+    assert report.loaded()[-1] == "more/c.png/01_features.3.maps.png"
+    size = report.page.locator(".stage > img").evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    assert size == list(pixels_of(run / "more/c.png/01_features.3.maps.png").T.shape)
+    chosen = report.page.locator("[aria-selected=true]")
+    assert chosen.locator(".name").all_inner_texts() == ["c.png", "features.3"]
+
+
+def test_a_view_that_does_not_depend_on_the_image(open_report, run):
+    report = open_report(run)
+    assert report.texts("#views label") == ["input", "maps", "kernels"]
+    report.page.get_by_text("kernels").click()
+    report.settled()
+    assert report.loaded()[-1] == "_model/00_features.0.kernels.png"
+    report.press("ArrowRight")
+    assert report.text("#title") == FEATURES
+    assert "b.png" not in report.text(".pane h3")
+    report.point(*middle(lay_out(4, 3, 3), 2))
+    weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
+    assert number(report.numbers(".tip")["minimum"][0]) == pytest.approx(weights[2].min(), rel=1e-4)
+
+
+# --- Pointing
+
+
+@pytest.mark.parametrize(
+    ("style", "channels"),
+    [(Style(), None), (Style(scale=2), (7, 2, 3)), (Style(padding=0, columns=3), None), (Style(padding=5), (1,))],
+    ids=["plain", "scaled", "no padding", "one"],
+)
+def test_a_tile_pointed_at_tells_its_numbers(open_report, tmp_path, style, channels):
+    layers = LAYERS[:1]
+    root = tmp_path / "run"
+    write_run(root, ("a.png",), layers=layers, style=style, channels=channels)
+    report = open_report(root)
+    maps = values_of("a.png", *[layers[0][at] for at in (0, 2)])
+    shown = list(range(8)) if channels is None else list(channels)
+    expected = measured(maps[shown])
+    tiles = lay_out(len(shown), 12, 12, style)
+    for index in {0, 1, len(shown) // 2, len(shown) - 1} & set(range(len(shown))):
+        report.point(*middle(tiles, index))
+        assert report.text(".tip caption") == f"Channel {shown[index]}"
+        said = {name: number(cells[0]) for name, cells in report.numbers(".tip").items()}
+        names = ["minimum", "maximum", "mean", "deviation", "zeros"] + ["not finite"] * bool(expected[5, index])
+        assert said == pytest.approx(dict(zip(names, expected[:, index], strict=False)), rel=1e-4, abs=5e-5)
+        x, y = tiles.corner(index)
+        left, top, scale = report.picture()
+        bounds = report.page.locator(".outline.pointed").bounding_box()
+        wanted = {"x": left + x * scale, "y": top + y * scale, "width": tiles.width * scale, "height": tiles.height * scale}
+        assert bounds == pytest.approx(wanted, abs=0.02)
+
+
+def test_between_tiles_and_outside_there_is_nothing(open_report, run):
+    report = open_report(run)
+    tiles = lay_out(8, 12, 12)
+    report.point(*middle(tiles, 0))
+    assert report.page.locator(".tip").is_visible()
+    for place in ((1, 1), (15, 8), (8, 15.5), (tiles.corner(7)[0] + 14, 30), (-3, 8)):
+        report.point(*place)
+        assert not report.page.locator(".tip").is_visible(), place
+        assert not report.page.locator(".outline.pointed").is_visible()
+
+
+def test_what_is_pointed_at_is_spoken(open_report, run):
+    report = open_report(run)
+    report.point(*middle(lay_out(8, 12, 12), 1))
+    report.until("document.querySelector('#spoken').textContent.startsWith('channel 1: minimum ')")
+    assert "zeros 50 %" in report.page.locator("#spoken").text_content()
+
+
+def test_numbers_over_the_run_stand_beside(open_report, run):
+    report = open_report(run)
+    report.until("document.querySelector('.badge') !== null")
+    assert report.texts(".badge") == ["2 dead"]
+    report.point(*middle(lay_out(8, 12, 12), 4))
+    together = np.concatenate([values_of(name, "features.0", (8, 12, 12)).reshape(8, -1) for name in NAMES], 1)
+    said = report.numbers(".tip")
+    assert [number(said[name][1]) for name in ("minimum", "maximum", "mean")] == pytest.approx(
+        measured(together)[:3, 4], rel=1e-4
+    )
+    assert report.text(".tip .constant") == "Never varies, over 3 images"
+    report.point(*middle(lay_out(8, 12, 12), 5))
+    assert report.page.locator(".tip .constant").count() == 0
+
+
+def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
+    (tmp_path / "a.png").mkdir()
+    (tmp_path / "a.png/input.png").write_bytes(encode(input_of("a.png")))
+    maps = values_of("a.png", "0", (4, 5, 5))
+    picture = layer_picture(tmp_path / "a.png", maps, 0, "0", "Conv2d", view="grads", target=".top2")
+    record = {"unit": "a.png", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
+    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    layers = []
+    for factor, of in enumerate(("output", "gradient top1", "gradient top2", "input gradient top2")):
+        layer = {"name": "0", "of": of, "type": "Conv2d", "channels": 4, "constant": [0] * factor}
+        layers.append(layer | {"data": packed(measured(maps + factor))})
+    (tmp_path / "stats.js").write_bytes(statistics_script({"images": 9, "layers": layers}))
+    write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": []}], statistics="stats.js")
+    report = open_report(tmp_path)
+    report.until("document.querySelector('.badge') !== null")
+    report.point(*middle(lay_out(4, 5, 5), 2))
+    said = report.numbers(".tip")["maximum"]
+    assert [number(text) for text in said] == pytest.approx([maps[2].max(), maps[2].max() + 2], rel=1e-4)
+
+
+# --- Zooming and moving
+
+
+def test_the_whole_picture_fits_at_a_whole_scale(open_report, run):
+    report = open_report(run)
+    stage = report.page.locator(".stage").bounding_box()
+    left, top, scale = report.picture()
+    height, width = pixels_of(run / "a.png/00_features.0.maps.png").shape
+    assert scale == int(scale) > 1
+    assert stage["x"] <= left <= left + width * scale <= stage["x"] + stage["width"]
+    assert stage["y"] <= top <= top + height * scale <= stage["y"] + stage["height"]
+    assert (scale + 1) * height > stage["height"] - 24 or (scale + 1) * width > stage["width"] - 24
+
+
+def test_the_wheel_zooms_at_the_pointer(open_report, run):
+    report = open_report(run)
+    x, y = report.point(10, 20)
+    for turn in (-300, -120, 240):
+        before = report.picture()[2]
+        report.page.mouse.wheel(0, turn)
+        report.page.wait_for_timeout(50)
+        assert (report.picture()[2] > before) == (turn < 0)
+    left, top, scale = report.picture()
+    assert ((x - left) / scale, (y - top) / scale) == pytest.approx((10, 20), abs=1 / scale)
+
+
+def test_dragging_moves_and_a_double_click_fits(open_report, run):
+    report = open_report(run)
+    fitted = report.picture()
+    x, y = report.point(20, 20)
+    report.page.mouse.down()
+    report.page.mouse.move(x + 30, y + 10)
+    report.page.mouse.move(x + 70, y - 25)
+    report.page.mouse.up()
+    moved = report.picture()
+    assert moved == pytest.approx((fitted[0] + 70, fitted[1] - 25, fitted[2]), abs=1)
+    report.page.wait_for_timeout(300)
+    assert not report.page.locator("#pin").is_visible()  # a drag is no click
+    report.press("+")
+    report.page.mouse.dblclick(*report.point(*middle(lay_out(8, 12, 12), 4)))
+    report.page.wait_for_timeout(300)
+    assert report.picture() == fitted
+    assert not any(report.page.locator(part).is_visible() for part in ("#pin", ".outline.kept"))
+
+
+def test_a_double_click_leaves_what_is_pinned(open_report, run):
+    report = open_report(run)
+    report.press("]")
+    report.page.mouse.dblclick(*report.point(*middle(lay_out(8, 12, 12), 4)))
+    report.page.wait_for_timeout(300)
+    assert report.text("#pin h2") == "Channel 0"
+    left, top, scale = report.picture()
+    x, y = lay_out(8, 12, 12).corner(0)
+    kept = report.page.locator(".outline.kept").bounding_box()
+    assert (kept["x"], kept["y"]) == pytest.approx((left + x * scale, top + y * scale), abs=0.02)
+
+
+def test_two_fingers_zoom_and_move(open_report, run):
+    report = open_report(run, **PHONE)
+    session = report.page.context.new_cdp_session(report.page)
+
+    def touch(kind, *points):
+        places = [{"x": x, "y": y, "id": finger} for finger, (x, y) in enumerate(points)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    left, top, scale = report.picture()
+    x, y = left + 20 * scale, top + 15 * scale
+    touch("touchStart", (x - 30, y))
+    touch("touchStart", (x - 30, y), (x + 30, y))
+    for step in range(1, 6):
+        touch("touchMove", (x - 30 - 6 * step, y + 4 * step), (x + 30 + 6 * step, y + 4 * step))
+    touch("touchEnd")
+    report.page.wait_for_timeout(50)
+    after = report.picture()
+    assert after[2] == pytest.approx(2 * scale, rel=0.01)
+    assert ((x - after[0]) / after[2], (y + 20 - after[1]) / after[2]) == pytest.approx((20, 15), abs=0.5)
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_every_pixel_is_a_square_of_its_own_grey(open_report, run, ratio):
+    report = open_report(run, device_scale_factor=ratio)
+    while report.text("#zoom output") != "400 %":
+        report.page.get_by_role("button", name="Zoom out").click()
+    report.page.mouse.move(1, 1)
+    pixels = pixels_of(run / "a.png/00_features.0.maps.png")
+    left, top, scale = report.picture()
+    assert scale == 4 / ratio
+    shot = screenshot(report.page)
+    x, y = round(left * ratio), round(top * ratio)
+    seen = shot[y : y + 4 * pixels.shape[0], x : x + 4 * pixels.shape[1]]
+    np.testing.assert_array_equal(seen, pixels.repeat(4, 0).repeat(4, 1)[..., None].repeat(3, 2))
+
+
+# --- Pinning
+
+
+def test_a_click_pins_the_tile_beside_the_input(open_report, run):
+    report = open_report(run)
+    tiles = lay_out(8, 12, 12)
+    report.point(*middle(tiles, 5))
+    report.page.mouse.down()
+    report.page.mouse.up()
+    panel = report.page.locator("#pin")
+    panel.wait_for()
+    report.page.mouse.move(1, 1)
+    assert report.text("#pin h2") == "Channel 5"
+    maps = values_of("a.png", "features.0", (8, 12, 12))
+    said = report.numbers("#pin")
+    assert [number(said[name][0]) for name in ("minimum", "maximum", "mean")] == pytest.approx(
+        measured(maps)[:3, 5], rel=1e-4
+    )
+    canvas, seen = panel.locator("canvas"), panel.locator("img")
+    boxes = canvas.bounding_box(), seen.bounding_box()
+    assert (boxes[0]["width"], boxes[0]["height"]) == (boxes[1]["width"], boxes[1]["height"])
+    assert boxes[0]["width"] >= 200
+    shot = np.asarray(Image.open(BytesIO(canvas.screenshot())).convert("L"))
+    x, y = tiles.corner(5)
+    block = pixels_of(run / "a.png/00_features.0.maps.png")[y : y + 12, x : x + 12]
+    zoom = shot.shape[0] // 12
+    np.testing.assert_array_equal(shot, block.repeat(zoom, 0).repeat(zoom, 1))
+    colours = np.asarray(Image.open(BytesIO(seen.screenshot())).convert("RGB"))
+    np.testing.assert_array_equal(colours[5, 5], input_of("a.png")[0, 0])
+    assert panel.locator("img").get_attribute("alt") == "Input of a.png"
+
+
+def test_neighbours_of_a_pinned_channel(open_report, tmp_path):
+    root = tmp_path / "run"
+    write_run(root, ("a.png",), layers=LAYERS[:1], channels=(6, 2, 7))
+    report = open_report(root)
+    for key, expected in (("]", 6), ("]", 2), ("]", 7), ("]", 7), ("[", 2)):
+        report.press(key)
+        assert report.text("#pin h2") == f"Channel {expected}"
+    report.page.get_by_role("button", name="Previous channel").click()
+    assert report.text("#pin h2") == "Channel 6"
+    report.press("Escape")
+    assert not report.page.locator("#pin").is_visible()
+    assert not report.page.locator(".outline.kept").is_visible()
+
+
+def test_where_there_is_room_the_pinned_channel_is_beside_the_grid(open_report, run):
+    report = open_report(run, viewport={"width": 1500, "height": 800})
+    before = report.page.locator(".stage").bounding_box()
+    report.press("]")
+    stage, panel = (report.page.locator(part).bounding_box() for part in (".stage", "#pin"))
+    assert stage["height"] == before["height"]
+    assert stage["x"] + stage["width"] <= panel["x"]
+    assert panel["x"] + panel["width"] <= 1500
+    left, _, scale = report.picture()
+    assert stage["x"] < left
+    assert left + pixels_of(run / "a.png/00_features.0.maps.png").shape[1] * scale < stage["x"] + stage["width"]
+    report.press("c")
+    stage, panel = (report.page.locator(part).first.bounding_box() for part in (".stage", "#pin"))
+    assert stage["y"] + stage["height"] <= panel["y"]
+
+
+def test_the_pinned_channel_stays_in_sight(open_report, run):
+    report = open_report(run)
+    report.press("]", "+", "+", "+", *"]]]]]]]")
+    assert report.text("#pin h2") == "Channel 7"
+    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".stage"))
+    for start, size in (("x", "width"), ("y", "height")):
+        assert stage[start] - 1 <= kept[start] <= kept[start] + kept[size] <= stage[start] + stage[size] + 1
+
+
+def test_a_place_in_the_channel_is_marked_in_the_input(open_report, run):
+    report = open_report(run)
+    report.press("]")
+    box = report.page.locator("#pin canvas").bounding_box()
+    report.page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.2)
+    script = """boxes => boxes.map(box => { const {left, top} = getComputedStyle(box, "::after");
+        return [parseFloat(left) / box.clientWidth, parseFloat(top) / box.clientHeight]; })"""
+    places = report.page.locator("#pin .box").evaluate_all(script)
+    assert places == [pytest.approx([0.75, 0.2], abs=0.01)] * 2
+    report.page.mouse.move(5, 5)
+    assert report.page.locator(".crossed").count() == 0
+
+
+# --- Keys and filters
+
+
+def test_arrows_walk_through_layers_and_images(open_report, run):
+    report = open_report(run)
+    report.press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight")
+    assert (report.text("#title"), report.text(".pane h3")) == ("01 features.3", "b.png")
+    report.press("ArrowLeft", "ArrowLeft", "v")
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, whatever the image")
+    report.press("v")
+    assert report.text("#title") == "input"
+
+
+def test_what_has_the_focus_keeps_it(open_report, run):
+    report = open_report(run)
+    report.page.locator(".stage").focus()
+    report.press("ArrowDown", "ArrowRight", "c", "c")
+    assert report.text("#title") == "01 features.3"
+    assert report.page.evaluate("document.activeElement.className") == "stage"
+
+
+def test_keys_zoom_move_and_fit(open_report, run):
+    report = open_report(run)
+    fitted = report.picture()
+    report.press("+")
+    assert report.picture()[2] > fitted[2]
+    report.press("-", "-")
+    assert report.picture()[2] < fitted[2]
+    report.press("0")
+    assert report.picture() == fitted
+    report.press("Shift+ArrowRight", "Shift+ArrowUp")
+    assert report.picture() == pytest.approx((fitted[0] - 60, fitted[1] + 60, fitted[2]), abs=1)
+
+
+def test_help_opens_and_closes(open_report, run):
+    report = open_report(run)
+    report.press("?")
+    assert report.page.get_by_role("dialog", name="Keys and gestures").is_visible()
+    report.press("ArrowDown")  # belongs to the dialog now
+    assert report.text("#title") == FEATURES
+    report.press("Escape")
+    assert not report.page.locator("#help").is_visible()
+
+
+def test_a_list_has_its_own_keys(open_report, run):
+    report = open_report(run)
+    report.page.get_by_role("listbox", name="Images").focus()
+    report.press("ArrowDown")
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "b.png")
+    active = report.page.get_by_role("listbox", name="Images").get_attribute("aria-activedescendant")
+    assert report.page.locator(f"#{active} .name").inner_text() == "b.png"
+    report.press("End")
+    assert report.text(".pane h3") == "more/c.png"
+
+
+def test_filters(open_report, run):
+    report = open_report(run)
+    report.press("/")
+    assert report.page.evaluate("document.activeElement.ariaLabel") == "Filter layers"
+    report.page.keyboard.type("CONV2D 3")
+    assert report.texts("#layers .name") == ["features.3"]
+    assert report.text("#layers .count") == "1 of 3"
+    report.press("Enter")
+    assert report.text("#title") == "01 features.3"
+    report.press("ArrowUp", "ArrowDown")
+    assert report.text("#title") == "01 features.3"  # the only one left
+    report.press("Escape")
+    assert len(report.texts("#layers .name")) == 3
+    report.press("i")
+    report.page.keyboard.type("nothing like it")
+    assert report.text("#images .none") == "No image matches."
+    report.press("Escape")
+    report.press("i")
+    report.page.keyboard.type("more/")
+    assert report.texts("#images .name") == ["c.png"]
+
+
+# --- Comparing
+
+
+def test_two_images_side_by_side(open_report, run):
+    report = open_report(run)
+    report.press("c")
+    assert report.texts(".pane h3") == ["a.png", "b.png"]
+    assert report.text("#about").split("\n") == ["Scaling", "each channel"]  # the mean is not the same
+    for side, name in enumerate(("a.png", "b.png")):
+        maps = values_of(name, "features.0", (8, 12, 12))
+        finite = maps[np.isfinite(maps)]
+        assert report.texts(".pane .range")[side] == f"{finite.min():.4g} to {finite.max():.4g}"
+    report.page.get_by_role("option", name="c.png").click()
+    report.settled()
+    assert report.texts(".pane h3") == ["a.png", "more/c.png"]
+    report.page.get_by_role("button", name="Image A: choose this one").click()
+    report.press("ArrowRight")
+    assert report.texts(".pane h3") == ["b.png", "more/c.png"]
+    report.press("s", "ArrowLeft", "ArrowRight", "s")
+    assert report.texts(".pane h3") == ["b.png", "more/c.png"]
+    assert [report.page.locator(".pane .side").nth(side).get_attribute("aria-pressed") for side in (0, 1)] == [
+        "true",
+        "false",
+    ]
+    assert report.texts("#images .letter") == ["A", "B"]
+    report.press("ArrowDown")
+    assert report.loaded()[-2:] == ["b.png/01_features.3.maps.png", "more/c.png/01_features.3.maps.png"]
+    report.point(*middle(lay_out(12, 6, 6), 7), side=1)
+    assert report.texts(".tip caption") == ["Channel 7", "Channel 7"]
+    for side, name in enumerate(("b.png", "more/c.png")):
+        said = report.page.locator(".tip table").nth(side).locator("tbody td").first.inner_text()
+        assert number(said) == pytest.approx(values_of(name, "features.3", (12, 6, 6))[7].min(), rel=1e-4)
+    report.press("+")
+    places = [report.picture(side) for side in (0, 1)]
+    stages = [report.page.locator(".stage").nth(side).bounding_box() for side in (0, 1)]
+    assert places[0][2] == places[1][2]
+    assert places[0][0] - stages[0]["x"] == pytest.approx(places[1][0] - stages[1]["x"], abs=1)
+    report.press("c")
+    assert report.texts(".pane h3") == ["b.png"]
+
+
+def test_shift_click_compares(open_report, run):
+    report = open_report(run)
+    report.page.get_by_role("option", name="c.png").click(modifiers=["Shift"])
+    report.settled()
+    assert report.texts(".pane h3") == ["a.png", "more/c.png"]
+    report.press("]", "]")
+    said = report.numbers("#pin")
+    expected = [measured(values_of(name, "features.0", (8, 12, 12)))[1, 1] for name in ("a.png", "more/c.png")]
+    assert [number(text) for text in said["maximum"][:2]] == pytest.approx(expected, rel=1e-4)
+    assert report.page.locator("#pin figure").count() == 4
+
+
+def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):
+    units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
+    write_index(tmp_path, units)
+    report = open_report(tmp_path)
+    report.press("ArrowDown", "c")
+    assert report.texts(".message") == ["", "b.png has no picture 01 features.3 in the view maps."]
+    report.press("ArrowUp")
+    assert not any(report.texts(".message"))
+
+
+# --- The address
+
+
+def test_an_address_leads_back(open_report, run):
+    report = open_report(run)
+    start = report.page.url
+    report.press("ArrowRight")
+    report.until("location.hash.includes('b.png')")
+    report.press("ArrowDown", "c", "]")
+    report.until("location.hash.includes('channel=0')")
+    copied = report.page.url.partition("#")[2]
+    other = open_report(run, f"#{copied}")
+    other.page.wait_for_selector("#pin canvas")
+    for shown in (report, other):
+        assert shown.texts(".pane h3") == ["b.png", "more/c.png"]
+        assert (shown.text("#title"), shown.text("#pin h2")) == ("01 features.3", "Channel 0")
+    report.page.go_back()
+    report.until("document.querySelector('#title').textContent === '00 features.0'")
+    assert report.texts(".pane h3") == ["b.png"]
+    report.page.go_back()
+    report.until("document.querySelector('.pane h3').textContent === 'a.png'")
+    assert report.page.url == start
+
+
+# --- What others wrote
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>.png",
+    '"><script>alert(1)<',
+    "two\nlines.png",
+    "javascript:alert(1)",
+    "100%25 #1 ?q=1&amp;.png",
+    "quotes'\"`\\.png",
+    "näme 图片.png",
+    "exe\u202egnp.png",
+    "broken\udce4.png",
+)
+SCRIPT = "</script><script>alert(1)</script>"
+
+
+def test_hostile_names_are_text(open_report, tmp_path):
+    layers = [(name.replace("/", "_"), f"Conv2d{SCRIPT}", (5, 3, 3)) for name in HOSTILE]
+    predictions = (f"{SCRIPT} 98 %",)
+    units = [write_unit(tmp_path, name, layers=layers, predictions=predictions, notices=predictions) for name in HOSTILE]
+    failures = [{"path": SCRIPT, "message": "<b>", "code": "<i>"}]
+    facts = [[name, SCRIPT] for name in HOSTILE]
+    statistics = write_statistics(tmp_path, HOSTILE, layers)
+    write_index(tmp_path, units, title=SCRIPT, facts=facts, failures=failures, statistics=statistics)
+    report = open_report(tmp_path, viewport={"width": 1200, "height": 1400})
+    page = report.page
+    seen = [name.replace("\n", r"\u000a").replace("\u202e", r"\u202e").replace("\udce4", r"\udce4") for name in HOSTILE]
+    assert report.texts("#images .name") == seen
+    assert report.texts("#layers .name") == seen
+    for step, name in enumerate(seen):
+        assert report.text(".pane h3") == name
+        assert report.text("#title") == f"{step:02d} {name}"
+        assert page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
+        report.press("]")
+        report.press("ArrowRight", "ArrowDown")
+    assert page.evaluate("[...document.querySelectorAll('.thumb')].every(image => image.naturalWidth > 0)")
+    page.locator("[data-dialog=facts]").click()
+    assert SCRIPT in report.text("#facts .facts")
+    assert report.text("#facts .failures li b") == SCRIPT
+    page.keyboard.press("Escape")
+    page.locator("[data-dialog=statistics]").click()
+    assert report.texts("#statistics td button") == seen
+    assert page.locator("script").count() == 2
+    assert page.locator("dialog b, dialog i").count() == len(failures)
+    assert page.locator("[onerror]").count() == 0
+
+
+# --- Size
+
+
+def test_200_images_of_53_layers(open_report, tmp_path):
+    root = tmp_path / "run"
+    write_large_run(root, 200, 53)
+    report = open_report(root)
+    rows = report.page.locator(".row")
+    in_view = [f"{name}/input.png" for name in report.texts("#images .name")]
+    assert 3 < len(in_view) < 15
+    expected = ["image0000.png/report.js", "image0000.png/00_layer0.maps.png", *in_view]
+    assert sorted(report.loaded()) == sorted(expected)
+    report.page.evaluate("""() => { window.gaps = 0; new MutationObserver(() => {
+        const image = document.querySelector(".stage > img");
+        if (!image || image.hidden || !image.complete || !image.naturalWidth) window.gaps += 1;
+    }).observe(document.querySelector("#panes"), {childList: true, subtree: true, attributes: true}); }""")
+    report.requests.clear()
+    for step in range(1, 4):
+        report.press("ArrowDown")
+        assert report.loaded()[-1] == f"image0000.png/{step:02d}_layer{step}.maps.png"
+    assert len(report.loaded()) == 3
+    report.requests.clear()
+    report.press("ArrowRight")
+    assert report.loaded() == ["image0001.png/report.js", "image0001.png/03_layer3.maps.png"]
+    report.press("ArrowLeft", "ArrowRight")
+    assert not any(path.endswith("report.js") for path in report.loaded()[2:])
+    for _ in range(60):
+        report.page.keyboard.press("ArrowRight")
+    report.until("document.querySelector('.pane h3').textContent === 'image0061.png'")
+    for _ in range(30):
+        report.page.keyboard.press("ArrowDown")
+    report.until("document.querySelector('#title').textContent === '33 layer33'")
+    assert rows.count() < 40
+    report.page.get_by_role("listbox", name="Images").focus()
+    report.press("End")
+    assert report.text(".pane h3") == "image0199.png"
+    report.until("document.querySelector('.row[aria-selected=true] img').naturalWidth > 0")
+    chosen = report.page.locator("#images [aria-selected=true]")
+    assert (chosen.get_attribute("aria-posinset"), chosen.get_attribute("aria-setsize")) == ("200", "200")
+    assert rows.count() < 40
+    assert len([path for path in report.loaded() if path.endswith("input.png")]) < 100
+    assert report.page.evaluate("window.gaps") == 0
+
+
+def test_the_report_grows(open_report, tmp_path):
+    units = write_run(tmp_path, NAMES[:1])
+    report = open_report(tmp_path)
+    assert report.texts("#images .name") == ["a.png"]
+    assert report.page.locator("#compare").is_disabled()
+    write_index(tmp_path, [*units, write_unit(tmp_path, "b.png")])
+    report.page.reload()
+    report.settled()
+    assert report.texts("#images .name") == ["a.png", "b.png"]
+    report.press("ArrowRight")
+    assert report.text(".pane h3") == "b.png"
+
+
+# --- Failures
+
+
+def test_what_is_missing_or_damaged_is_said(open_report, tmp_path):
+    write_run(tmp_path, NAMES)
+    (tmp_path / "a.png/00_features.0.maps.png").unlink()
+    (tmp_path / "b.png/report.js").unlink()
+    script = tmp_path / "more/c.png/report.js"
+    script.write_bytes(script.read_bytes()[:100])
+    report = open_report(tmp_path, errors=["ERR_FILE_NOT_FOUND", "SyntaxError|Unexpected|Invalid"])
+    assert report.text(".message").startswith("a.png/00_features.0.maps.png cannot be read.")
+    report.press("ArrowDown")
+    assert not report.page.locator(".message").is_visible()
+    report.press("ArrowRight")
+    assert report.text(".message").startswith("b.png/report.js cannot be read.")
+    report.press("ArrowRight")
+    assert report.text(".message").startswith("more/c.png/report.js is damaged")
+    report.press("ArrowLeft", "ArrowLeft")
+    assert report.text("#title") == "01 features.3"
+    assert not report.page.locator(".message").is_visible()
+
+
+def test_the_rest_works_without_statistics_and_kernels(open_report, tmp_path):
+    write_index(tmp_path, write_run(tmp_path, NAMES[:1]), statistics="stats.js", model="_model/")
+    report = open_report(tmp_path, errors=["ERR_FILE_NOT_FOUND"])
+    assert report.text("#title") == FEATURES
+    report.page.get_by_role("button", name="Statistics").click()
+    report.until("document.querySelector('#statistics .summary').textContent.startsWith('stats.js cannot be read.')")
+
+
+def test_a_run_without_images_says_so(open_report, tmp_path):
+    failures = [{"path": "/x/broken.jpg", "message": "cannot be decoded", "code": "E_DECODE"}]
+    write_index(tmp_path, [], failures=failures)
+    report = open_report(tmp_path)
+    assert report.text(".message").startswith("None of 1 image could be shown")
+    report.press("ArrowDown", "c", "+")
+    report.page.get_by_role("button", name="Run 1 failed").click()
+    assert report.text("#facts .failures") == "/x/broken.jpg\ncannot be decoded E_DECODE"
+
+
+# --- Around it
+
+
+def test_facts_of_the_run_and_its_statistics(open_report, run):
+    report = open_report(run)
+    report.page.get_by_role("button", name="Run 1 failed").click()
+    facts = report.page.get_by_role("dialog", name="This run").locator("dl > *").all_inner_texts()
+    assert facts == ["Model", "tiny", "Weights", "random, seed 0", "Images", "3, and 1 that failed"]
+    report.press("Escape")
+    report.page.get_by_role("button", name="Statistics").click()
+    assert report.text("#statistics .summary") == "2 channels in 1 of 3 layers never vary over 3 images."
+    rows = report.page.locator("#statistics tbody tr")
+    assert [row.inner_text().split("\t") for row in rows.all()] == [
+        ["features.0", "output", "Conv2d", "2 of 8"],
+        ["features.3", "output", "Conv2d", "0 of 12"],
+        ["classifier", "output", "Linear", "0 of 5"],
+    ]
+    report.page.get_by_role("button", name="classifier").click()
+    report.settled()
+    assert report.text("#title") == "02 classifier"
+    assert not report.page.locator("#statistics").is_visible()
+
+
+def test_light_and_dark(open_report, run):
+    def brightness(report):
+        return screenshot(report.page, clip={"x": 150, "y": 4, "width": 200, "height": 30}).mean()
+
+    light, dark = open_report(run, **LIGHT), open_report(run, **DARK)
+    assert brightness(light) > 200
+    assert brightness(dark) < 60
+    light.press("t")
+    assert brightness(light) < 60
+    light.page.reload()  # remembered, where the browser does that for files
+    light.settled()
+    dark.page.get_by_role("button", name="Light or dark").click()
+    assert brightness(dark) > 200
+
+
+def test_on_a_phone_lists_are_folded(open_report, tmp_path):
+    root = tmp_path / "run"
+    write_large_run(root, 2, 40)
+    report = open_report(root, **PHONE)
+    assert not report.page.locator(".row").first.is_visible()
+    assert report.text("#images .current") == "image0000.png"
+    report.page.get_by_role("button", name="Layers").tap()
+    parts = [report.page.locator(part).bounding_box() for part in (".bar", "#images", "#layers", ".about", ".stage")]
+    for above, below in pairwise(parts):
+        assert above["y"] + above["height"] <= below["y"]
+    assert parts[-1]["height"] > 100
+    report.page.get_by_role("option", name="layer3").tap()
+    report.settled()
+    assert report.text("#title") == "03 layer3"
+    assert not report.page.locator(".row").first.is_visible()
+    assert report.page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+@pytest.mark.parametrize("options", [LIGHT, DARK, {**LIGHT, **PHONE}], ids=["light", "dark", "phone"])
+def test_everybody_can_use_it(open_report, run, options):
+    report = open_report(run, **{"reduced_motion": "reduce", **options})
+    report.until("document.querySelector('#statistics td') !== null")
+    assert report.violations() == []
+    report.press("]")
+    assert report.violations() == []
+    report.press("c")
+    assert report.violations() == []
+    for opener in ("help", "statistics", "facts"):
+        report.page.locator(f"[data-dialog={opener}]").click()
+        assert report.violations() == []
+        report.press("Escape")
+    report.press("/")
+    report.page.keyboard.type("nothing like it")
+    assert report.violations() == []
+
+
+def test_everything_is_reached_by_keyboard(open_report, run):
+    report = open_report(run)
+    reached = []
+    for _ in range(30):
+        report.page.keyboard.press("Tab")
+        reached.append(
+            report.page.evaluate(
+                "(document.activeElement.ariaLabel ?? document.activeElement.innerText).trim().split(/\\s/)[0]"
+            )
+        )
+    assert {"Compare", "Statistics", "Run", "Light", "Help", "Images", "Filter", "Layers", "Zoom", "Fit", "Picture"} <= set(
+        reached
+    )
+
+
+def test_no_more_than_the_run_directory_is_needed(open_report, run, tmp_path):
+    moved = tmp_path / "moved here"
+    shutil.copytree(run, moved)
+    report = open_report(moved)
+    assert report.text("#title") == FEATURES
