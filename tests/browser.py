@@ -13,14 +13,18 @@ from playwright.sync_api import sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def find_browser():
+    """Give where Chromium or Chrome is on this machine, None if nowhere, and the arguments it needs."""
+    return next(filter(None, map(shutil.which, NAMES)), None), ["--no-sandbox"] if os.geteuid() == 0 else []
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Chromium or Chrome as the machine has it; without one the tests that need it are skipped, or fail where CI is true."""
-    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    executable, arguments = find_browser()
     if executable is None:
         reason = f"no browser: none of {', '.join(NAMES)} is in PATH"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=executable, args=arguments) as started:
         yield started
 

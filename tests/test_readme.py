@@ -20,6 +20,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 # Commands that this file does not run as they stand, with who does.
 ELSEWHERE = {
+    "fmapviz alexnet photo.jpg --open": "needs weights from the network; test_open_prints_where_the_report_is",
     "make test": "this is it",
     "make demo": "test_make_demo_prints_where_to_look",
     "pip install .": "test_the_wheel_holds_what_the_package_needs",
