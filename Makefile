@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
-	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,png
+	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
 test: check browser ## run every check and every test
 	$(BIN)/pytest -n 2 --dist worksteal

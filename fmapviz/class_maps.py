@@ -239,12 +239,12 @@ class ClassMaps:
             if gradient is None:
                 each.found.note(views, place, each.tape.why_no_gradient(place))
                 continue
-            if self._plan.kept:
-                batch = keep(
-                    place.feature_map, gradient, self._plan.kept, images=each.tape.images, of=of, targets=each.targets
-                )
-                each.found.kept.append(batch)
             try:
+                if self._plan.kept:
+                    batch = keep(
+                        place.feature_map, gradient, self._plan.kept, images=each.tape.images, of=of, targets=each.targets
+                    )
+                    each.found.kept.append(batch)
                 for suffix, maps in each.tape.views(place.feature_map, gradient).items():
                     drawn = sketch(
                         place.feature_map,
@@ -257,6 +257,8 @@ class ClassMaps:
                         targets=each.targets,
                     )
                     each.found.sketches.append(drawn)
+                    for why in drawn.undrawn.values():
+                        each.found.note(views, place, why)
             except NotAMapError as reason:
                 if self._plan.drawn or not self._plan.kept:
                     each.found.note(views, place, str(reason))

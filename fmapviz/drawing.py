@@ -253,9 +253,9 @@ class Drawer:
         values = feature_map.values
         values = values.detach() if values.requires_grad else values
         tape = sheet.tape
-        if self._plan.kept:
-            sheet.kept.append(keep(feature_map, values, self._plan.kept, images=tape.images, of=of))
         try:
+            if self._plan.kept and (of != "output" or self._plan.outputs or self._plan.counts):
+                sheet.kept.append(keep(feature_map, values, self._plan.kept, images=tape.images, of=of))
             for suffix, maps in tape.views(feature_map, values).items():
                 drawn = sketch(
                     feature_map,
@@ -270,7 +270,7 @@ class Drawer:
                 sheet.sketches.append(drawn)
                 sheet.undrawn |= drawn.undrawn
         except NotAMapError as reason:
-            if self._plan.drawn or not self._plan.kept:
+            if self._plan.drawn or not (sheet.kept and sheet.kept[-1].layer == feature_map.name):
                 sheet.undrawn[feature_map.name] = str(reason)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,40 +42,53 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
     return _scaled(enlarged[:, 0])
 
 
-def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None) -> Tensor:
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretched:
+    """Maps brought to 0..255.
+
+    Attributes:
+        pixels: uint8 `(N, H, W)`.
+        low: What is 0, float32 `(N)`; NaN for a map without any finite value.
+        high: What is 255, likewise.
+    """
+
+    pixels: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None) -> Stretched:
     """Enlarge maps of any range bilinearly, and bring them to 0..255.
 
     Args:
         raw: `(N, h, w)`, any range; what is not finite counts as the smallest value.
         size: Height and width that are wanted, pixels; those of `raw` leave it as it is.
         style: With its `norm` `signed` zero is in the middle.
-        limits: What becomes 0 and 255; None: each map's smallest and largest value.
-
-    Returns:
-        uint8 `(N, H, W)` on the device of `raw`.
+        limits: What becomes 0 and 255; None: each enlarged map's smallest and largest value.
 
     Example:
-        >>> import torch
         >>> from fmapviz.options import Style
-        >>> stretch(torch.tensor([[[-1.0, 2.0]]]), (1, 2), Style()).tolist()
-        [[[0, 255]]]
-        >>> stretch(torch.tensor([[[-1.0, 2.0]]]), (1, 2), Style("signed")).tolist()
-        [[[64, 255]]]
+        >>> maps = torch.tensor([[[-1.0, 2.0]]])
+        >>> stretch(maps, (1, 2), Style()).pixels.tolist(), stretch(maps, (1, 2), Style("signed")).pixels.tolist()
+        ([[[0, 255]]], [[[64, 255]]])
     """
     raw = raw.float()
     finite = raw.isfinite()
-    low = raw.where(finite, torch.inf).amin((1, 2), keepdim=True).nan_to_num(posinf=0.0)
-    raw = raw.where(finite, low)
+    known = finite.flatten(1).any(1)
+    lowest = raw.where(finite, torch.inf).amin((1, 2), keepdim=True).nan_to_num(posinf=0.0)
+    raw = raw.where(finite, lowest)
     if tuple(raw.shape[1:]) != size:
         raw = interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-    low, high = raw.amin((1, 2), keepdim=True), raw.amax((1, 2), keepdim=True)
+    low, high = raw.amin((1, 2)), raw.amax((1, 2))
     if style.norm == "signed":
         high = torch.maximum(low.abs(), high.abs())
         low = -high
     if limits:
         low, high = (torch.full_like(low, limit) for limit in limits)
+    each = (-1, 1, 1)
     span = (high - low).clamp(min=_TINY)
-    return ((raw - low) / span).clamp_(0, 1).mul_(255).add_(0.5).byte()
+    levels = ((raw - low.view(each)) / span.view(each)).clamp_(0, 1).mul_(255).add_(0.5).byte()
+    return Stretched(levels, low.where(known, torch.nan), high.where(known, torch.nan))
 
 
 def _scaled(maps: Tensor) -> Tensor:

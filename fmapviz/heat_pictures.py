@@ -63,7 +63,8 @@ def draw_heats(
     if maps := cells[SHEET]:
         yield HeatPicture(SHEET, SHEET, "", _sheet(maps, seen, file, info, drawn), _sheet_facts(maps, info.style))
     if maps := cells[CONTACT]:
-        facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(maps))}
+        shows = "the input and the mean of each layer's channels"
+        facts = {"Shows": shows, "Layers": str(len(maps)), "Scaling": _CELLS[info.style.norm.partition(":")[0]]}
         yield HeatPicture(CONTACT, CONTACT, "", _contact(maps, seen, file, info), facts)
 
 
@@ -137,7 +138,8 @@ def _called(heat: HeatMap) -> str:
 
 
 def _range(heat: HeatMap) -> str:
-    return f"{heat.raw.min():.4g} to {heat.raw.max():.4g}"
+    finite = heat.raw[np.isfinite(heat.raw)] if heat.reduced else heat.raw
+    return f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "no finite value"
 
 
 def _pixels(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
@@ -159,25 +161,20 @@ def _colormap(heat: HeatMap, style: Style) -> str:
 
 def _framed(heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo, facts: Mapping[str, str]) -> NDArray[np.uint8]:
     colormap = _colormap(heat, info.style)
-    low, high = (limit if isfinite(limit) else 0.0 for limit in _ends(heat, info.style))
+    low, high = _ends(heat)
     pixels, _ = frame(
         _pixels(heat, seen, info.style),
         info.style,
         lines=header(facts, heat.view, info),
         colormap=None if colormap == "gray" else colormap,
-        marks=((0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")),
+        marks=((0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")) if isfinite(low + high) else (),
     )
     return pixels
 
 
-def _ends(heat: HeatMap, style: Style) -> tuple[float, float]:
+def _ends(heat: HeatMap) -> tuple[float, float]:
     """Say what the ends of the scale stand for."""
-    low, high = float(heat.raw.min()), float(heat.raw.max())
-    if not heat.reduced:
-        return max(low, 0.0), max(high, 0.0)
-    if heat.limits:
-        return heat.limits
-    return (-max(-low, high), max(-low, high)) if style.norm == "signed" else (low, high)
+    return heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
 
 
 def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
@@ -187,8 +184,9 @@ def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
     shown = f"{colormap}, {style.alpha:g} over the input" if heat.over else colormap
     scaling = f"negative values are zero, then from the smallest to the largest: {shown}"
     if heat.reduced:
-        low, high = _ends(heat, style)
-        scaling = f"{low:.4g} to {high:.4g}: {shown}"
+        low, high = _ends(heat)
+        whose = ", the range of all images of the run" if style.norm == "run" else ""
+        scaling = f"{low:.4g} to {high:.4g}{whose}: {shown}" if isfinite(low + high) else f"no finite value: {shown}"
     return {
         **layer,
         "Shape": " x ".join(map(str, heat.shape)),
@@ -226,6 +224,15 @@ def _sheet(
     )
 
 
+_CELLS = {
+    "channel": "from its smallest value to its largest",
+    "layer": "from its smallest value to its largest",
+    "run": "from its smallest value in all images of the run to its largest",
+    "signed": "zero in the middle, its largest magnitude at an end",
+    "fixed": "the same two values at the ends of every scale",
+}
+
+
 def _contact(cells: Sequence[HeatMap], seen: NDArray[np.uint8], file: ImageFile, info: RunInfo) -> NDArray[np.uint8]:
     colours = table(_colormap(cells[0], info.style))
     layers = [Cell(colours[heat.pixels], heat.layer, " x ".join(map(str, heat.shape))) for heat in cells]
@@ -233,7 +240,7 @@ def _contact(cells: Sequence[HeatMap], seen: NDArray[np.uint8], file: ImageFile,
         seen,
         layers,
         title=f"{info.label}: {file.unit}",
-        note="Of each layer the mean of all its channels, from its smallest value to its largest.",
+        note=f"Of each layer the mean of all its channels, {_CELLS[info.style.norm.partition(':')[0]]}.",
     )
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
-_RESERVED = {"run.json", "unit.json", "failures.jsonl"}
+# Names of files that a run's directory holds besides images' directories.
+_RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}
+_RESERVED |= {"index.html", "stats.csv", "stats.json", "stats.js"}
 
 
 def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator[ImageFile | Failure]:

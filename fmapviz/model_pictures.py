@@ -10,8 +10,7 @@ import numpy as np
 
 from fmapviz.pictures import kernel_picture
 from fmapviz.runs import writing_to
-from fmapviz.shapes import NotAMapError
-from fmapviz.units import commit, find_done, stage
+from fmapviz.units import commit, find_done, read_unit, stage
 from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
 from fmapviz.views.kernels import choose, tiles_of, weight_of
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from torch import nn
 
     from fmapviz.options import Style
     from fmapviz.plan import DrawKernels
@@ -57,24 +57,23 @@ def draw_model(
     Raises:
         OutputError: The output could not be written.
     """
-    weights = {layer.name: weight_of(layer.module) for layer in layers}
+    weights = {layer.name: _read(layer.module) for layer in layers}
     known = {name: weight for name, weight in weights.items() if weight is not None}
     undrawn = {name: "has no kernels" for name, weight in weights.items() if weight is None}
+    for name, weight in list(known.items()):
+        chosen = choose(weight, info.style)
+        if chosen is not None and not len(chosen):
+            undrawn[name] = f"has {len(weight)} filters, none of those chosen"
+            del known[name]
     file = _identify(known, info)
     if not known or (not force and find_done(run, file)):
         return 0, undrawn
-    drawings = []
-    for index, layer in enumerate(layers):
-        try:
-            weight = known.get(layer.name)
-            if weight is not None:
-                drawings += [
-                    _describe(layer, index, weight, view=view, draw=draw, style=info.style) for view, draw in views.items()
-                ]
-        except NotAMapError as reason:
-            undrawn[layer.name] = str(reason)
-    if not drawings:
-        return 0, undrawn
+    drawings = [
+        _describe(layer, index, known[layer.name], view=view, draw=draw, style=info.style)
+        for index, layer in enumerate(layers)
+        if layer.name in known
+        for view, draw in views.items()
+    ]
     digits = max(2, len(str(len(layers) - 1)))
     with writing_to(run), stage(run) as staging:
         with ExitStack() as stack:
@@ -89,6 +88,22 @@ def draw_model(
     return len(drawings), undrawn
 
 
+def has_model(run: Path) -> bool:
+    """Tell whether a run holds pictures of its model."""
+    return any((record := read_unit(place)) and record.get("kind") == KIND for place in run.glob(f"{UNIT}*"))
+
+
+def _read(module: nn.Module) -> torch.Tensor | None:
+    """Read a layer's kernels as it has them for good: in training mode, reading what is parametrized may change it."""
+    training = {part: part.training for part in module.modules()}
+    try:
+        module.eval()
+        return weight_of(module)
+    finally:
+        for part, mode in training.items():
+            part.training = mode
+
+
 def _identify(weights: Mapping[str, torch.Tensor], info: RunInfo) -> ImageFile:
     """Tell the weights from others, as size and time of modification tell an image from others."""
     size, checksum = 0, 0
@@ -100,12 +115,13 @@ def _identify(weights: Mapping[str, torch.Tensor], info: RunInfo) -> ImageFile:
 
 
 def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw: DrawKernels, style: Style) -> Drawing:
-    finite = weight[weight.isfinite()]
+    chosen = choose(weight, style)
+    shown = weight if chosen is None else weight[chosen]
+    finite = shown[shown.isfinite()]
     low, high, mean = (float(value) for value in (finite.min(), finite.max(), finite.mean())) if len(finite) else [None] * 3
     limits = None
     if style.limits or style.norm in {"layer", "run"}:
         limits = style.limits or (low or 0.0, high or 0.0)
-    chosen = choose(weight, style)
     return Drawing(
         view=view,
         layer=layer.name,

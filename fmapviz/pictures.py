@@ -45,6 +45,8 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
     indices = [drawing.index for drawing in drawn.drawings] + [heat.index for heat in drawn.heats]
     digits = max(2, len(str(max(indices, default=0))))
     for drawing in drawn.drawings:
+        if drawing.histogram is None and not drawing.pixels.size:
+            continue
         yield _picture_of(drawing, seen.shape, info, common, digits=digits)
     for heat in draw_heats(drawn, seen, file, info, digits=digits):
         height, width = heat.pixels.shape[:2]
@@ -117,6 +119,11 @@ def _draw(
     )
 
 
+def _is_in_colour(drawing: Drawing, style: Style) -> bool:
+    """Tell kernels that are drawn in red, green and blue."""
+    return drawing.pixels.ndim == 3 and (not style.palette or (drawing.of == "weights" and style.colormap is None))
+
+
 def _is_components(drawing: Drawing) -> bool:
     """Tell one picture in the colours of principal components from a grid."""
     return drawing.tiles is None and drawing.of != "weights" and drawing.pixels.ndim == 3
@@ -132,7 +139,7 @@ def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uin
 
 def _marks(drawing: Drawing, style: Style) -> Marks:
     """Say what the ends of the scale, and its middle, stand for."""
-    if len(drawing.shape) == 1 or (drawing.pixels.ndim == 3 and not style.palette):
+    if len(drawing.shape) == 1 or _is_in_colour(drawing, style):
         return ()  # the height of a bar tells, not its colour
     if drawing.limits:
         low, high = drawing.limits
@@ -175,7 +182,7 @@ _SHOWS = {
 
 def _scaled(drawing: Drawing, style: Style) -> str:
     if drawing.of == "weights":
-        return _scaling(style).replace("each channel", "each filter").replace("the layer's", "the smallest weight's")
+        return _scaling_of_weights(drawing, style)
     if drawing.histogram:
         return "the share of values in each of equal parts of the range"
     if _is_components(drawing):
@@ -183,6 +190,15 @@ def _scaled(drawing: Drawing, style: Style) -> str:
     if style.norm == "run" and drawing.limits:
         return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, the range of all images of the run"
     return _axis(style) if len(drawing.shape) == 1 else _scaling(style)
+
+
+def _scaling_of_weights(drawing: Drawing, style: Style) -> str:
+    if style.norm == "signed":
+        colours = "grey" if _is_in_colour(drawing, style) else style.palette or "grey"
+        return f"zero is in the middle, each filter's largest magnitude at an end, of {colours}"
+    if drawing.limits:
+        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, all filters alike"
+    return "each filter from its smallest weight to its largest"
 
 
 _WHOSE = {"image": "this image", "shared": "all images of the run"}

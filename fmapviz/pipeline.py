@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz import __version__, registry, rehearsal
+from fmapviz import __version__, registry, rehearsal, survey
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
 from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, several, unwrap
-from fmapviz.model_pictures import draw_model
+from fmapviz.model_pictures import draw_model, has_model
 from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.own_networks import describe_network
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from fmapviz.plan import Plan
     from fmapviz.values import Event, Failure, ImageFile, Layer
+
+PUBLISH_SECONDS = 30.0
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
@@ -145,9 +147,7 @@ def visualize(
         output=output,
         automatic=not (narrowed or types),
     )
-    plan = _adapt(plan, formats, dtype)
-    if not plan.of_images and not plan.drawn:
-        raise RequestError(f"{', '.join(views)} gives pictures only", hint="--to png, html or tensorboard")
+    plan = _adapt(plan, formats, dtype, views)
     chosen = []
     if plan.of_layers or plan.kernels or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not types
@@ -192,26 +192,39 @@ def visualize(
     )
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
         begun = time.monotonic()
-        if plan.of_images and rehearsal.is_needed(info):
+        if plan.of_images and plan.drawn and survey.is_needed(info.settings):
             everything = list(found)
             job.plan = replace(job.plan, shared=rehearsal.rehearse(job, everything, tell))
             found = iter(everything)
-        summary = _account(job, found, tell, strict=strict)
+        publisher = _Publisher(job)
+        summary = _account(job, found, tell, publisher, strict=strict)
     of_model, undrawn = _draw_model(job)
-    _publish(job)
+    if not plan.of_images and typed:
+        tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
+    if left_out := publisher.publish():
+        named = f"{quote(left_out[0])}{' and others' if left_out[1:] else ''}"
+        tell(Notice(f"damaged, and left out of the statistics: {named}; --force makes it again"))
     return replace(
         summary,
         pictures=summary.pictures + of_model,
         undrawn={**undrawn, **summary.undrawn},
         seconds=time.monotonic() - begun,
-        complete=not plan.of_images,
+        complete=not plan.of_images and has_model(directory),
         dead=read_dead(directory) if "stats" in formats else {},
     )
 
 
-def _adapt(plan: Plan, formats: Sequence[str], dtype: str) -> Plan:
-    """Find out no more, and draw no more, than the formats need."""
+def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
+    """Find out no more, and draw no more, than the formats need.
+
+    Raises:
+        RequestError: A format would be given nothing.
+    """
     needs = {need for form in formats for need in _needs(form)}
+    if not plan.of_images and "pictures" not in needs:
+        raise RequestError(f"{', '.join(views)} gives pictures only", hint="--to png, html or tensorboard")
+    if not plan.of_layers and any(_needs(form) == ["measures"] for form in formats):
+        raise RequestError(f"{', '.join(views)} gives no statistics", hint="--view maps too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
     return plan if "pictures" in needs else plan.without_pictures()
 
@@ -234,15 +247,35 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force)
 
 
-def _publish(job: Job) -> None:
-    """Make what is made of all images of the run."""
-    modules = [registry.fetch(WRITERS, form) for form in job.info.formats]
-    makers = [partial(module.publish, info=job.info) for module in modules if hasattr(module, "publish")]
-    with writing_to(job.directory):
-        publish(job.directory, makers)
+class _Publisher:
+    """Makes what is made of all images of a run: at its end, and before that now and then, for who cannot wait."""
+
+    def __init__(self, job: Job) -> None:
+        modules = [registry.fetch(WRITERS, form) for form in job.info.formats]
+        self._directory = job.directory
+        self._makers = [partial(module.publish, info=job.info) for module in modules if hasattr(module, "publish")]
+        self._due = time.monotonic() + PUBLISH_SECONDS
+
+    def look(self) -> None:
+        """Publish if it is time to; that takes a twentieth of the run's time at most."""
+        begun = time.monotonic()
+        if self._makers and begun >= self._due:
+            self.publish()
+            self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
+
+    def publish(self) -> list[Path]:
+        """Make whatever is not there, or is of other images, and say which images had to be left out.
+
+        Raises:
+            OutputError: It could not be written.
+        """
+        with writing_to(self._directory):
+            return publish(self._directory, self._makers)
 
 
-def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], *, strict: bool) -> RunSummary:
+def _account(
+    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], publisher: _Publisher, *, strict: bool
+) -> RunSummary:
     """Do the work, pass on what happens, and count: every input is done, skipped or failed."""
     begun = time.monotonic()
     counts: Counter[str] = Counter()
@@ -251,6 +284,7 @@ def _account(job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Eve
         try:
             for event in events:
                 tell(event)
+                publisher.look()
                 if not isinstance(event, Outcome):
                     continue
                 counts[event.status] += 1

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.options import Style
-    from fmapviz.survey import Surveyor
     from fmapviz.targets import Wanted
     from fmapviz.tiling import Ranges, Shared
     from fmapviz.values import Of
@@ -96,7 +95,7 @@ class Plan:
         moments: Whether each channel's mean, scatter and zeros are wanted.
         kept: The type in which values themselves are wanted, `float32` or `float16`; None if they are not.
         shared: What all images of the run have in common: by what it is of, the feature map's name, and the class.
-        surveyor: Finds that out.
+        principal: Whether all channels are wanted, to find the principal components that images share.
         drawn: Whether pictures are wanted.
     """
 
@@ -114,7 +113,7 @@ class Plan:
     moments: bool = False
     kept: str | None = None
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
-    surveyor: Surveyor | None = None
+    principal: bool = False
     drawn: bool = True
 
     @property
@@ -144,14 +143,12 @@ class Plan:
 
     def without_pictures(self) -> Plan:
         """Plan to find out the same and to draw nothing."""
-        outputs = ["maps"] if self.of_outputs else []
         return replace(
             self,
-            outputs=dict.fromkeys(outputs, _draw_nothing),
+            outputs=dict.fromkeys(self.outputs, _draw_nothing),
             inputs=dict.fromkeys(self.inputs, _draw_nothing),
             gradients=dict.fromkeys(self.gradients, _draw_nothing),
             input_gradients=dict.fromkeys(self.input_gradients, _draw_nothing),
-            counts={},
             drawn=False,
         )
 

@@ -1,7 +1,7 @@
 """Files that are made of all images of a run: the report's page, the statistics.
 
 They can be made again at any time of what the images' directories hold, and say nothing that is not in those. A sealed
-record lists them, and is written before them: what is listed there is ours.
+record lists them.
 """
 
 from __future__ import annotations
@@ -12,43 +12,51 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.errors import RefusedError, quote
 from fmapviz.inputs import in_natural_order
-from fmapviz.runs import FAILURES_FILE
-from fmapviz.units import FORMAT, HIDDEN, UNIT_FILE, digest, is_sealed, seal, stage
+from fmapviz.runs import read_failures
+from fmapviz.units import FORMAT, HIDDEN, UNIT_FILE, digest, is_sealed, make_way, seal, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    Publish = Callable[[Path, list[Path]], Mapping[str, bytes]]
+    Publish = Callable[[Path, list[Path]], tuple[Mapping[str, bytes], list[Path]]]
 
 FILE = "products.json"
 _TRIES = 8  # while other processes add images
 _SEAL_BYTES = 70  # the end of a sealed record, which tells its content
 
 
-def publish(run: Path, makers: Iterable[Publish]) -> None:
+def publish(run: Path, makers: Iterable[Publish]) -> list[Path]:
     """Make what is made of all images, if it is not there or of other images; replace what was made before.
 
     Processes that write into one run at once each look again when they have finished: the last one sees every image.
 
     Args:
         run: The run directory.
-        makers: Each gives contents by file name, for the run directory and those of its images in natural order.
+        makers: Each gives contents by file name, for the run directory and those of its images in natural order, and those
+            of them that it had to leave out because they are damaged.
+
+    Returns:
+        The images' directories that were left out; as long as there are any, everything is made anew every time.
 
     Raises:
         RefusedError: A file of such a name is there that fmapviz did not make.
         OSError: The disk is full, say.
     """
     makers = list(makers)
+    left_out: list[Path] = []
     for _ in range(_TRIES if makers else 0):
         units = find_units(run)
         state = _state(run, units)
         if _is_current(run, state):
-            return
-        files = {name: content for make in makers for name, content in make(run, units).items()}
-        _write(run, state, files)
+            break
+        made = [make(run, units) for make in makers]
+        left_out = list(dict.fromkeys(unit for _, damaged in made for unit in damaged))
+        _write(run, "" if left_out else state, {name: content for files, _ in made for name, content in files.items()})
+        if left_out:
+            break
+    return left_out
 
 
 def find_units(run: Path) -> list[Path]:
@@ -81,7 +89,8 @@ def _units(place: Path) -> Iterator[Path]:
 
 def _state(run: Path, units: Iterable[Path]) -> str:
     """Give a digest of what all images' directories hold: of their names, and the ends of their records."""
-    state = hashlib.sha256(_end(run / FAILURES_FILE))  # the page tells them too
+    failures = [{**failure, "time": None} for failure in read_failures(run)]  # the page tells them too
+    state = hashlib.sha256(json.dumps(failures).encode())
     for unit in units:
         state.update(os.fsencode(unit.relative_to(run)) + b"\0" + _end(unit / UNIT_FILE))
     return state.hexdigest()
@@ -117,11 +126,7 @@ def _write(run: Path, state: str, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             (staging / name).write_bytes(content)
         (staging / FILE).write_bytes(seal({"fmapviz": FORMAT, "of": state, "files": entries}))
-        ours = {str(entry["name"]) for entry in (read(run) or {"files": []})["files"]}
-        for name in files:
-            if name not in ours and os.path.lexists(run / name):
-                raise RefusedError(
-                    f"{quote(run / name)} was not made by fmapviz", hint="move it away, or choose another --name"
-                )
+        for name in (FILE, *files):
+            make_way(run / name, (staging / name).read_bytes()[:64])
         for name in (FILE, *files):
             (staging / name).replace(run / name)

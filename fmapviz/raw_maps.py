@@ -32,8 +32,8 @@ def collect(unit: Unit) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     arrays: dict[str, NDArray[Any]] = {}
     layers = []
     for name, values, record in _named(unit):
-        key = _free(name, arrays)
-        arrays[key] = np.ascontiguousarray(values)
+        key = _free(_text(name), arrays)
+        arrays[key] = np.asarray(values, order="C")
         layers.append({"key": key, "shape": list(values.shape), **record})
     info = unit.info
     told = {
@@ -46,7 +46,7 @@ def collect(unit: Unit) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         "versions": json.dumps(dict(info.versions)),
         "layers": json.dumps(layers),
     }
-    return arrays, {key: value.encode("utf-8", "backslashreplace").decode() for key, value in told.items()}
+    return arrays, {key: _text(value) for key, value in told.items()}
 
 
 def _named(unit: Unit) -> Iterator[tuple[str, NDArray[Any], dict[str, Any]]]:
@@ -59,7 +59,9 @@ def _named(unit: Unit) -> Iterator[tuple[str, NDArray[Any], dict[str, Any]]]:
     for heat in unit.drawn.heats:
         record = {"layer": heat.layer or None, "of": heat.view, "index": heat.index, "type": heat.type or None}
         name = f"{heat.view}/{_of_class(heat.layer or 'input', heat.target)}"
-        yield name, heat.raw.astype(dtype), {**record, **(heat.target.record if heat.target else {})}
+        with np.errstate(over="ignore"):  # what a half cannot hold is infinite
+            raw = heat.raw.astype(dtype)
+        yield name, raw, {**record, **(heat.target.record if heat.target else {})}
 
 
 def _of_class(layer: str, target: Target | None) -> str:
@@ -67,7 +69,12 @@ def _of_class(layer: str, target: Target | None) -> str:
 
 
 def _free(name: str, taken: dict[str, NDArray[Any]]) -> str:
-    """Keep names apart that are equal, and out of the way of what safetensors calls its metadata."""
-    while name in taken or name == "__metadata__":
+    """Keep names apart that are equal, or that NumPy takes for equal, and out of the way of what is no array."""
+    while name in taken or name.removesuffix(".npy") in taken or f"{name}.npy" in taken or name == "__metadata__":
         name += "~"
     return name
+
+
+def _text(text: str) -> str:
+    """Write half of a surrogate pair, which UTF-8 cannot hold, as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

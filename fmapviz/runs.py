@@ -110,7 +110,7 @@ def note_failure(run: Path, failure: Failure) -> None:
 
 
 def read_failures(run: Path) -> list[dict[str, Any]]:
-    """Read what `failures.jsonl` tells, of each input the last; empty if there is none."""
+    """Read what `failures.jsonl` tells, of each input the last, in the order of their paths; empty if there is none."""
     last: dict[str, dict[str, Any]] = {}
     with suppress(FileNotFoundError):
         for line in (run / FAILURES_FILE).read_text(encoding="ascii", errors="replace").splitlines():
@@ -118,7 +118,7 @@ def read_failures(run: Path) -> list[dict[str, Any]]:
                 failure = json.loads(line)
                 if isinstance(failure, dict):
                     last[str(failure.get("path"))] = failure
-    return list(last.values())
+    return [last[path] for path in sorted(last)]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import torch
 
 from fmapviz import bars, tiling
 from fmapviz.grids import draw_grids
-from fmapviz.heat import stretch
+from fmapviz.heat import Stretched, stretch
 from fmapviz.histograms import Histogram
 from fmapviz.shapes import NotAMapError
 from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels
@@ -33,7 +33,7 @@ class MixedBatchError(Exception):
     """A layer saw another number of samples than there are images, so they cannot be told apart in a batch."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sketch:
     """What is known of one feature map of a batch, still on the model's device, except the pixels."""
 
@@ -42,28 +42,30 @@ class Sketch:
     call: int
     index: int
     shape: tuple[int, ...]
+    vector: bool
     ranges: Ranges
     single: bool
     chosen: Tensor | None
     samples: int
     of: Of
     targets: Sequence[Target | None] | None
-    tiles: Tiles
-    tiled: frozenset[str]
     moments: Ranges | None
-    limits: tuple[Tensor, Tensor] | None
+    everything: Tensor | None
+    limits: tuple[Tensor, Tensor] | None = None
+    tiles: dict[str, Tiles] = field(default_factory=dict)
     pixels: dict[str, Tensor] = field(default_factory=dict)
     counted: dict[str, Sequence[Tensor]] = field(default_factory=dict)
-    reduced: dict[str, tuple[Tensor, Tensor, tuple[float, float] | None]] = field(default_factory=dict)
+    reduced: dict[str, tuple[Tensor, Stretched]] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
 
     def finish(self) -> Iterator[list[Drawing]]:
-        """Give each image's drawings."""
+        """Give each image's drawings; one without pixels where only what the layer is like is wanted."""
         statistics = _statistics(self.ranges, single=self.single)
         measures = _measures(self.moments) if self.moments else None
         chosen = None if self.chosen is None else self.chosen.tolist()
         pixels = {view: values.numpy() for view, values in self.pixels.items()}
         limits = None if self.limits is None else [_numbers(limit).tolist() for limit in self.limits]
+        everything = None if self.everything is None else _numbers(self.everything)
         counted = {view: [_numbers(each) for each in counts] for view, counts in self.counted.items()}
         for image, own in enumerate(statistics):
             target = self.targets[image] if self.targets else None
@@ -79,24 +81,30 @@ class Sketch:
                 "samples": self.samples,
                 "of": self.of,
                 "target": target,
-                "limits": limits and (limits[0][image], limits[1][image]),
+                "limits": _finite_pair(limits[0][image], limits[1][image]) if limits else None,
+                "everything": everything if everything is None or len(statistics) == 1 else everything[image : image + 1],
             }
             if self.targets and not target:
                 yield []
                 continue
             drawn = [
-                Drawing(view=view, pixels=values[image], tiles=self.tiles if view in self.tiled else None, **common)
+                Drawing(view=view, pixels=values[image], tiles=self.tiles.get(view), **common)
                 for view, values in pixels.items()
             ]
             drawn += [
                 Drawing(view=view, pixels=_NO_PIXELS, histogram=_histogram(*(part[image] for part in counts)), **common)
                 for view, counts in counted.items()
             ]
+            if not drawn and (measures or everything is not None):
+                drawn = [Drawing(view="", pixels=_NO_PIXELS, **common)]
             yield drawn
 
     def finish_heats(self) -> Iterator[list[HeatMap]]:
         """Give each image's maps of all channels together."""
-        arrays = {view: (_numbers(raw), _numbers(pixels), ends) for view, (raw, pixels, ends) in self.reduced.items()}
+        arrays = {
+            view: (_numbers(raw), *map(_numbers, (drawn.pixels, drawn.low, drawn.high)))
+            for view, (raw, drawn) in self.reduced.items()
+        }
         for image in range(len(self.ranges.mean)):
             yield [
                 HeatMap(
@@ -109,9 +117,9 @@ class Sketch:
                     raw=raw[image],
                     pixels=pixels[image],
                     reduced=True,
-                    limits=limits,
+                    limits=(float(low[image]), float(high[image])),
                 )
-                for view, (raw, pixels, limits) in arrays.items()
+                for view, (raw, pixels, low, high) in arrays.items()
             ]
 
 
@@ -142,7 +150,6 @@ def sketch(
 
     Raises:
         MixedBatchError: N is not the number of images.
-        NotAMapError: None of the chosen channels is there.
     """
     samples = len(maps)
     if samples != images and images > 1:
@@ -150,40 +157,31 @@ def sketch(
     vector = maps.ndim == 2
     everything = as_floats(maps[:, :, None, None] if vector else maps)
     maps = everything[:images]
-    ranges = whole = measure(maps, moments=plan.moments or style.rank != "max")
     layer = f"{feature_map.name}{suffix}"
-    if plan.surveyor:
-        plan.surveyor.add(of, layer, everything)
-    shared = plan.shared.get((of, layer, _label(targets)))
-    chosen = choose_channels(ranges, style)
-    if chosen is not None:
-        if chosen.shape[1] == 0:
-            raise NotAMapError(f"has {maps.shape[1]} channels, none of those chosen")
-        maps, ranges = take_channels(maps, ranges, chosen)
-    if shared:
-        ranges = Ranges(ranges.low, ranges.high, ranges.mean, ranges.bad, ranges.moments, shared)
-    draws = plan.draws(of)
-    count, height, width = maps.shape[1:]
+    ranges = measure(maps, moments=plan.moments or style.rank != "max")
+    ranges = replace(ranges, shared=plan.shared.get((of, layer, _label(targets))))
     sketched = Sketch(
         layer=layer,
         type=feature_map.layer.type,
         call=feature_map.call,
         index=feature_map.index,
-        shape=(whole.low.shape[1],) if vector else feature_map.shape[1:],
-        ranges=whole,
-        single=height * width == 1,
-        chosen=chosen,
+        shape=(maps.shape[1],) if vector else feature_map.shape[1:],
+        vector=vector,
+        ranges=ranges,
+        single=maps.shape[-1] * maps.shape[-2] == 1,
+        chosen=choose_channels(ranges, style),
         samples=samples if images == 1 else 1,
         of=of,
         targets=targets,
-        tiles=bars.lay_out(count, style) if vector else tiling.lay_out(count, height, width, style),
-        tiled=frozenset(view for view, draw in draws.items() if draw is draw_grids),
-        moments=_measured(everything, whole) if plan.moments else None,
-        limits=_limits(ranges, style, vector=vector),
+        moments=_measured(everything, ranges) if plan.moments else None,
+        everything=everything.clone() if plan.principal and of == "output" and not vector else None,
     )
-    _draw(sketched, maps.flatten(1) if vector else maps, draws, ranges, style)
-    if of == "output" and (plan.reduces or plan.counts):
-        _reduce(sketched, maps, plan, style, picture, vector=vector)
+    if sketched.chosen is not None and not sketched.chosen.shape[1]:
+        sketched.undrawn[layer] = f"has {maps.shape[1]} channels, none of those chosen"
+    else:
+        _draw(sketched, maps, plan.draws(of), style)
+        if of == "output" and (plan.reduces or plan.counts):
+            _reduce(sketched, maps, plan, style, picture)
     return sketched
 
 
@@ -200,6 +198,26 @@ def _label(targets: Sequence[Target | None] | None) -> str:
     return next((target.label for target in targets or () if target), "")
 
 
+def _draw(sketched: Sketch, maps: Tensor, draws: Mapping[str, Draw], style: Style) -> None:
+    """Draw grids of the chosen channels, and whatever is no grid of all of them."""
+    shown, ranges = maps, sketched.ranges
+    if sketched.chosen is not None:
+        shown, ranges = take_channels(maps, ranges, sketched.chosen)
+    count, height, width = shown.shape[1:]
+    vector = sketched.vector
+    sketched.limits = _limits(ranges, style, vector=vector)
+    laid = bars.lay_out(count, style) if vector else tiling.lay_out(count, height, width, style)
+    for view, draw in draws.items():
+        is_grid = draw is draw_grids
+        given = (shown, ranges) if is_grid else (maps, sketched.ranges)
+        try:
+            sketched.pixels[view] = on_the_way(draw(given[0].flatten(1) if vector else given[0], given[1], style))
+        except NotAMapError as reason:
+            sketched.undrawn[f"{view} of {sketched.layer}"] = str(reason)
+        if is_grid:
+            sketched.tiles[view] = laid
+
+
 def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tensor] | None:
     """Say what the ends of the scale stand for, where that is the same for all channels."""
     if vector:
@@ -211,28 +229,21 @@ def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tens
     return low[:, 0], high[:, 0]
 
 
-def _draw(sketched: Sketch, maps: Tensor, draws: Mapping[str, Draw], ranges: Ranges, style: Style) -> None:
-    for view, draw in draws.items():
-        try:
-            sketched.pixels[view] = on_the_way(draw(maps, ranges, style))
-        except NotAMapError as reason:
-            sketched.undrawn[f"{view} of {sketched.layer}"] = str(reason)
-
-
-def _reduce(
-    sketched: Sketch, maps: Tensor, plan: Plan, style: Style, picture: tuple[int, int] | None, *, vector: bool
-) -> None:
+def _reduce(sketched: Sketch, maps: Tensor, plan: Plan, style: Style, picture: tuple[int, int] | None) -> None:
+    if sketched.chosen is not None:
+        maps, _ = take_channels(maps, sketched.ranges, sketched.chosen)
     for view, count in plan.counts.items():
         sketched.counted[view] = count(maps)
     for view, reduction in plan.reduces.items():
-        if vector:
+        if sketched.vector:
             sketched.undrawn[f"{view} of {sketched.layer}"] = "a vector, no rows and columns to lay over the picture"
             continue
         raw = reduction.reduce(maps)
         size = picture if reduction.over and picture else (raw.shape[1], raw.shape[2])
         shared = plan.shared.get((view, sketched.layer, ""))
         limits = style.limits or ((shared.low, shared.high) if shared and style.norm == "run" else None)
-        sketched.reduced[view] = on_the_way(raw), on_the_way(stretch(raw, size, style, limits)), limits
+        drawn = stretch(raw, size, style, limits)
+        sketched.reduced[view] = on_the_way(raw), replace(drawn, pixels=on_the_way(drawn.pixels))
 
 
 def _measured(everything: Tensor, first: Ranges) -> Ranges:
@@ -254,9 +265,9 @@ def _measures(ranges: Ranges) -> list[Measures]:
     """Give what is known of each channel, for each image."""
     moments = ranges.moments
     assert moments
-    low, high, mean, scatter, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.scatter, moments.zeros))
+    low, high, mean, std, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.std, moments.zeros))
     bad = np.zeros_like(zeros) if ranges.bad is None else _numbers(ranges.bad)
-    return [Measures(moments.values, *own) for own in zip(low, high, mean, scatter, zeros, bad, strict=True)]
+    return [Measures(moments.values, *own) for own in zip(low, high, mean, std, zeros, bad, strict=True)]
 
 
 def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
@@ -284,6 +295,10 @@ def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
 
 def _numbers(values: Tensor) -> NDArray[Any]:
     return (values if values.is_cpu else values.cpu()).numpy()
+
+
+def _finite_pair(low: float, high: float) -> tuple[float, float] | None:
+    return (low, high) if isfinite(low) and isfinite(high) else None
 
 
 def _finite(value: float) -> float | None:

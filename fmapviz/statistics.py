@@ -14,7 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fmapviz.values import Drawn
 
 FILE, CSV_FILE, JSON_FILE = "stats.safetensors", "stats.csv", "stats.json"
-_COLUMNS = ("low", "high", "mean", "scatter", "zeros", "nonfinite")
+_Key = tuple[str, str, str, int]
+_COLUMNS = ("low", "high", "mean", "std", "zeros", "nonfinite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ class LayerStatistics:
 def encode(drawn: Drawn) -> bytes:
     """Write what is known of one image's channels as a safetensors file.
 
-    It holds `low`, `high`, `mean` and `scatter` (the sum of squared distances from the mean), float32, and the numbers of
-    `zeros` and of `nonfinite` values, int64, of the channels of all layers one after the other; its metadata says which.
+    It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, int64, of the
+    channels of all layers one after the other; its metadata says which.
     """
     places: dict[Place, Any] = {}
     for drawing in drawn.drawings:
@@ -125,29 +126,45 @@ def encode(drawn: Drawn) -> bytes:
     return save(columns, {"layers": json.dumps(described)})
 
 
-def gather(files: Iterable[Path]) -> tuple[int, list[LayerStatistics]]:
+def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path]]:
     """Put together what is known of many images.
 
     Args:
-        files: As `encode` wrote them, in a certain order: the last digits depend on it.
+        units: The images' directories, in a certain order: the last digits depend on it.
 
     Returns:
-        The number of images, and one entry for each feature map, in the order of execution.
+        The number of images, one entry for each feature map, in the order of execution, and the images that were left out
+        because what is known of them is damaged or gone.
     """
     images = 0
+    left_out = []
     groups: dict[str, _Group] = {}
-    for path in files:
-        with safe_open(path, framework="numpy") as file:
-            layout = (file.metadata() or {})["layers"]
-            columns = {column: file.get_tensor(column) for column in _COLUMNS}
+    for unit in units:
+        try:
+            layout, columns = _read(unit / FILE)
+        except (OSError, SafetensorError, KeyError, TypeError):
+            left_out.append(unit)
+            continue
         groups.setdefault(layout, _Group(layout)).add(columns)
         images += 1
-    merged: dict[tuple[str, str, str, int], LayerStatistics] = {}
+    order: list[_Key] = []
+    merged: dict[_Key, LayerStatistics] = {}
     for group in groups.values():
+        place = 0
         for own in group.layers():
             key = (own.place.layer, own.place.of, own.place.target, own.place.channels)
-            merged[key] = _merge(merged[key], own) if key in merged else own
-    return images, list(merged.values())
+            if key in merged:
+                merged[key], place = _merge(merged[key], own), order.index(key) + 1
+                continue
+            merged[key] = own
+            order.insert(place, key)  # behind what ran before it
+            place += 1
+    return images, [merged[key] for key in order], left_out
+
+
+def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata()["layers"], {column: file.get_tensor(column) for column in _COLUMNS}
 
 
 class _Group:
@@ -177,7 +194,7 @@ class _Group:
         self._zeros += columns["zeros"]
         self._nonfinite += nonfinite
         self._dead &= (low == high) & (nonfinite == 0)
-        self._so_far = self._so_far.with_more(_Moments(self._values - nonfinite, columns["mean"], columns["scatter"]))
+        self._so_far = self._so_far.with_more(_Moments.of(self._values - nonfinite, columns["mean"], columns["std"]))
 
     def layers(self) -> Iterator[LayerStatistics]:
         """Give what is known of each feature map."""
@@ -207,6 +224,12 @@ class _Moments:
     mean: NDArray[Any]
     scatter: NDArray[Any]
 
+    @classmethod
+    def of(cls, count: NDArray[np.int64], mean: NDArray[np.float32], std: NDArray[np.float32]) -> _Moments:
+        """Take what is known of one image; where there are no numbers their mean is NaN."""
+        known = count > 0
+        return cls(count, np.where(known, mean, 0.0), np.where(known, std, 0.0).astype(np.float64) ** 2 * count)
+
     def with_more(self, other: _Moments) -> _Moments:
         """Put two sets of numbers together.
 
@@ -215,7 +238,7 @@ class _Moments:
         count = self.count + other.count
         share = other.count / np.maximum(count, 1)
         apart = np.where(other.count > 0, other.mean, self.mean).astype(np.float64) - self.mean
-        scatter = self.scatter + other.scatter.astype(np.float64) + apart * apart * (self.count * share)
+        scatter = self.scatter + other.scatter + apart * apart * (self.count * share)
         return _Moments(count, self.mean + apart * share, scatter)
 
     @property

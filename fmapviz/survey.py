@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import torch
 
 from fmapviz.principal import Basis, Covariance
 from fmapviz.tiling import Shared
-from fmapviz.units import FORMAT, is_sealed, seal, stage
+from fmapviz.units import FORMAT, is_sealed, make_way, seal, stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.values import Drawn, Of
+    from fmapviz.values import Drawn
 
     Key = tuple[str, str, str]
 
@@ -29,35 +30,23 @@ FILE = "survey.json"
 
 
 class Surveyor:
-    """Takes note of what is drawn of each image; its methods may be called in several threads at once.
+    """Takes note of what was found out of each image; its methods may be called in several threads at once."""
 
-    Args:
-        principal: Whether the principal components of what layers return are wanted.
-    """
-
-    def __init__(self, *, principal: bool) -> None:
+    def __init__(self) -> None:
         self.images = 0
-        self._principal = principal
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
-        self._covariances: dict[Key, tuple[Lock, Covariance]] = {}
-
-    def add(self, of: Of, layer: str, maps: Tensor) -> None:
-        """Take note of a layer's maps, `(N, C, h, w)`, for their principal components."""
-        if not self._principal or of != "output" or maps.shape[-2:] == (1, 1):
-            return
-        with self._lock:
-            lock, covariance = self._covariances.setdefault((of, layer, ""), (Lock(), Covariance()))
-        with lock:
-            covariance.add(maps)
+        self._covariances: dict[Key, Covariance] = {}
 
     def note(self, drawn: Drawn) -> None:
         """Take note of an image."""
         with self._lock:
             self.images += 1
             for drawing in drawn.drawings:
-                label = drawing.target.label if drawing.target else ""
-                self._widen((drawing.of, drawing.layer, label), drawing.statistics.minimum, drawing.statistics.maximum)
+                key = (drawing.of, drawing.layer, drawing.target.label if drawing.target else "")
+                self._widen(key, drawing.statistics.minimum, drawing.statistics.maximum)
+                if drawing.everything is not None:
+                    self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(drawing.everything))
             for heat in drawn.heats:
                 finite = heat.raw[np.isfinite(heat.raw)]
                 if heat.reduced and finite.size:
@@ -70,43 +59,65 @@ class Surveyor:
 
     def finish(self) -> dict[Key, Shared]:
         """Give what the images have in common of each feature map."""
-        bases = {key: covariance.basis() for key, (_, covariance) in self._covariances.items()}
+        bases = {key: covariance.basis() for key, covariance in self._covariances.items()}
         return {key: Shared(low, high, bases.get(key)) for key, (low, high) in sorted(self._ranges.items())}
 
 
-def save(run: Path, fingerprint: str, images: int, shared: Mapping[Key, Shared]) -> dict[Key, Shared]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What a run remembers.
+
+    Attributes:
+        images: Of how many images.
+        shared: What they have in common of each feature map.
+    """
+
+    images: int
+    shared: Mapping[Key, Shared]
+
+
+def is_needed(settings: Mapping[str, Any]) -> bool:
+    """Tell from a run's settings whether something that it draws depends on all of its images."""
+    style = settings["style"]
+    return bool(style["norm"] == "run" or (style["pca"] == "shared" and "pca" in settings["views"]))
+
+
+def save(run: Path, fingerprint: str, survey: Survey) -> Survey:
     """Remember what was found out, unless another process was faster.
 
     Returns:
         What the run remembers from now on.
 
     Raises:
+        RefusedError: There is a file of that name that fmapviz did not make.
         OSError: The disk is full, say.
     """
-    records = [_record(key, each) for key, each in shared.items()]
-    document = {"fmapviz": FORMAT, "run": fingerprint, "images": images, "layers": records}
+    records = [_record(key, each) for key, each in survey.shared.items()]
+    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": records}
     with stage(run) as staging:
         (staging / FILE).write_bytes(seal(document))
         try:
             os.link(staging / FILE, run / FILE)
         except OSError:  # it is there already, or the file system knows no links
             if load(run, fingerprint) is None:
+                make_way(run / FILE, (staging / FILE).read_bytes())
                 (staging / FILE).replace(run / FILE)
     known = load(run, fingerprint)
     assert known is not None
     return known
 
 
-def load(run: Path, fingerprint: str) -> dict[Key, Shared] | None:
+def load(run: Path, fingerprint: str) -> Survey | None:
     """Give what a run remembers; None if there is nothing, or nothing that is whole."""
     try:
         data = (run / FILE).read_bytes()
         document = json.loads(data) if is_sealed(data) else {}
     except (OSError, ValueError):
         return None
-    if document.get("run") != fingerprint:
+    if not isinstance(document, dict) or document.get("run") != fingerprint:
         return None
-    return {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
+    shared = {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
+    return Survey(document["images"], shared)
 
 
 def _record(key: Key, shared: Shared) -> dict[str, Any]:

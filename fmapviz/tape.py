@@ -121,7 +121,7 @@ class Tape:
             values,
             feature_map.layer.module,
             picture=self.picture,
-            portions=values.shape[:1] != (self.images,),
+            portions=not values.is_nested and values.shape[:1] != (self.images,),
             ordered=self.ordered,
             name=feature_map.name,
         )

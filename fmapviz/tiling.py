@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.principal import Basis
 
 _PLAIN = Style()
+_SMALL_SQUARE = 1e-24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,13 +53,13 @@ class Moments:
 
     Attributes:
         mean: float32 `(N, C)`; NaN where there is no finite value.
-        scatter: The sum of their squared distances from the mean, float32 `(N, C)`.
+        std: Their standard deviation, divided by their number, float32 `(N, C)`; NaN where there is no finite value.
         zeros: How many values are exactly zero, int64 `(N, C)`.
         values: How many there are in each channel, those that are not finite included.
     """
 
     mean: Tensor
-    scatter: Tensor
+    std: Tensor
     zeros: Tensor
     values: int
 
@@ -114,11 +115,11 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     some = finite.any(-1).any(-1)
     low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
     high = torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan)
-    known = maps.float().where(finite, torch.nan)
+    known = maps.double().where(finite, torch.nan)  # float32 may be unable to hold their sum
     return Ranges(
         low=low,
         high=high,
-        mean=known.nanmean((1, 2, 3)),
+        mean=known.nanmean((1, 2, 3)).float(),
         bad=(~finite).sum((-2, -1)),
         moments=_moments(known, known.nanmean((-2, -1)), low, high, finite=False) if moments else None,
     )
@@ -127,28 +128,30 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
 def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor, *, finite: bool) -> Moments:
     """Find what `measure` was asked for in addition; NaN stands for what is not finite."""
     values = maps.shape[-2] * maps.shape[-1]
-    scatter = _scatter_fast(maps, mean) if finite else _scatter(maps, mean)
+    std = _deviation_fast(maps, mean) if finite else _deviation(maps, mean)
     # Where all values are the same their mean may still be rounded otherwise.
-    return Moments(mean, scatter.where(low != high, 0.0), _count_zeros(maps, low, high), values)
+    return Moments(mean.float(), std.where(low != high, 0.0), _count_zeros(maps, low, high), values)
 
 
-def _scatter(maps: Tensor, mean: Tensor) -> Tensor:
-    """Sum squared distances from the mean; `torch.var_mean` takes thirteen times as long on the CPU."""
-    away = (_as_float32(maps) - mean[..., None, None]).nan_to_num(nan=0.0)
-    norm: Tensor = torch.linalg.vector_norm(away, dim=(-2, -1))
-    return norm.square()
+def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
+    """Compute standard deviations in float64; `torch.var_mean` takes thirteen times as long on the CPU."""
+    away = maps.double() - mean.double()[..., None, None]
+    counts = (~away.isnan()).sum((-2, -1))
+    norm: Tensor = torch.linalg.vector_norm(away.nan_to_num(nan=0.0), dim=(-2, -1))
+    return (norm / counts.sqrt()).float()
 
 
-def _scatter_fast(maps: Tensor, mean: Tensor) -> Tensor:
-    """Do so without a copy of all values, which takes four times as long; not where the difference would lose digits."""
+def _deviation_fast(maps: Tensor, mean: Tensor) -> Tensor:
+    """Do so in float32 without a copy of all values, which takes four times as long, where that loses no digits."""
     norm: Tensor = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32)
-    squares = norm.double().square()
-    scatter = squares - mean.double().square() * (maps.shape[-2] * maps.shape[-1])
-    doubtful = scatter < squares / 16
-    scatter = scatter.float()
+    squares = norm.double().square() / (maps.shape[-2] * maps.shape[-1])
+    variance = squares - mean.double().square()
+    # What is subtracted is nearly as large, or squares are too large or too small for float32.
+    doubtful = ~((variance > squares / 16) & (squares > _SMALL_SQUARE) & norm.isfinite())
+    std = variance.clamp(min=0).sqrt().float()
     if bool(doubtful.any()):
-        scatter[doubtful] = _scatter(maps[doubtful][None], mean[doubtful][None])[0]
-    return scatter
+        std[doubtful] = _deviation(maps[doubtful][None], mean[doubtful][None])[0]
+    return std
 
 
 def _count_zeros(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -156,7 +159,7 @@ def _count_zeros(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return (maps == 0).sum((-2, -1))
     if not bool(((low <= 0) & (high >= 0)).any()):
         return torch.zeros_like(low, dtype=torch.int64)
-    numbers = _as_float32(maps).numpy()
+    numbers = (maps if maps.dtype is torch.float64 else _as_float32(maps)).numpy()
     if numbers.all():  # what a convolution returns is hardly ever exactly zero
         return torch.zeros_like(low, dtype=torch.int64)
     return torch.from_numpy(np.count_nonzero((numbers == 0).reshape(*low.shape, -1), axis=2))
@@ -185,8 +188,7 @@ def _rank(ranges: Ranges, rank: str) -> Tensor:
     assert ranges.moments
     if rank == "mean":
         return ranges.moments.mean
-    finite = ranges.moments.values - (0 if ranges.bad is None else ranges.bad)
-    return ranges.moments.scatter / finite  # the square of the deviation ranks like the deviation; 0 / 0 is NaN
+    return ranges.moments.std
 
 
 def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor, Ranges]:
@@ -202,7 +204,8 @@ def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor,
     """
     image = torch.arange(len(maps), device=maps.device)[:, None]
     bad = None if ranges.bad is None else ranges.bad[image, chosen]
-    return maps[image, chosen], Ranges(ranges.low[image, chosen], ranges.high[image, chosen], ranges.mean, bad)
+    taken = Ranges(ranges.low[image, chosen], ranges.high[image, chosen], ranges.mean, bad, shared=ranges.shared)
+    return maps[image, chosen], taken
 
 
 def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> Tensor:

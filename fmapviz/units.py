@@ -31,6 +31,7 @@ FORMAT = 1
 HIDDEN = ".fmapviz-"
 ASIDE = "-old"  # ends the hidden name of a finished directory that another one is to replace
 WRECK = "-damaged"  # ends the hidden name of one whose record was lost
+_SIGNATURE_BYTES = 13
 _SEAL = b',\n "sha256": "'
 
 
@@ -132,6 +133,25 @@ def is_sealed(data: bytes) -> bool:
     """Tell whether a record is byte for byte as `seal` wrote it."""
     body, _, end = data.rpartition(_SEAL)
     return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def make_way(path: Path, content: bytes) -> None:
+    """Make sure that what is to be replaced, if anything is there, was made by fmapviz.
+
+    What we make begins alike each time, also where its end was damaged.
+
+    Raises:
+        RefusedError: It was not.
+    """
+    try:
+        with path.open("rb") as file:
+            ours = file.read(_SIGNATURE_BYTES) == content[:_SIGNATURE_BYTES]
+    except FileNotFoundError:
+        return
+    except OSError:  # a directory, say
+        ours = False
+    if not ours:
+        raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
 
 
 def digest(path: Path) -> str:

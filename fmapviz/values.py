@@ -314,7 +314,7 @@ class Measures:
         low: Smallest finite value of each channel, float32 `(C)`; NaN where there is none.
         high: Largest finite value, likewise.
         mean: Of the finite values, likewise.
-        scatter: Sum of their squared distances from the mean, float32 `(C)`.
+        std: Their standard deviation, divided by their number, likewise.
         zeros: How many are exactly zero, integers `(C)`.
         nonfinite: How many are NaN or infinite, integers `(C)`.
     """
@@ -323,7 +323,7 @@ class Measures:
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     mean: NDArray[np.float32]
-    scatter: NDArray[np.float32]
+    std: NDArray[np.float32]
     zeros: NDArray[np.int64]
     nonfinite: NDArray[np.int64]
 
@@ -341,6 +341,7 @@ class Kept:
         values: float32 or float16, of any shape, without the batch if that was one.
         dtype: What they were: `float32`, `bfloat16`, ...
         target: Of a gradient the class whose score was differentiated, else None.
+        overflows: How many finite values were too large for float16, and are infinite now.
     """
 
     layer: str
@@ -351,6 +352,7 @@ class Kept:
     values: NDArray[Any]
     dtype: str
     target: Target | None = None
+    overflows: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,7 +374,8 @@ class Drawing:
         tiles: Where its tiles lie, None if it has none.
         measures: What its channels are like, all of them, if that was asked for.
         histogram: How often which values occur, if that is what the view shows.
-        limits: What the ends of the scale stand for; None where each channel has its own.
+        limits: What the ends of the scale stand for; None where each channel has its own, or no value is finite.
+        everything: All channels of the layer, float32 `(N, C, h, w)` of N samples, if that was asked for.
     """
 
     view: str
@@ -391,6 +394,7 @@ class Drawing:
     measures: Measures | None = None
     histogram: Histogram | None = None
     limits: tuple[float, float] | None = None
+    everything: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -410,7 +414,7 @@ class HeatMap:
         automatic: Whether the layer was chosen automatically.
         over: Whether it is to be laid over the input.
         reduced: Whether it is all channels of a layer put together.
-        limits: Of those, what the ends of the scale stand for, where that is not the smallest and the largest value.
+        limits: Of those, what the ends of the scale stand for; NaN if no value is finite.
     """
 
     view: str
@@ -465,7 +469,8 @@ class Drawn:
     def bytes(self) -> int:
         """How much memory it takes."""
         pixels = sum(drawing.pixels.nbytes for drawing in self.drawings) + sum(heat.pixels.nbytes for heat in self.heats)
-        return pixels + sum(each.values.nbytes for each in self.kept)
+        whole = sum(drawing.everything.nbytes for drawing in self.drawings if drawing.everything is not None)
+        return pixels + whole + sum(each.values.nbytes for each in self.kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

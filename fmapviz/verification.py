@@ -85,11 +85,25 @@ def _verify_run(place: Path, present: set[str]) -> tuple[Problem, ...]:
     records = [name for name in (RUN_FILE, products.FILE, survey.FILE) if name in present or name == RUN_FILE]
     claimed = {str(entry["name"]): entry for entry in (products.read(place) or {"files": []})["files"]}
     strangers = present - {*records, FAILURES_FILE} - claimed.keys()
+    settings = (read_run(place) or {}).get("settings")
+    if settings and survey.FILE not in present and _is_surveyed(place, settings):
+        records.append(survey.FILE)
     return (
         *(problem for name in records for problem in _verify_record(place / name)),
         *_damaged(place, claimed),
         *_strangers(place, strangers),
     )
+
+
+def _is_surveyed(place: Path, settings: Mapping[str, Any]) -> bool:
+    """Tell whether a run's pictures were drawn by what all of its images have in common."""
+    draws = any(form in {"png", "html", "tensorboard"} for form in settings.get("formats", ()))
+    try:
+        if not draws or not survey.is_needed(settings):
+            return False
+    except (KeyError, TypeError):  # of another version
+        return False
+    return any((record := read_unit(unit)) and record.get("kind") is None for unit in products.find_units(place))
 
 
 def _verify_unit(place: Path, present: set[str]) -> Verified:

@@ -21,6 +21,7 @@ from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.images import read_image
 from fmapviz.inputs import path_hash
+from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
@@ -228,7 +229,7 @@ class _Steps:
             return
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)
-        notices = [*prepared.notices, *drawn.notices, *zero_notices(drawn)]
+        notices = [*prepared.notices, *drawn.notices, *zero_notices(drawn), *overflow_notices(drawn.kept)]
         titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:

@@ -15,7 +15,7 @@ from fmapviz.errors import printable
 from fmapviz.report.links import link
 from fmapviz.report.page import render_page, statistics_script, unit_script
 from fmapviz.runs import read_failures
-from fmapviz.units import read_unit
+from fmapviz.units import UNIT_FILE, read_unit
 from fmapviz.values import Drawing, HeatMap
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
         file.write(unit_script(document))
 
 
-def publish(run: Path, units: list[Path], info: RunInfo) -> dict[str, bytes]:
+def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:
     """Make the report's page, for all images of a run, and what it tells of all of them together."""
     records = [(unit, record) for unit in units if (record := read_unit(unit))]
     images = [(unit, record) for unit, record in records if record.get("kind") != "model"]
     of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
     told = "stats" in info.formats
-    finished = {record["source"]["path"] for _, record in images}
+    finished = {record["source"]["path"]: (unit / UNIT_FILE).stat().st_mtime for unit, record in images}
     page = {
         "title": info.label,
         "facts": _facts(info),
@@ -76,14 +76,14 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> dict[str, bytes]:
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
             for failure in read_failures(run)
-            if failure.get("path") not in finished
+            if finished.get(str(failure.get("path")), 0.0) < float(failure.get("time") or 0.0)
         ],
     }
     files = {"index.html": render_page(page)}
-    if told:
-        gathered = statistics.gather(path for unit in units if (path := unit / statistics.FILE).exists())
-        files["stats.js"] = statistics_script(_summary(*gathered))
-    return files
+    if not told:
+        return files, []
+    count, layers, left_out = statistics.gather(unit for unit, _ in images)
+    return {**files, "stats.js": statistics_script(_summary(count, layers))}, left_out
 
 
 def _describe(picture: Picture) -> dict[str, Any]:
@@ -116,13 +116,12 @@ def _layer(source: Drawing | HeatMap) -> dict[str, Any]:
 
 def _numbers(measures: Measures, channels: Sequence[int] | None) -> dict[str, Any]:
     """Pack what is known of the channels shown: min, max, mean, deviation, shares of zeros and of non-finite values."""
-    finite = np.maximum(measures.values - measures.nonfinite, 1)
     rows = np.stack(
         [
             measures.low,
             measures.high,
             measures.mean,
-            np.sqrt(measures.scatter / finite),
+            np.nan_to_num(measures.std),
             measures.zeros / measures.values,
             measures.nonfinite / measures.values,
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,4 +33,17 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
     yield lambda _: None
     arrays, told = collect(unit)
     with (directory / "raw.safetensors").open("xb") as file:
-        file.write(save(arrays, told))  # `save_file` hides what went wrong with the disk
+        file.writelines(_in_order(save(arrays, told)))  # `save_file` hides what went wrong with the disk
+
+
+def _in_order(data: bytes) -> tuple[bytes, memoryview]:
+    """Sort the metadata, which safetensors writes in another order each time.
+
+    Format: https://huggingface.co/docs/safetensors/index#format
+    """
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    sorted_header = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    sorted_header += b" " * (-len(sorted_header) % 8)
+    return struct.pack("<Q", len(sorted_header)) + sorted_header, memoryview(data)[8 + length :]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fmapviz import statistics
-from fmapviz.units import FORMAT, seal
+from fmapviz.units import FORMAT, read_unit, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,9 +32,9 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
         file.write(statistics.encode(unit.drawn))
 
 
-def publish(_run: Path, units: list[Path], info: RunInfo) -> dict[str, bytes]:
-    """Make `stats.csv` and `stats.json` of all images of a run."""
-    images, layers = statistics.gather(path for unit in units if (path := unit / statistics.FILE).exists())
+def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:
+    """Make `stats.csv` and `stats.json` of all images of a run, but for those whose directories are damaged."""
+    images, layers, left_out = statistics.gather(unit for unit in units if (read_unit(unit) or {}).get("kind") is None)
     document: dict[str, Any] = {  # Any: JSON values of all kinds
         "fmapviz": FORMAT,
         "model": info.model,
@@ -43,4 +43,8 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> dict[str, bytes]:
         "images": images,
         "layers": statistics.as_records(layers),
     }
-    return {statistics.CSV_FILE: statistics.as_rows(layers).encode(), statistics.JSON_FILE: seal(document)}
+    files = {
+        statistics.CSV_FILE: statistics.as_rows(layers).encode("utf-8", "backslashreplace"),
+        statistics.JSON_FILE: seal(document),
+    }
+    return files, left_out

@@ -1,0 +1,263 @@
+"""Whole runs with --labels and --colorbar: the tiles are the same, only what is around them is new."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from fmapviz.options import InputOptions, Style
+from fmapviz.pipeline import visualize
+from fmapviz.verification import verify
+
+mpl = pytest.importorskip("matplotlib")
+
+AS_IT_IS = InputOptions(fit="none")
+SIZE = (24, 30)
+
+
+class Net(nn.Module):
+    """Two convolutions and a vector."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.first = nn.Conv2d(3, 12, 3, stride=2)
+            self.second = nn.Conv2d(12, 7, 3, stride=2)
+            self.head = nn.Linear(7, 40)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def look(tmp_path, picture):
+    """Draw one picture, and give its directory."""
+
+    def run(model=None, inputs=None, **options):
+        style = Style(**{name: options.pop(name) for name in list(options) if name in Style.__dataclass_fields__})
+        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"], "types": ["Conv2d", "Linear"]}
+        summary = visualize(model or Net(), inputs or [picture], style=style, **{**common, **options})
+        assert not summary.failures
+        assert [problem for place in verify(summary.directory) for problem in place.problems] == []
+        return summary.directory / "a.png"
+
+    return run
+
+
+def opened(path):
+    with Image.open(path) as image:
+        return np.asarray(image), image.mode
+
+
+def report(unit):
+    text = (unit / "report.js").read_text("ascii")
+    document = json.loads(text.removeprefix("fmapviz.unit(").removesuffix(");\n"))
+    return {each["name"]: each for each in document["pictures"] if each["view"] in {"input", "maps"}}
+
+
+def tiles(unit, record, view="maps"):
+    """Cut the tiles out of a picture, where the report says that they lie."""
+    name = record["name"].replace(" ", "_")
+    pixels, _ = opened(unit / f"{name}.{view}.png")
+    laid = record["tiles"]
+    found = []
+    for number in range(laid["count"]):
+        row, column = divmod(number, laid["columns"])
+        left, top = laid["left"] + column * laid["across"], laid["top"] + row * laid["down"]
+        tile = pixels[top : top + laid["height"], left : left + laid["width"]]
+        assert tile.shape[:2] == (laid["height"], laid["width"])
+        found.append(tile)
+    return np.stack(found)
+
+
+LOOKS = [
+    {},
+    {"padding": 0},
+    {"padding": 9, "columns": 5},
+    {"columns": 1, "scale": 3},
+    {"channels": "0,3,5-6"},
+    {"norm": "signed"},
+    {"colormap": "viridis"},
+    {"norm": "layer", "columns": 40},
+]
+
+
+@pytest.mark.parametrize("added", [{"labels": True}, {"colorbar": True}, {"labels": True, "colorbar": True}])
+@pytest.mark.parametrize("style", LOOKS)
+def test_the_tiles_are_those_without_labels(look, style, added):
+    plain, labelled = look(**style), look(**style, **added)
+    before, after = report(plain), report(labelled)
+    assert list(after) == list(before) == ["input", "00 first", "01 second", "02 head"]
+    for name in list(before)[1:]:
+        assert np.array_equal(tiles(labelled, after[name]), tiles(plain, before[name]))
+        assert after[name]["tiles"]["count"] == before[name]["tiles"]["count"]
+        file = f"{name.replace(' ', '_')}.maps.png"
+        assert opened(labelled / file)[1] == opened(plain / file)[1]
+        assert opened(labelled / file)[0].size > opened(plain / file)[0].size or name == "02 head"
+
+
+@pytest.mark.parametrize("style", [{"labels": True}, {"colorbar": True, "labels": True}, {"norm": "run", "colorbar": True}])
+def test_grey_stays_grey_and_colour_stays_colour(look, style):
+    unit = look(**style)
+    assert {opened(unit / f"{name}.maps.png")[1] for name in ("00_first", "01_second", "02_head")} == {"L"}
+    unit = look(**style, colormap="magma")
+    assert {opened(unit / f"{name}.maps.png")[1] for name in ("00_first", "01_second")} == {"RGB"}
+
+
+@pytest.mark.parametrize(
+    ("style", "numbered", "headed"),
+    [
+        ({}, False, False),
+        ({"labels": False}, False, False),
+        ({"labels": True}, True, True),
+        ({"channels": "top:4"}, True, False),
+        ({"channels": "top:4", "labels": False}, False, False),
+        ({"channels": "top:4", "labels": True}, True, True),
+        ({"channels": "0-3"}, False, False),
+    ],
+)
+def test_numbers_and_header_come_when_they_are_wanted(look, style, numbered, headed):
+    unit = look(**style)
+    for name in ("00 first", "01 second"):
+        laid = report(unit)[name]["tiles"]
+        pixels, _ = opened(unit / f"{name.replace(' ', '_')}.maps.png")
+        # Plain tiles have 2 pixels around them; a number takes more above its tile, a header once more above them all.
+        above_each = laid["down"] - laid["height"]
+        assert (above_each > 2) is numbered
+        assert (laid["top"] > above_each) is headed
+        assert bool(pixels[: laid["top"]].any()) is (numbered or headed)
+
+
+def test_each_number_stands_above_its_tile(look):
+    """Of 12 tiles those of the same number look the same, and those of others do not: told apart by pictures alone."""
+
+    def numbers(unit, name):
+        record = report(unit)[name]
+        laid = record["tiles"]
+        pixels, _ = opened(unit / f"{name.replace(' ', '_')}.maps.png")
+        shown = {}
+        for number, channel in enumerate(record["channels"] or range(laid["count"])):
+            row, column = divmod(number, laid["columns"])
+            left, top = laid["left"] + column * laid["across"], laid["top"] + row * laid["down"]
+            strip = pixels[top - (laid["down"] - laid["height"]) + 2 : top, left : left + min(laid["across"], 14)]
+            assert strip.any()
+            columns = np.flatnonzero(strip.any(0))
+            rows = np.flatnonzero(strip.any(1))
+            shown[channel] = strip[rows[0] : rows[-1] + 1, : columns[-1] + 1].tobytes()
+        return shown
+
+    unit = look(labels=True)
+    everything = numbers(unit, "00 first")
+    assert len(set(everything.values())) == 12
+    some = numbers(look(labels=True, channels="3,5,11"), "00 first")
+    assert list(some) == [3, 5, 11]
+    top = look(channels="top:4")
+    strongest = numbers(top, "00 first")
+    record = json.loads((top / "unit.json").read_bytes())["layers"][0]
+    assert list(strongest) == record["channels"]
+    assert {**some, **strongest} == {number: everything[number] for number in {**some, **strongest}}
+
+
+@pytest.mark.parametrize("norm", ["channel", "layer", "run", "signed", "fixed:-0.5,2"])
+def test_a_colour_bar_stands_beside_the_grid(look, norm):
+    plain, barred = look(norm=norm), look(norm=norm, colorbar=True)
+    grid, mode = opened(plain / "00_first.maps.png")
+    framed, same = opened(barred / "00_first.maps.png")
+    assert mode == same
+    assert np.array_equal(framed[: len(grid), : grid.shape[1]], grid)
+    beside = framed[:, grid.shape[1] :]
+    # The bar is the column whose levels fall from the top to the bottom through the whole colour map.
+    colours = mpl.colormaps["coolwarm" if norm == "signed" else "gray"](np.arange(256))[:, :3] * 255
+    column = beside[:, 12 + 7].astype(int)
+    column = column if column.ndim == 2 else column[:, None].repeat(3, 1)
+    inside = column[8:-8]
+    nearest = abs(inside[:, None] - colours[None]).max(2)
+    assert nearest.min(1).max() <= 2
+    levels = nearest.argmin(1)
+    assert (np.diff(levels) <= 0).all()
+    assert levels[0] > 235
+    assert levels[-1] < 20
+
+
+def test_bars_marks_differ_with_the_scale(look):
+    """What is written beside the bar is not read here; but two scales are not told alike, and one scale always is."""
+    beside = {}
+    for norm in ("channel", "layer", "signed", "fixed:-0.5,2", "fixed:-0.5,3"):
+        grid, _ = opened(look(norm=norm) / "00_first.maps.png")
+        framed, _ = opened(look(norm=norm, colorbar=True) / "00_first.maps.png")
+        beside[norm] = framed[:, grid.shape[1] :].tobytes()
+    assert len(set(beside.values())) == 5
+    # Of one image alone, the range of the run is that of the layer.
+    grid, _ = opened(look(norm="run") / "00_first.maps.png")
+    framed, _ = opened(look(norm="run", colorbar=True) / "00_first.maps.png")
+    assert framed[:, grid.shape[1] :].tobytes() == beside["layer"]
+
+
+def test_heat_maps_have_a_bar_and_a_header(look):
+    style = {"views": ["mean", "pca", "gradcam", "contact", "histogram"], "types": ["Conv2d"]}
+    plain, framed = look(**style), look(**style, labels=True, colorbar=True)
+    for path in sorted(plain.glob("*.png")):
+        before, after = opened(path)[0], opened(framed / path.name)[0]
+        kind = path.name.split(".")[-2]
+        if kind in {"mean", "gradcam"}:
+            assert (after.shape[0] > before.shape[0], after.shape[1] > before.shape[1]) == (True, True)
+            rows = [
+                top for top in range(len(after)) if np.array_equal(after[top : top + len(before), : before.shape[1]], before)
+            ]
+            assert len(rows) == 1
+        elif kind == "pca":  # there are no values that colours stand for
+            assert after.shape[0] > before.shape[0]
+            assert np.array_equal(after[-len(before) :, : before.shape[1]], before)
+        else:
+            assert np.array_equal(before, after)
+    names = {path.name.split(".")[-2] for path in plain.glob("*.png")}
+    assert names >= {"mean", "pca", "gradcam", "histogram"}
+
+
+NAMES = ["ордер", "層", "a" * 150, "émile ℵ🙂", "x|y<b>&", "%20#?"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layers_name_can_be_written(look, name):
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module(name, nn.Conv2d(3, 4, 3))
+    unit = look(model, labels=True, colorbar=True, views=["maps", "mean", "pca", "contact", "histogram"], types=["Conv2d"])
+    record = report(unit)[f"00 {name}"]
+    assert record["layer"]["name"] == name
+    assert {path.name for path in unit.glob("*.png")} >= {"input.png", "contact.png"}
+    assert len(list(unit.glob("*.png"))) == 6
+
+
+def test_the_tiles_numbers_stay_their_own(look):
+    """What is said of each tile in the report belongs to the tile that is there."""
+    for style in ({"labels": True, "channels": "top:5"}, {"labels": False, "channels": "2,4"}):
+        unit = look(**style)
+        record = report(unit)["00 first"]
+        data = np.frombuffer(b64decode(record["statistics"]["data"]), "<f4").reshape(6, -1)
+        assert data.shape[1] == len(record["channels"]) == record["tiles"]["count"]
+        for tile, low, high in zip(tiles(unit, record), data[0], data[1], strict=True):
+            assert low < high
+            assert (tile.min(), tile.max()) == (0, 255)
+
+
+def test_several_images_have_the_same_header(look, tmp_path, picture):
+    """Each picture is headed with its own range; the tiles of two images lie at the same places all the same."""
+    other = tmp_path / "b.png"
+    Image.fromarray(255 - opened(picture)[0]).save(other)
+    unit = look(inputs=[picture, other], labels=True)
+    assert report(unit)["00 first"]["tiles"] == report(unit.with_name("b.png"))["00 first"]["tiles"]

@@ -1,0 +1,807 @@
+"""Whole runs with the views mean, max, contact, pca, histogram and kernels, against hooks, NumPy, Pillow and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64decode
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+from torch import nn
+from torch.nn.functional import interpolate
+from torchvision.utils import make_grid
+
+from fmapviz import load_model
+from fmapviz.errors import RequestError
+from fmapviz.layers import find_layers
+from fmapviz.model_pictures import draw_model
+from fmapviz.options import InputOptions, Style
+from fmapviz.pipeline import visualize
+from fmapviz.registry import VIEWS, fetch
+from fmapviz.values import RunInfo
+from fmapviz.verification import verify
+
+mpl = pytest.importorskip("matplotlib")
+
+AS_IT_IS = InputOptions(fit="none")
+GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))
+MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+SIZE = (16, 20)
+
+
+class Net(nn.Module):
+    """Two convolutions, the first of which halves the picture, and a vector at the end."""
+
+    def __init__(self, seed=0, channels=3):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.first = nn.Conv2d(channels, 5, 3, stride=2)
+            self.second = nn.Conv2d(5, 6, 3, padding=1)
+            self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+
+
+class Broken(Net):
+    """What its second convolution returns is NaN in one column, all of it if it is told so."""
+
+    everything = False
+
+    def forward(self, x):
+        first = self.first(x).relu()
+        first[..., slice(None) if self.everything else 0] = torch.nan
+        return self.second(first)
+
+
+def paint(path, seed=0, size=SIZE, colours=3):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3) if colours == 3 else size, np.uint8)
+    Image.fromarray(pixels).save(path, format="PNG")
+    return path
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Run over some inputs with what all these tests have in common."""
+
+    def run(inputs=(), model=None, **options):
+        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["png"]}
+        summary = visualize(model or Net(), inputs, **{**common, **options})
+        assert not summary.failures
+        assert [problem for place in verify(summary.directory) for problem in place.problems] == []
+        return summary
+
+    return run
+
+
+def prepared(path):
+    with Image.open(path) as image:
+        pixels = np.asarray(image, np.float32) / 255
+    pixels = (pixels - np.float32(0.5)) / np.float32(0.25) if pixels.ndim == 2 else (pixels - MEAN) / STD
+    return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None]).permute(2, 0, 1)[None]
+
+
+def hooked(path, model=None, layers=("first", "second")):
+    """Compute what layers return with hooks of PyTorch's own."""
+    model, kept = (model or Net()).eval(), {}
+    for name in layers:
+        model.get_submodule(name).register_forward_hook(
+            lambda _module, _given, result, name=name: kept.__setitem__(name, result.detach().clone()[0])
+        )
+    with torch.no_grad():
+        model(prepared(path))
+    return kept
+
+
+def reduce(maps, view):
+    return maps.mean(0) if view == "mean" else maps.amax(0)
+
+
+def enlarge(raw, size=SIZE):
+    return interpolate(raw[None, None], size, mode="bilinear", align_corners=False)[0, 0]
+
+
+def stretched(raw, low, high):
+    levels = (raw.double().numpy() - low) / (high - low)
+    return (levels.clip(0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def laid_over(seen, levels, colormap, alpha=0.5):
+    colours = Image.fromarray((mpl.colormaps[colormap](levels)[..., :3] * 255 + 0.5).astype(np.uint8))
+    return np.asarray(Image.blend(Image.fromarray(seen).convert("RGB"), colours, alpha)).astype(int)
+
+
+def pixels_of(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def facts_of(path):
+    with Image.open(path) as image:
+        return dict(image.text)
+
+
+def pictures(unit):
+    return sorted(path.name for path in Path(unit).glob("*.png"))
+
+
+def bytes_of(directory):
+    """Give every picture."""
+    files = (path for path in sorted(directory.rglob("*.png")) if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+# --- mean and max
+
+
+@pytest.mark.parametrize("view", ["mean", "max"])
+@pytest.mark.parametrize(
+    ("style", "colormap"),
+    [
+        ({}, "turbo"),
+        ({"norm": "layer"}, "turbo"),
+        ({"norm": "fixed:-0.5,1.25"}, "turbo"),
+        ({"norm": "signed"}, "coolwarm"),
+        ({"norm": "signed", "colormap": "viridis", "alpha": 0.25}, "viridis"),
+        ({"channels": "0,3-4", "alpha": 1.0, "colormap": "jet"}, "jet"),
+        ({"alpha": 0.0}, "turbo"),
+    ],
+)
+def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, colormap):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], views=view, style=Style(**style)).directory / "a.png"
+    for index, (layer, maps) in enumerate(hooked(path).items()):
+        large = enlarge(reduce(maps[[0, 3, 4]] if "channels" in style else maps, view))
+        low, high = float(large.min()), float(large.max())
+        if style.get("norm") == "signed":
+            low, high = -max(-low, high), max(-low, high)
+        elif "fixed" in style.get("norm", ""):
+            low, high = -0.5, 1.25
+        alpha = style.get("alpha", 0.5)
+        expected = laid_over(pixels_of(path), stretched(large, low, high), colormap, alpha)
+        found = pixels_of(unit / f"0{index}_{layer}.{view}.png").astype(int)
+        assert found.shape == expected.shape
+        assert abs(found - expected).max() <= 1 + 4 * alpha
+        assert (abs(found - expected) > 1 + alpha).mean() < 0.01
+
+
+def test_the_strongest_channels_alone_may_be_put_together(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], views="mean", style=Style(channels="top:2", alpha=1.0, colormap="gray")).directory / "a.png"
+    for index, (layer, maps) in enumerate(hooked(path).items()):
+        chosen = maps[maps.amax((1, 2)).argsort(descending=True)[:2]]
+        large = enlarge(chosen.mean(0))
+        found = pixels_of(unit / f"0{index}_{layer}.mean.png")[..., 0].astype(int)
+        assert abs(found - stretched(large, float(large.min()), float(large.max()))).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(9, 31), (40, 12), (7, 7)])
+def test_a_map_has_the_size_of_its_own_picture(tmp_path, look, size):
+    path = paint(tmp_path / "a.png", size=size)
+    unit = look([path], views=["mean", "max"], style=Style(alpha=1.0, colormap="gray")).directory / "a.png"
+    for index, (layer, maps) in enumerate(hooked(path).items()):
+        for view in ("mean", "max"):
+            large = enlarge(reduce(maps, view), size)
+            found = pixels_of(unit / f"0{index}_{layer}.{view}.png")[..., 0].astype(int)
+            assert found.shape == size
+            assert abs(found - stretched(large, float(large.min()), float(large.max()))).max() <= 1
+
+
+def test_it_lies_over_a_grey_picture_too(tmp_path, look):
+    path = paint(tmp_path / "a.png", colours=1)
+    unit = look([path], Net(channels=1), views=["mean", "contact"], options=GREY).directory / "a.png"
+    large = enlarge(hooked(path, Net(channels=1))["first"].mean(0))
+    expected = laid_over(pixels_of(path), stretched(large, float(large.min()), float(large.max())), "turbo")
+    found = pixels_of(unit / "00_first.mean.png").astype(int)
+    assert found.shape == (*SIZE, 3)
+    assert abs(found - expected).max() <= 3
+    assert pixels_of(unit / "contact.png").shape[2] == 3
+
+
+def test_a_vector_is_told_as_undrawn(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    summary = look([path], views=["mean", "max", "contact", "pca"], types=["Conv2d", "Linear"])
+    assert set(summary.undrawn) == {f"{view} of head" for view in ("mean", "max", "contact", "pca")}
+    assert all("vector" in reason for reason in summary.undrawn.values())
+    assert not [name for name in pictures(summary.directory / "a.png") if "head" in name]
+    assert json.loads((summary.directory / "a.png/unit.json").read_bytes())["undrawn"] == dict(summary.undrawn)
+
+
+def test_a_layer_of_vectors_alone_is_a_failure_not_an_empty_directory(tmp_path):
+    path = paint(tmp_path / "a.png")
+    summary = visualize(Net(), [path], views="mean", types="Linear", to="png", out=tmp_path / "out", options=AS_IT_IS)
+    assert (summary.exit_code, summary.failures[0].code) == (4, "E_NOTHING")
+    assert sorted(entry.name for entry in summary.directory.iterdir()) == ["failures.jsonl", "run.json"]
+
+
+class Clip(nn.Module):
+    """Makes a clip of three frames of a picture."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv3d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(torch.stack([x, x.flip(-1), x / 2], 2))
+
+
+@pytest.mark.parametrize("view", ["mean", "max", "pca"])
+def test_each_frame_has_its_own(tmp_path, look, view):
+    path = paint(tmp_path / "a.png")
+    summary = look([path], Clip(), views=[view, "contact", "histogram"], style=Style(alpha=1.0, colormap="gray"))
+    unit = summary.directory / "a.png"
+    frames = [name for name in pictures(unit) if name.endswith(f".{view}.png")]
+    assert frames == [f"00_conv.t{frame}.{view}.png" for frame in range(3)]
+    if view != "pca":
+        maps = hooked(path, Clip(), ["conv"])["conv"]
+        for frame, name in enumerate(frames):
+            raw = reduce(maps[:, frame], view)
+            found = pixels_of(unit / name)[..., 0].astype(int)
+            assert abs(found - stretched(raw, float(raw.min()), float(raw.max()))).max() <= 1
+    assert facts_of(unit / "contact.png")["Layers"] == "3"
+
+
+def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
+    path = paint(tmp_path / "a.png", size=(40, 40))
+    model = nn.Sequential(nn.Conv2d(3, 2, 3, stride=4))
+    unit = look([path], model, views="max").directory / "a.png"
+    raw = hooked(path, model, ["0"])["0"].amax(0)
+    large = enlarge(raw, (40, 40))
+    assert float(large.max()) < float(raw.max()) - 0.01  # where it makes a difference
+    low, _, high = facts_of(unit / "00_0.max.png")["Scaling"].split(":")[0].split()
+    assert (float(low), float(high)) == pytest.approx((float(large.min()), float(large.max())), rel=1e-3)
+
+
+def test_values_that_are_not_finite_have_no_say(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], Broken(), views=["mean", "max"], style=Style(alpha=1.0, colormap="gray")).directory / "a.png"
+    raw = hooked(path, Broken())["second"].mean(0)
+    bad = ~raw.isfinite()
+    assert 0 < bad.float().mean() < 1
+    low, high = float(raw[~bad].min()), float(raw[~bad].max())
+    found = pixels_of(unit / "01_second.mean.png")[..., 0]
+    large = enlarge(raw.where(~bad, low))
+    assert abs(found.astype(int) - stretched(large, float(large.min()), float(large.max()))).max() <= 1
+    assert high > low
+
+
+def test_what_is_said_of_a_map_is_said_of_its_finite_values(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], Broken(), views=["mean"]).directory / "a.png"
+    raw = hooked(path, Broken())["second"].mean(0)
+    finite = raw[raw.isfinite()]
+    facts = facts_of(unit / "01_second.mean.png")
+    assert "nan" not in facts["Scaling"]
+    low, _, high = facts["Range"].split()
+    assert (float(low), float(high)) == pytest.approx((float(finite.min()), float(finite.max())), rel=1e-3)
+
+
+# --- contact
+
+
+def boxes(sheet):
+    """Find pictures on a sheet by the grey line around each: their pixels without that line, row by row."""
+    edge = (sheet == 205).all(-1)
+    found = []
+    for top in range(1, len(edge) - 1):
+        for left in np.flatnonzero(edge[top] & ~edge[top - 1]):
+            # An upper left corner: a line to the right and a line down, neither to the left.
+            if (left and edge[top, left - 1]) or not (
+                edge[top, left : left + 20].all() and edge[top : top + 20, left].all()
+            ):
+                continue
+            right = left + int(np.argmin(edge[top, left:]))
+            bottom = top + int(np.argmin(edge[top:, left]))
+            if edge[bottom - 1, left:right].all() and edge[top:bottom, right - 1].all():
+                found.append(sheet[top + 1 : bottom - 1, left + 1 : right - 1])
+    return found
+
+
+def test_a_contact_sheet_shows_the_input_and_each_layer_in_order(tmp_path, look):
+    paths = [paint(tmp_path / "in" / f"{name}.png", seed) for seed, name in enumerate("ab")]
+    summary = look([tmp_path / "in"], views="contact", types=["Conv2d", "Linear"])
+    assert summary.pictures == 4
+    for path in paths:
+        unit = summary.directory / path.name
+        assert pictures(unit) == ["contact.png", "input.png"]
+        cells = boxes(pixels_of(unit / "contact.png"))
+        assert len(cells) == 3
+        expected = [pixels_of(path)]
+        for maps in hooked(path).values():
+            raw = maps.mean(0)
+            levels = stretched(raw, float(raw.min()), float(raw.max()))
+            expected.append((mpl.colormaps["viridis"](levels)[..., :3] * 255 + 0.5).astype(np.uint8))
+        for cell, picture in zip(cells, expected, strict=True):
+            large = Image.fromarray(picture).resize(cell.shape[1::-1], Image.Resampling.NEAREST)
+            assert cell.shape[0] * cell.shape[1] > 10_000
+            assert abs(cell.astype(int) - np.asarray(large)).max() <= 4
+        assert facts_of(unit / "contact.png")["Layers"] == "2"
+
+
+@pytest.mark.parametrize("norm", ["fixed:-9,9", "run"])
+def test_the_sheet_says_how_its_cells_are_scaled(tmp_path, look, norm):
+    """The cells do not reach from each one's smallest value to its largest then, so the sheet must not say that they do."""
+    paint(tmp_path / "in/a.png")
+    paint(tmp_path / "in/b.png", seed=1)
+    notes = []
+    for each in ("channel", norm):
+        unit = look([tmp_path / "in"], views="contact", style=Style(norm=each)).directory / "a.png"
+        sheet = pixels_of(unit / "contact.png")
+        notes.append(sheet[-45:])  # the note stands below
+    assert not np.array_equal(*notes)
+
+
+def test_a_sheet_of_the_same_layers_is_the_same_whatever_else_is_drawn(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    alone = look([path], views="contact").directory / "a.png/contact.png"
+    among = look([path], views=["maps", "contact", "mean"], style=Style(labels=True, colorbar=True)).directory
+    assert np.array_equal(pixels_of(alone), pixels_of(among / "a.png/contact.png"))
+
+
+# --- pca
+
+
+def test_equal_vectors_have_equal_colours_in_all_images_if_the_basis_is_shared(tmp_path, look):
+    """Two pictures that share their left half: a 1 x 1 convolution gives both the same there, so shared colours agree."""
+    first, second = (np.random.default_rng(seed).integers(0, 256, (*SIZE, 3), np.uint8) for seed in (0, 1))
+    second[:, 10:] //= 3
+    second[:, :10] = first[:, :10]
+    (tmp_path / "in").mkdir()
+    for name, pixels in (("a.png", first), ("b.png", second)):
+        Image.fromarray(pixels).save(tmp_path / "in" / name)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1))
+    drawn = {}
+    for pca in ("image", "shared"):
+        run = look([tmp_path / "in"], model, views="pca", style=Style(pca=pca)).directory
+        drawn[pca] = [pixels_of(run / name / "00_0.pca.png") for name in ("a.png", "b.png")]
+    a, b = drawn["shared"]
+    assert a.shape == (*SIZE, 3)
+    assert np.array_equal(a[:, :10], b[:, :10])
+    assert not np.array_equal(a[:, 10:], b[:, 10:])
+    a, b = drawn["image"]
+    assert not np.array_equal(a[:, :10], b[:, :10])
+
+
+def test_a_shared_basis_is_numpys_of_all_images(tmp_path, look):
+    paths = [paint(tmp_path / "in" / f"{name}.png", seed) for seed, name in enumerate("abc")]
+    run = look([tmp_path / "in"], views="pca", style=Style(pca="shared"), layers="second").directory
+    maps = [hooked(path)["second"].double().numpy() for path in paths]
+    everything = np.concatenate([each.reshape(6, -1) for each in maps], 1)
+    mean = everything.mean(1, keepdims=True)
+    values, vectors = np.linalg.eigh(np.cov(everything, bias=True))
+    order = values.argsort()[::-1][:3]
+    components, deviations = vectors[:, order].T, np.sqrt(values[order])
+    components = components * np.sign(components[range(3), abs(components).argmax(1)])[:, None]
+    for path, each in zip(paths, maps, strict=True):
+        scores = components @ (each.reshape(6, -1) - mean) / deviations[:, None]
+        levels = ((scores / 2.5 + 1) / 2 * 255).clip(0, 255).T.reshape(*each.shape[1:], 3)
+        rows, columns = (np.arange(want) * have // want for have, want in zip(each.shape[1:], SIZE, strict=True))
+        found = pixels_of(run / path.name / "00_second.pca.png")
+        assert abs(found - levels[rows[:, None], columns]).max() <= 1
+
+
+def test_workers_and_interruptions_change_no_colour(tmp_path, look):
+    for seed in range(5):
+        paint(tmp_path / "in" / f"{seed}.png", seed)
+    style = Style(pca="shared", norm="run")
+    views = ["pca", "mean", "contact", "maps"]
+    whole = look([tmp_path / "in"], views=views, style=style, out=tmp_path / "whole").directory
+    several = look([tmp_path / "in"], views=views, style=style, out=tmp_path / "several", workers=4).directory
+    assert bytes_of(whole) == bytes_of(several)
+
+    class StopError(Exception):
+        pass
+
+    def stop(event):
+        if getattr(event, "status", "") == "done":
+            raise StopError
+
+    with pytest.raises(StopError):
+        look([tmp_path / "in"], views=views, style=style, out=tmp_path / "resumed", on_event=stop)
+    resumed = look([tmp_path / "in"], views=views, style=style, out=tmp_path / "resumed")
+    assert resumed.skipped
+    assert bytes_of(whole) == bytes_of(resumed.directory)
+
+
+def test_a_grown_run_keeps_its_basis(tmp_path, look):
+    paths = [paint(tmp_path / f"{seed}.png", seed) for seed in range(3)]
+    style = Style(pca="shared")
+    run = look(paths[:2], views="pca", style=style).directory
+    survey = (run / "survey.json").read_bytes()
+    summary = look(paths, views="pca", style=style)
+    assert (summary.directory, summary.done, summary.skipped) == (run, 1, 2)
+    assert (run / "survey.json").read_bytes() == survey
+    forced = look(paths, views="pca", style=style, force=True)
+    assert forced.done == 3
+    assert (run / "survey.json").read_bytes() == survey
+
+
+@pytest.mark.parametrize("channels", ["0,1,2", "top:3"])
+def test_chosen_channels_have_a_shared_basis_too(tmp_path, look, channels):
+    paths = [paint(tmp_path / f"{seed}.png", seed) for seed in range(2)]
+    summary = look(paths, views=["maps", "pca"], style=Style(pca="shared", channels=channels))
+    assert summary.done == 2
+
+
+class Picky(Net):
+    """Fails at bright pictures, after its first convolution."""
+
+    def forward(self, x):
+        first = self.first(x)
+        if (x.mean((1, 2, 3)) > 0.9).any():
+            message = "too bright"
+            raise ValueError(message)
+        return self.second(first)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_an_image_that_fails_has_no_say_in_the_basis(tmp_path, batch):
+    for seed in range(7):
+        paint(tmp_path / "in" / f"{seed}.png", seed)
+    common = {"views": "pca", "to": "png", "style": Style(pca="shared"), "options": AS_IT_IS, "workers": 1}
+    good = visualize(Picky(), [tmp_path / "in"], out=tmp_path / "good", **common)
+    bright = np.random.default_rng(9).integers(200, 256, (*SIZE, 3), np.uint8)
+    Image.fromarray(bright).save(tmp_path / "in/9.png")
+    some = visualize(Picky(), [tmp_path / "in"], out=tmp_path / "some", batch_size=batch, **common)
+    assert (good.failed, some.failed, some.done) == (0, 1, 7)
+    known, other = (json.loads((run.directory / "survey.json").read_bytes())["layers"] for run in (good, some))
+    for one, two in zip(known, other, strict=True):
+        assert (one["low"], one["high"]) == pytest.approx((two["low"], two["high"]), rel=1e-5)
+        assert _floats(one["mean"]) == pytest.approx(_floats(two["mean"]), rel=1e-4, abs=1e-5)
+
+
+def _floats(text):
+    return np.frombuffer(b64decode(text), "<f4").tolist()
+
+
+def test_what_else_is_drawn_has_no_say_in_the_basis(tmp_path, look):
+    """Heat maps may take several passes over an image, which counts once all the same."""
+    for seed in range(3):
+        paint(tmp_path / "in" / f"{seed}.png", seed, size=(12 + 4 * seed, 20))
+    found = []
+    for number, views in enumerate([["pca"], ["pca", "gradcam", "grads", "saliency", "contact"]]):
+        run = look([tmp_path / "in"], views=views, style=Style(pca="shared"), out=tmp_path / str(number), types="Conv2d")
+        layers = json.loads((run.directory / "survey.json").read_bytes())["layers"]
+        found.append({each["layer"]: each for each in layers if each["of"] == "output"})
+    assert found[0] == found[1]
+    assert list(found[0]) == ["first", "second"]
+
+
+# --- histogram
+
+
+@pytest.mark.parametrize("channels", ["all", "1-2"])
+def test_tensorboard_reads_histograms_and_pictures(tmp_path, look, channels):
+    path = paint(tmp_path / "a.png")
+    summary = look(
+        [path], views=["histogram", "mean"], to=["tensorboard", "png"], types=["Conv2d", "Linear"],
+        style=Style(channels=channels),
+    )  # fmt: skip
+    unit = summary.directory / "a.png"
+    reader = EventAccumulator(str(unit), size_guidance={IMAGES: 0, TENSORS: 0})
+    reader.Reload()
+    # The reader's own way to show summaries of today's form: as tensors, of the plugins that they name.
+    plugins = {tag: reader.SummaryMetadata(tag).plugin_data.plugin_name for tag in reader.Tags()["tensors"]}
+    maps = hooked(path, layers=("first", "second", "head"))
+    names = [f"0{index} {layer}" for index, layer in enumerate(maps)]
+    assert {tag for tag, plugin in plugins.items() if plugin == "histograms"} == {f"values/{name}" for name in names}
+    assert {tag for tag, plugin in plugins.items() if plugin == "images"} == {
+        "input/input",
+        *(f"histogram/{name}" for name in names),
+        *(f"mean/{name}" for name in names[:2]),
+    }
+    for name, each in zip(names, maps.values(), strict=True):
+        values = each if channels == "all" else each[[1, 2]]
+        (event,) = reader.Tensors(f"values/{name}")
+        rows = make_ndarray(event.tensor_proto)
+        counts, edges = np.histogram(values.numpy().ravel(), bins=64, range=(float(values.min()), float(values.max())))
+        assert rows.shape == (64, 3)
+        assert rows[:, 0] == pytest.approx(edges[:-1], abs=1e-6)
+        assert rows[:, 1] == pytest.approx(edges[1:], abs=1e-6)
+        assert rows[:, 2].sum() == values.numel()
+        assert abs(np.cumsum(rows[:, 2]) - np.cumsum(counts)).max() <= 1  # one value may lie where two bins meet
+        (event,) = reader.Tensors(f"histogram/{name}")
+        width, height, png = event.tensor_proto.string_val
+        stored = (unit / f"{name.replace(' ', '_')}.histogram.png").read_bytes()
+        assert png == stored
+        assert pixels_of(unit / f"{name.replace(' ', '_')}.histogram.png").shape[1::-1] == (int(width), int(height))
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_values_that_are_not_finite_are_in_no_bin(tmp_path, look, monkeypatch, everything):
+    monkeypatch.setattr(Broken, "everything", everything)
+    path = paint(tmp_path / "a.png")
+    unit = look([path], Broken(), views="histogram", to=["tensorboard"]).directory / "a.png"
+    reader = EventAccumulator(str(unit), size_guidance={TENSORS: 0})
+    reader.Reload()
+    values = hooked(path, Broken())["second"].numpy()
+    finite = values[np.isfinite(values)]
+    assert bool(len(finite)) is not everything
+    (event,) = reader.Tensors("values/01 second")
+    rows = make_ndarray(event.tensor_proto)
+    assert rows[:, 2].sum() == len(finite)
+    if not everything:
+        assert (rows[0, 0], rows[-1, 1]) == pytest.approx((finite.min(), finite.max()), rel=1e-6)
+        assert abs(np.cumsum(rows[:, 2]) - np.cumsum(np.histogram(finite, 64)[0])).max() <= 1
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("norm", ["channel", "layer", "signed", "run", "fixed:-1,1"])
+def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm):
+    monkeypatch.setattr(Broken, "everything", everything)
+    path = paint(tmp_path / "a.png")
+    views = ["maps", "mean", "max", "contact", "pca", "histogram"]
+    style = Style(norm=norm, pca="shared", labels=True, colorbar=True)
+    summary = look([path], Broken(), views=views, style=style, to=["html", "tensorboard"])
+    assert (summary.done, summary.pictures) == (1, 2 * 5 + 2)
+
+
+@pytest.mark.parametrize("view", ["maps", "mean"])
+def test_no_scale_of_infinities_is_told(tmp_path, look, monkeypatch, view):
+    monkeypatch.setattr(Broken, "everything", True)
+    unit = look([paint(tmp_path / "a.png")], Broken(), views=view, style=Style(norm="run")).directory / "a.png"
+    scaling = facts_of(unit / f"01_second.{view}.png")["Scaling"]
+    assert "inf" not in scaling
+    assert "nan" not in scaling
+
+
+# --- kernels
+
+
+def kernel_files(summary):
+    return pictures(summary.directory / "_model") if (summary.directory / "_model").exists() else []
+
+
+def test_kernels_need_no_image_and_are_drawn_once(look):
+    model = Net()
+    first = look(model=model, views="kernels", to=["png", "html", "tensorboard"])
+    assert (first.exit_code, first.found, first.pictures, first.complete) == (0, 0, 2, True)
+    assert kernel_files(first) == ["00_first.kernels.png", "01_second.kernels.png"]
+    before = (first.directory / "_model").stat().st_ino
+    second = look(model=model, views="kernels", to=["png", "html", "tensorboard"])
+    assert (second.directory, second.exit_code, second.pictures) == (first.directory, 0, 0)
+    assert (second.directory / "_model").stat().st_ino == before
+    third = look(model=model, views="kernels", to=["png", "html", "tensorboard"], force=True)
+    assert (third.pictures, (third.directory / "_model").stat().st_ino == before) == (2, False)
+
+
+def test_kernels_are_make_grids_of_the_weight(look):
+    model = Net()
+    summary = look(model=model, views="kernels", style=Style(columns=2))
+    weight = model.first.weight.detach()
+    grid = make_grid(weight, nrow=2, normalize=True, scale_each=True).mul(255).add(0.5).byte().permute(1, 2, 0).numpy()
+    found = pixels_of(summary.directory / "_model/00_first.kernels.png")
+    # Tiles are magnified, the padding is not: compare the pixels of the tiles alone.
+    scale = (found.shape[1] - 6) // 6
+    assert found.shape == (3 * 3 * scale + 8, 2 * 3 * scale + 6, 3)
+    for number in range(5):
+        row, column = divmod(number, 2)
+        top, left = 2 + row * (3 * scale + 2), 2 + column * (3 * scale + 2)
+        tile = found[top : top + 3 * scale : scale, left : left + 3 * scale : scale]
+        small = grid[2 + row * 5 : 5 + row * 5, 2 + column * 5 : 5 + column * 5]
+        assert np.array_equal(tile, small)
+
+
+def test_other_weights_of_the_same_module_are_other_kernels(look):
+    model = Net()
+    first = look(model=model, views="kernels")
+    with torch.no_grad():
+        model.second.weight[0, 0, 0, 0] += 1
+    second = look(model=model, views="kernels")
+    assert (second.directory.name, second.pictures) == ("net-2", 2)
+    before, after = bytes_of(first.directory), bytes_of(second.directory)
+    assert after["_model/01_second.kernels.png"] != before["_model/01_second.kernels.png"]
+
+
+def test_weights_that_were_changed_behind_a_models_back_are_drawn_in_place_of_the_old(look):
+    model = load_model("shapesnet")
+    first = look(model=model, views="kernels")
+    before = bytes_of(first.directory)
+    weight = next(parameter for name, parameter in model.module.named_parameters() if parameter.ndim == 4)
+    with torch.no_grad():
+        weight.view(-1)[0] += 1
+    second = look(model=model, views="kernels")
+    assert (second.directory, second.pictures) == (first.directory, first.pictures)
+    assert sorted(entry.name for entry in second.directory.iterdir()) == ["_model", "run.json"]
+    after = bytes_of(second.directory)
+    assert sorted(after) == sorted(before)
+    assert [name for name in after if after[name] != before[name]] == ["_model/" + kernel_files(second)[0]]
+
+
+def test_they_are_drawn_beside_images(tmp_path, look):
+    paint(tmp_path / "in/a.png")
+    summary = look([tmp_path / "in"], views=["kernels", "maps", "mean"])
+    assert (summary.done, summary.pictures) == (1, 1 + 2 + 2 + 2)
+    assert kernel_files(summary) == ["00_first.kernels.png", "01_second.kernels.png"]
+    paint(tmp_path / "in/b.png", seed=1)
+    grown = look([tmp_path / "in"], views=["kernels", "maps", "mean"])
+    assert (grown.done, grown.skipped, grown.pictures) == (1, 1, 5)
+
+
+@pytest.mark.parametrize("name", ["_model", "_model/a.png", "_model/x/a.png"])
+@pytest.mark.parametrize("kernels_first", [False, True])
+def test_an_image_or_a_folder_of_that_name_loses_nothing(tmp_path, look, name, kernels_first):
+    model = Net()
+    path = paint(tmp_path / "in" / name)
+    given = [path] if name == "_model" else [tmp_path / "in"]
+    if kernels_first:
+        look([paint(tmp_path / "other.png")], model, views=["kernels", "maps"])
+    summary = look(given, model, views=["kernels", "maps"])
+    again = look(given, model, views=["kernels", "maps"])
+    assert (summary.done, again.done, again.skipped, again.pictures) == (1, 0, 1, 0)
+    records = [json.loads(unit.read_bytes()) for unit in summary.directory.rglob("unit.json")]
+    assert sorted(record.get("kind", "image") for record in records) == ["image"] * (1 + kernels_first) + ["model"]
+    assert sum(name.endswith("kernels.png") for name in bytes_of(summary.directory)) == 2
+
+
+def test_layers_without_kernels_are_told(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    summary = look([path], views=["kernels", "maps"], types=["Conv2d", "Linear"])
+    assert summary.undrawn == {"head": "has no kernels"}
+    again = look([path], views=["kernels", "maps"], types=["Conv2d", "Linear"])
+    assert again.undrawn == {"head": "has no kernels"}
+
+
+def test_filters_that_are_not_there_are_told_every_time(look):
+    model = Net()
+    first, second = (look(model=model, views="kernels", style=Style(channels="5")) for _ in range(2))
+    assert (first.pictures, second.pictures) == (1, 0)
+    assert list(first.undrawn) == ["first"]
+    assert second.undrawn == first.undrawn
+
+
+def test_a_run_in_which_nothing_could_be_drawn_does_not_end_well(look):
+    summary = look(model=Net(), views="kernels", types="Linear")
+    assert (summary.pictures, summary.undrawn) == (0, {"head": "has no kernels"})
+    assert summary.exit_code != 0
+
+
+@pytest.mark.parametrize("labels", [None, True, False])
+def test_the_largest_filters_are_drawn_and_numbered(look, labels):
+    model = Net()
+    plain = look(model=model, views="kernels", layers="first", style=Style(channels="top:3", labels=False))
+    summary = look(model=model, views="kernels", layers="first", style=Style(channels="top:3", labels=labels))
+    path = summary.directory / "_model/00_first.kernels.png"
+    order = model.first.weight.detach().flatten(1).norm(dim=1).argsort(descending=True)[:3].tolist()
+    assert facts_of(path)["Channels"] == ", ".join(map(str, order))
+    sizes = [pixels_of(each.directory / "_model/00_first.kernels.png").shape for each in (plain, summary)]
+    assert (sizes[0] == sizes[1]) is (labels is False)
+
+
+def drawn_kernels(tmp_path, model, style):
+    """Draw kernels into a list."""
+    found = []
+
+    class Into:
+        def __init__(self, *_where):
+            pass
+
+        def __enter__(self):
+            return found.append
+
+        def __exit__(self, *_error):
+            pass
+
+    info = RunInfo("net", "as given", None, "crop", ("Conv2d",), (), (), ("kernels",), ("png",), style)
+    layers = [layer for layer in find_layers(model) if layer.type == "Conv2d"]
+    draw_model(layers, {"kernels": fetch(VIEWS, "kernels").draw}, {"list": Into}, info, tmp_path, force=True)
+    return found
+
+
+@pytest.mark.parametrize("norm", ["layer", "run"])
+@pytest.mark.parametrize(
+    "channels",
+    [
+        "all",
+        "0,2",
+    ],
+)
+def test_the_ends_of_their_scale_are_those_of_the_filters_that_are_drawn(tmp_path, norm, channels):
+    model = Net()
+    pictures = drawn_kernels(tmp_path, model, Style(norm=norm, channels=channels))
+    for picture, layer in zip(pictures, (model.first, model.second), strict=True):
+        weight = layer.weight.detach()
+        weight = weight if channels == "all" else weight[[0, 2]]
+        assert picture.source.limits == pytest.approx((float(weight.min()), float(weight.max())))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "channel",
+        "layer",
+        "run",
+        "signed",
+    ],
+)
+def test_colours_of_kernels_have_no_bar_in_other_colours(look, norm):
+    sizes = []
+    for colorbar in (False, True):
+        style = Style(norm=norm, colorbar=colorbar)
+        summary = look(model=Net(), views="kernels", layers="first", style=style)
+        sizes.append(pixels_of(summary.directory / "_model/00_first.kernels.png").shape)
+    assert sizes[0] == sizes[1]
+
+
+def test_what_is_said_of_their_scaling_is_true(look):
+    said = {}
+    for norm in ("layer", "run"):
+        summary = look(model=Net(), views="kernels", style=Style(norm=norm))
+        path = summary.directory / "_model/01_second.kernels.png"
+        said[norm] = facts_of(path)["Scaling"], pixels_of(path).tobytes()
+    assert said["run"] == said["layer"]
+    assert "weight's minimum" not in said["layer"][0]
+
+
+def test_a_module_stays_as_it_was(look):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)).eval(), nn.Dropout())
+    model.train()
+    model[1][1].eval()
+    numbers = {name: values.clone() for name, values in model.state_dict().items()}
+    flags, random = [module.training for module in model.modules()], torch.get_rng_state()
+    look(model=model, views="kernels")
+    assert [module.training for module in model.modules()] == flags
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(values, numbers[name]) for name, values in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        False,
+        True,
+    ],
+)
+def test_a_weight_that_is_computed_changes_nothing(look, training):
+    """Spectral normalization takes a step of a power iteration whenever the weight is read while training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))).train(training)
+    numbers = {name: values.clone() for name, values in model.state_dict().items()}
+    assert look(model=model, views="kernels").pictures == 1
+    assert [name for name, values in model.state_dict().items() if not torch.equal(values, numbers[name])] == []
+    assert [module.training for module in model.modules()] == [training] * len(list(model.modules()))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"to": "raw"}, {"to": "stats"}, {"layers": "nosuch*"}, {"style": {"norm": "odd"}}, {"device": "cuda:77"}],
+)
+def test_a_wrong_request_leaves_nothing_behind(tmp_path, request_):
+    options = {"views": "kernels", "to": "png", "out": tmp_path / "out", **request_}
+    with pytest.raises(RequestError):
+        visualize(Net(), **{**options, "style": Style(**options.get("style", {}))})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_drawn(look):
+    model = Net()
+    with torch.no_grad():
+        model.first.weight[1] = math.nan
+        model.second.weight.fill_(math.inf)
+    summary = look(model=model, views="kernels", to=["html", "tensorboard"], style=Style(labels=True, colorbar=True))
+    assert (summary.pictures, summary.exit_code) == (2, 0)
+
+
+def test_the_command_needs_no_image_for_kernels_alone(fmapviz, tmp_path):
+    arguments = ["alexnet", "--weights", "random", "--to", "png", "--layers", "features.0", "--out", tmp_path / "out"]
+    done = fmapviz(*arguments, "--view", "kernels")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().splitlines() == [str(tmp_path / "out/alexnet")]
+    pixels = pixels_of(tmp_path / "out/alexnet/_model/00_features.0.kernels.png")
+    assert pixels.ndim == 3
+    assert abs(pixels.shape[0] - 546) <= 1
+    refused = fmapviz(*arguments, "--view", "kernels,maps")
+    assert refused.returncode == 2
+    assert b"INPUT" in refused.stderr

@@ -1,0 +1,446 @@
+"""What is made of all images of a run: whole after any end, and never in place of a stranger's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from warm import ask
+
+from fmapviz import products
+from fmapviz.errors import FmapvizError, OutputError, RefusedError
+from fmapviz.options import InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.verification import verify
+
+AS_IT_IS = InputOptions(fit="none")
+
+
+class Net(nn.Module):
+    """One convolution."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+def paint(path, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 9, 3), np.uint8)).save(path, format="PNG")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three pictures, one of them in a folder."""
+    for seed, name in enumerate(("img10.png", "img2.png", "sub/img1.png")):
+        paint(tmp_path / "in" / name, seed)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def look(tmp_path):
+    def run(inputs, **options):
+        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"]}
+        return visualize(Net(), inputs, **{**common, **options})
+
+    return run
+
+
+class Page(HTMLParser):
+    """Finds the data of a page, as a browser would."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.data, self._inside = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self._inside = tag == "script" and dict(attributes).get("type") == "application/json"
+
+    def handle_endtag(self, _tag):
+        self._inside = False
+
+    def handle_data(self, data):
+        self.data += data if self._inside else ""
+
+
+def page(run):
+    return json.loads(Page((run / "index.html").read_text("ascii")).data)
+
+
+def units(run):
+    return [each["unit"] for each in page(run)["units"]]
+
+
+def problems(run):
+    return sorted((problem.path.name, problem.message) for place in verify(run) for problem in place.problems)
+
+
+def state(run):
+    return {
+        str(path.relative_to(run)): (path.lstat().st_ino, path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in run.rglob("*")
+    }
+
+
+# --- what they hold
+
+
+def test_the_page_grows_with_the_run(folder, look):
+    run = look([folder]).directory
+    assert units(run) == ["img2.png", "img10.png", "sub/img1.png"]
+    paint(folder / "img1.png", 7)
+    paint(folder / "sub/a/b.png", 8)
+    grown = look([folder])
+    assert (grown.done, grown.skipped) == (2, 3)
+    assert units(run) == ["img1.png", "img2.png", "img10.png", "sub/a/b.png", "sub/img1.png"]
+    assert problems(run) == []
+    look([paint(folder.parent / "elsewhere.png", 9)])
+    assert len(units(run)) == 6
+
+
+def test_html_alone_is_the_same_run_as_html_and_png(folder, look):
+    run = look([folder], to="html").directory
+    before = state(run)
+    for formats in (["html", "png"], ["png", "html"], ["html", "html"]):
+        summary = look([folder], to=formats)
+        assert (summary.directory, summary.skipped) == (run, 3)
+        assert state(run) == before
+
+
+@pytest.mark.parametrize("formats", [["html"], ["html", "stats"], ["stats"]])
+def test_nothing_is_written_anew_when_nothing_has_changed(folder, look, formats):
+    (folder / "bad.png").write_bytes(b"no image")
+    run = look([folder], to=formats).directory
+    before = state(run)
+    look([folder], to=formats)
+    after = state(run)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"failures.jsonl"}  # which tells when
+
+
+def test_what_is_not_finished_is_listed_until_it_is(folder, look):
+    (folder / "bad.png").write_bytes(b"no image")
+    (folder / "empty.png").write_bytes(b"")
+    run = look([folder]).directory
+    told = {Path(each["path"]).name: each["code"] for each in page(run)["failures"]}
+    assert told == {"bad.png": "E_FORMAT", "empty.png": "E_EMPTY"}
+    paint(folder / "bad.png", 5)
+    look([folder])
+    assert [Path(each["path"]).name for each in page(run)["failures"]] == ["empty.png"]
+    assert "bad.png" in units(run)
+    assert problems(run) == []
+
+
+def test_a_picture_that_was_damaged_after_it_was_drawn_is_told(folder, look):
+    run = look([folder]).directory
+    (folder / "img2.png").write_bytes(b"no image any more")
+    assert look([folder]).failed == 1
+    assert [Path(each["path"]).name for each in page(run)["failures"]] == ["img2.png"]
+
+
+class Complains(nn.Module):
+    """Fails at every picture with a message that ends alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        if x.shape[-1] == 9:
+            message = "that is not what I am used to, " * 8
+            raise ValueError(message)
+        return self.conv(x)
+
+
+def test_failures_that_end_alike_are_all_listed(folder, tmp_path):
+    """A unit or a failure that is added is another state of the run, however its record ends."""
+    Image.new("RGB", (20, 20)).save(tmp_path / "good.png")
+    common = {"to": "html", "out": tmp_path / "out", "options": AS_IT_IS, "workers": 1}
+    model = Complains()
+    run = visualize(model, [tmp_path / "good.png", folder / "img2.png"], **common).directory
+    assert len(page(run)["failures"]) == 1
+    visualize(model, [tmp_path / "good.png", folder / "img2.png", folder / "img10.png"], **common)
+    assert len(page(run)["failures"]) == 2
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        ["one.png", "two.png"],
+        ["two.png", "one.png"],
+    ],
+)
+def test_two_pages_of_the_same_are_equal(folder, look, tmp_path, second):
+    """In whichever order the images came."""
+    for name in ("one.png", "two.png"):
+        (folder / name).write_bytes(b"no image")
+    good = [folder / "img2.png", folder / "img10.png"]
+    runs = [
+        look([*good, *(folder / name for name in ("one.png", "two.png"))], out=tmp_path / "a", to=["html", "stats"]),
+        look([*(folder / name for name in second), *reversed(good)], out=tmp_path / "b", to=["html", "stats"]),
+    ]
+    for name in ("index.html", "stats.js", "stats.csv", "stats.json"):
+        one, other = ((run.directory / name).read_bytes() for run in runs)
+        assert one == other, name
+
+
+STRANGE = ["a b.png", "100%.png", "#1.png", "what?.png", "x&y<z>.png", "'q\".png", "%2e%2e/%41.png", "ü/é 層.png"]
+
+
+def test_names_with_a_meaning_in_addresses_lead_to_their_files(tmp_path, look):
+    for seed, name in enumerate(STRANGE):
+        paint(tmp_path / "in" / name, seed)
+    not_text = tmp_path / "in" / os.fsdecode(b"\xff\xfe.png")
+    paint(not_text, 99)
+    summary = look([tmp_path / "in"])
+    assert (summary.done, problems(summary.directory)) == (len(STRANGE) + 1, [])
+    records = page(summary.directory)["units"]
+    assert len(records) == len(STRANGE) + 1
+    found = set()
+    for record in records:
+        assert re.fullmatch(r"[A-Za-z0-9_.~%/-]+/", record["href"])
+        unit = summary.directory / os.fsdecode(unquote_to_bytes(record["href"]))
+        found.add(json.loads((unit / "unit.json").read_bytes())["source"]["path"])
+        assert (unit / "report.js").is_file()
+    assert found == {str(tmp_path / "in" / name) for name in STRANGE} | {str(not_text)}
+
+
+# --- what is there already
+
+
+def test_a_strangers_page_stays(folder, look, tmp_path):
+    run = look([folder / "img2.png"]).directory
+    for name in ("index.html", "products.json"):
+        (run / name).unlink()
+    (run / "index.html").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"index\.html") as refused:
+            look([folder])
+        assert refused.value.exit_code == 6
+    assert (run / "index.html").read_text() == "mine"
+    (run / "index.html").unlink()
+    assert look([folder]).skipped == 3
+    assert (len(units(run)), problems(run)) == (3, [])
+
+
+def test_nobody_minds_a_page_in_a_run_that_makes_none(folder, look):
+    run = look([folder / "img2.png"], to=["png"]).directory
+    (run / "index.html").write_text("mine")
+    assert look([folder], to=["png"]).exit_code == 0
+    assert (run / "index.html").read_text() == "mine"
+    assert problems(run) == [("index.html", "not made by fmapviz")]
+
+
+def test_a_strangers_record_stays(folder, look, tmp_path):
+    look([folder / "img2.png"])
+    record = tmp_path / "out/net/products.json"
+    (tmp_path / "out/net/index.html").unlink()
+    record.write_text("my own goods")
+    with suppress(FmapvizError):  # to refuse would be as good
+        look([folder])
+    assert any(path.read_text(errors="replace") == "my own goods" for path in record.parent.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "survey.json",
+        *(name for name in ("index.html", "products.json", "stats.csv", "stats.json", "stats.js")),
+    ],
+)
+def test_an_image_of_that_name_is_drawn_like_any_other(look, tmp_path, name):
+    summary = look([paint(tmp_path / "in" / name), paint(tmp_path / "in/a.png", 1)], to=["html", "stats"])
+    assert (summary.exit_code, problems(summary.directory)) == (0, [])
+    assert len(units(summary.directory)) == 2
+
+
+@pytest.mark.parametrize("name", ["index.html", "stats.csv"])
+def test_a_folder_of_that_name_is_a_folder_like_any_other(look, tmp_path, name):
+    paint(tmp_path / "in" / name / "a.png")
+    summary = look([tmp_path / "in"], to=["html", "stats"])
+    assert (summary.exit_code, problems(summary.directory)) == (0, [])
+    assert len(units(summary.directory)) == 1
+
+
+@pytest.mark.parametrize("name", ["index.html", "stats.csv", "stats.json", "stats.js"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "changed"])
+def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
+    run = look([folder], to=["html", "stats"]).directory
+    data = (run / name).read_bytes()
+    (run / name).unlink()
+    if damage != "deleted":
+        (run / name).write_bytes(data[:-3] if damage == "cut" else data[:-3] + b"xyz")
+    assert [problem[0] for problem in problems(run)] == [name]
+    summary = look([folder], to=["html", "stats"])
+    assert (summary.done, summary.skipped) == (0, 3)
+    assert (run / name).read_bytes() == data
+    assert problems(run) == []
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "changed"])
+def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
+    """What it lists is as fmapviz made it, so it must be known again without the record."""
+    run = look([folder]).directory
+    data = (run / "products.json").read_bytes()
+    (run / "products.json").unlink()
+    if damage != "deleted":
+        (run / "products.json").write_bytes(data[:-3] if damage == "cut" else data.replace(b"1", b"2", 1))
+    assert look([folder]).skipped == 3
+    assert (run / "products.json").read_bytes() == data
+    assert problems(run) == []
+
+
+# --- how a run may end
+
+
+@pytest.mark.parametrize("grown", [False, True])
+@pytest.mark.parametrize("number", range(5))
+def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeypatch, number, grown):
+    """Its files are put in place one by one; before each of them the process may end."""
+    options = {"to": ["html", "stats"]}
+    run = folder.parent / "out/net"
+    if grown:
+        look([folder / "img2.png"], **options)
+    replace, calls = os.replace, []
+
+    def interrupted(source, target, **more):
+        if Path(target).parent == run:
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            calls.append(target)
+        return replace(source, target, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            look([folder], **options)
+    assert len(calls) == number
+    if number or grown:
+        found = problems(run)
+        assert bool(found) is bool(number)  # before the first, the old ones are whole; later there is something to be found
+    summary = look([folder], **options)
+    assert (summary.done, summary.skipped, problems(run)) == (0, 3, [])
+    assert len(units(run)) == 3
+    whole = look([folder], out=folder.parent / "whole", **options).directory
+    for name in ("index.html", "stats.js", "stats.csv", "stats.json"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_a_full_disk_is_told_and_repaired(folder, look, monkeypatch, tmp_path):
+    write = Path.write_bytes
+
+    def full(self, data):
+        if self.name == "index.html":
+            raise OSError(28, "No space left on device")
+        return write(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OutputError, match="No space left"):
+            look([folder])
+    run = tmp_path / "out/net"
+    assert not (run / "index.html").exists()
+    assert look([folder]).skipped == 3
+    assert problems(run) == []
+
+
+def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
+    """Between asking what is ours and looking what is there, another process publishes: its page is no stranger's."""
+    look([folder], out=tmp_path / "other")
+    run = look([folder]).directory
+    for name in ("index.html", "products.json"):
+        (run / name).unlink()
+    read, asked = products.read, []
+
+    def slow(place):
+        record = read(place)
+        asked.append(place)
+        if len(asked) == 2:  # the first asks whether everything is up to date
+            for name in ("products.json", "index.html"):
+                (run / name).write_bytes((tmp_path / "other/net" / name).read_bytes())
+        return record
+
+    monkeypatch.setattr(products, "read", slow)
+    look([folder])
+    assert len(asked) >= 2
+    monkeypatch.undo()
+    assert (len(units(run)), problems(run)) == (3, [])
+
+
+def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
+    for seed in range(6):
+        paint(tmp_path / f"in{seed % 3}" / f"{seed}.png", seed)
+
+    def run(number):
+        arguments = ["shapesnet", f"in{number}", "--to", "html,stats", "--size", "32", "--top", "0", "--workers", "1", "-q"]
+        with (tmp_path / f"{number}.err").open("wb") as err, Path(os.devnull).open("r+b", buffering=0) as null:
+            return ask(warm, arguments, directory=tmp_path, streams=[null.fileno(), null.fileno(), err.fileno()])
+
+    with ThreadPoolExecutor(3) as pool:
+        codes = list(pool.map(run, range(3)))
+    assert codes == [0] * 3, [(tmp_path / f"{number}.err").read_text() for number in range(3)]
+    run_directory = tmp_path / "runs/shapesnet"
+    assert sorted(units(run_directory)) == sorted(f"{seed}.png" for seed in range(6))
+    assert json.loads((run_directory / "stats.json").read_bytes())["images"] == 6
+    assert problems(run_directory) == []
+
+
+# --- opening it
+
+
+@pytest.mark.parametrize("formats", [(), ("--to", "png,tensorboard")])
+def test_without_a_display_the_pages_path_is_printed(picture, tmp_path, warm, formats):
+    environment = {name: value for name, value in os.environ.items() if name not in {"DISPLAY", "WAYLAND_DISPLAY"}}
+    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
+    arguments = ["shapesnet", str(picture), "--open", "--top", "0", *formats]
+    with out.open("wb") as stdout, err.open("wb") as stderr, Path(os.devnull).open("rb") as null:
+        streams = [null.fileno(), stdout.fileno(), stderr.fileno()]
+        code = ask(warm, arguments, environment=environment, directory=tmp_path, streams=streams)
+    assert code == 0, err.read_text()
+    unit = tmp_path / "runs/shapesnet/picture.png"
+    assert str(Path("runs/shapesnet/index.html")) in out.read_text().splitlines()
+    assert "browser" in err.read_text()
+    names = {path.name for path in unit.iterdir()}
+    assert {"report.js", "input.png", "unit.json"} <= names
+    assert ("events.out.tfevents.fmapviz" in names) is bool(formats)
+
+
+def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
+    """The browser is a program of this test's own, which notes what it was asked for."""
+    browser = tmp_path / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
+    browser.chmod(0o755)
+    environment = {**os.environ, "DISPLAY": ":99", "BROWSER": str(browser)}
+    program = (
+        "import pathlib, sys; from fmapviz.desktop import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, "a b/index.html"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "asked").read_text().strip() == (tmp_path / "a b/index.html").as_uri()
+    environment.pop("DISPLAY")
+    environment.pop("WAYLAND_DISPLAY", None)
+    (tmp_path / "asked").unlink()
+    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60).returncode == 1
+    assert not (tmp_path / "asked").exists()
