@@ -29,7 +29,7 @@ def names(package: str) -> list[str]:
 
     Example:
         >>> names("fmapviz.writers")
-        ['png', 'tensorboard']
+        ['html', 'npz', 'png', 'raw', 'stats', 'tensorboard']
     """
     found = (entry.name for entry in files(package).iterdir())
     return sorted(_spoken(name) for name in found if name.endswith(".py") and not name.startswith("_"))

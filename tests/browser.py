@@ -2,20 +2,13 @@
 
 import os
 import re
-import shutil
 from contextlib import ExitStack
 from urllib.parse import unquote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from chromium import NAMES, find_browser
 from playwright.sync_api import sync_playwright
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-def find_browser():
-    """Give where Chromium or Chrome is on this machine, None if nowhere, and the arguments it needs."""
-    return next(filter(None, map(shutil.which, NAMES)), None), ["--no-sandbox"] if os.geteuid() == 0 else []
 
 
 @pytest.fixture(scope="session")

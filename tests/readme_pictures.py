@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from browser import NAMES, find_browser
+from chromium import NAMES, find_browser
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
