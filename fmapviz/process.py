@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -45,13 +46,16 @@ def signals_heeded() -> Iterator[None]:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, and at once if a forward pass goes on for which nobody waits: it must not lose the interpreter."""
-    if threading.active_count() > 1:
-        with suppress(OSError, ValueError):  # whoever read it has gone
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    """End the process without taking the interpreter apart, which takes 0.7 s once torch has been imported.
+
+    If a forward pass goes on for which nobody waits, it must not lose the interpreter at all.
+    """
+    if threading.active_count() == 1:
+        atexit._run_exitfuncs()  # there is no public way; what others have registered is theirs to rely on
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # whoever read it has gone, or it was closed from the start
+            stream.flush()
+    os._exit(code)
 
 
 def open_missing_streams() -> None:

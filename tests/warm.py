@@ -7,6 +7,7 @@ its own arguments, environment, working directory and streams.
     python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server
 """
 
+import gc
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ def serve(path):
     import fmapviz.listing
     import fmapviz.pipeline  # noqa: F401  this is what it is for
 
+    gc.freeze()  # or each child would copy all of it when it collects garbage
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
