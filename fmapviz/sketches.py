@@ -159,7 +159,8 @@ def sketch(
     maps = everything[:images]
     layer = f"{feature_map.name}{suffix}"
     ranges = measure(maps, moments=plan.moments or style.rank != "max")
-    ranges = replace(ranges, shared=plan.shared.get((of, layer, _label(targets))))
+    if shared := plan.shared.get((of, layer, _label(targets))):
+        ranges = replace(ranges, shared=shared)
     sketched = Sketch(
         layer=layer,
         type=feature_map.layer.type,

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class Place:
     channels: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class LayerStatistics:
     """What the channels of one feature map are like over all images.
 
@@ -93,6 +94,12 @@ class LayerStatistics:
         """Share of values that are exactly zero, 0..1, float64 `(C)`."""
         return self.zeros / self.values
 
+    @cached_property
+    def digits(self) -> dict[str, list[str]]:
+        """The numbers of all channels as they are written, once for all files: to make text takes longest."""
+        numbers = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation, "zeros": self.zero_share}
+        return {name: _digits(values) for name, values in numbers.items()}
+
     @property
     def constant(self) -> list[int]:
         """The channels that never vary."""
@@ -103,7 +110,7 @@ class LayerStatistics:
 def encode(drawn: Drawn) -> bytes:
     """Write what is known of one image's channels as a safetensors file.
 
-    It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, int64, of the
+    It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, uint32, of the
     channels of all layers one after the other; its metadata says which.
     """
     places: dict[Place, Any] = {}
@@ -119,7 +126,7 @@ def encode(drawn: Drawn) -> bytes:
     ]  # fmt: skip
     columns = {
         column: np.concatenate([np.zeros(0), *(getattr(measures, column) for measures in places.values())]).astype(
-            np.int64 if column in {"zeros", "nonfinite"} else np.float32
+            np.uint32 if column in {"zeros", "nonfinite"} else np.float32
         )
         for column in _COLUMNS
     }
@@ -276,11 +283,11 @@ def as_rows(layers: Sequence[LayerStatistics]) -> str:
     )  # fmt: skip
     for each in layers:
         place, dead = each.place, set(each.constant)
-        columns = map(_digits, (each.low, each.high, each.mean, each.deviation, each.zero_share))
+        columns = each.digits
         common = (place.layer, place.of, place.target, place.type)
         table.writerows(
             (*common, channel, each.images, each.values, *numbers, nonfinite, int(channel in dead))
-            for channel, (*numbers, nonfinite) in enumerate(zip(*columns, each.nonfinite.tolist(), strict=True))
+            for channel, (*numbers, nonfinite) in enumerate(zip(*columns.values(), each.nonfinite.tolist(), strict=True))
         )
     return written.getvalue()
 
@@ -297,11 +304,7 @@ def as_records(layers: Sequence[LayerStatistics]) -> list[dict[str, Any]]:
             "images": each.images,
             "values": each.values,
             "dead": each.constant,
-            "min": _rounded(each.low),
-            "max": _rounded(each.high),
-            "mean": _rounded(each.mean),
-            "std": _rounded(each.deviation),
-            "zeros": _rounded(each.zero_share),
+            **{name: [float(text) if text else None for text in texts] for name, texts in each.digits.items()},
             "nonfinite": each.nonfinite.tolist(),
         }
         for each in layers
@@ -324,7 +327,3 @@ _SAID = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input g
 def _digits(values: NDArray[np.float64]) -> list[str]:
     """Write as many digits as float32 has, nothing for what is not finite."""
     return [f"{value:.9g}" if isfinite(value) else "" for value in values.tolist()]
-
-
-def _rounded(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(digits) if digits else None for digits in _digits(values)]

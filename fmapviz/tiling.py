@@ -20,6 +20,8 @@ from fmapviz.options import Style
 from fmapviz.tiles import Tiles
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fmapviz.principal import Basis
 
 _PLAIN = Style()
@@ -110,7 +112,7 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     # for it, and looking costs it next to nothing.
     if _on_cpu(maps) and all(map(isfinite, mean.tolist())):
         low, high = _as_float32(maps.amin((-2, -1))), _as_float32(maps.amax((-2, -1)))
-        return Ranges(low, high, mean, moments=None if each is None else _moments(maps, each, low, high, finite=True))
+        return Ranges(low, high, mean, moments=None if each is None else _moments_fast(maps, each, low, high))
     finite = maps.isfinite()
     some = finite.any(-1).any(-1)
     low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
@@ -121,16 +123,15 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
         high=high,
         mean=known.nanmean((1, 2, 3)).float(),
         bad=(~finite).sum((-2, -1)),
-        moments=_moments(known, known.nanmean((-2, -1)), low, high, finite=False) if moments else None,
+        moments=_moments(known, known.nanmean((-2, -1)), low, high) if moments else None,
     )
 
 
-def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor, *, finite: bool) -> Moments:
+def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
     """Find what `measure` was asked for in addition; NaN stands for what is not finite."""
-    values = maps.shape[-2] * maps.shape[-1]
-    std = _deviation_fast(maps, mean) if finite else _deviation(maps, mean)
     # Where all values are the same their mean may still be rounded otherwise.
-    return Moments(mean.float(), std.where(low != high, 0.0), _count_zeros(maps, low, high), values)
+    std = _deviation(maps, mean).where(low != high, 0.0)
+    return Moments(mean.float(), std, (maps == 0).sum((-2, -1)), maps.shape[-2] * maps.shape[-1])
 
 
 def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
@@ -141,28 +142,32 @@ def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
     return (norm / counts.sqrt()).float()
 
 
-def _deviation_fast(maps: Tensor, mean: Tensor) -> Tensor:
-    """Do so in float32 without a copy of all values, which takes four times as long, where that loses no digits."""
-    norm: Tensor = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32)
-    squares = norm.double().square() / (maps.shape[-2] * maps.shape[-1])
-    variance = squares - mean.double().square()
-    # What is subtracted is nearly as large, or squares are too large or too small for float32.
-    doubtful = ~((variance > squares / 16) & (squares > _SMALL_SQUARE) & norm.isfinite())
-    std = variance.clamp(min=0).sqrt().float()
-    if bool(doubtful.any()):
-        std[doubtful] = _deviation(maps[doubtful][None], mean[doubtful][None])[0]
-    return std
+def _moments_fast(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
+    """Do so on the CPU for finite values: without a copy of them, and in NumPy, which begins each step ten times as fast."""
+    values = maps.shape[-2] * maps.shape[-1]
+    norms = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32).numpy().astype(np.float64)
+    means = mean.numpy().astype(np.float64)
+    squares = norms * norms / values
+    variances = squares - means * means
+    std = np.sqrt(np.maximum(variances, 0)).astype(np.float32)
+    # Otherwise what is subtracted is nearly as large, or squares are too large or too small for float32.
+    sure = (variances * 64 > squares) & (squares > _SMALL_SQUARE)
+    if not sure.all():
+        varied = (low != high).numpy()
+        doubtful = varied & ~sure
+        std[~varied] = 0
+        if doubtful.any():
+            chosen = torch.from_numpy(doubtful)
+            std[doubtful] = _deviation(maps[chosen][None], mean[chosen][None])[0].numpy()
+    return Moments(mean, torch.from_numpy(std), torch.from_numpy(_count_zeros(maps)), values)
 
 
-def _count_zeros(maps: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    if not _on_cpu(maps):
-        return (maps == 0).sum((-2, -1))
-    if not bool(((low <= 0) & (high >= 0)).any()):
-        return torch.zeros_like(low, dtype=torch.int64)
-    numbers = (maps if maps.dtype is torch.float64 else _as_float32(maps)).numpy()
+def _count_zeros(maps: Tensor) -> NDArray[np.int64]:
+    numbers = _as_float32(maps).numpy()
     if numbers.all():  # what a convolution returns is hardly ever exactly zero
-        return torch.zeros_like(low, dtype=torch.int64)
-    return torch.from_numpy(np.count_nonzero((numbers == 0).reshape(*low.shape, -1), axis=2))
+        return np.zeros(maps.shape[:2], np.int64)
+    zeros: NDArray[np.int64] = np.count_nonzero((numbers == 0).reshape(*maps.shape[:2], -1), axis=2)
+    return zeros
 
 
 def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
