@@ -18,6 +18,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fmapviz.units import Json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -275,40 +277,50 @@ def _merge(one: LayerStatistics, other: LayerStatistics) -> LayerStatistics:
 
 def as_rows(layers: Sequence[LayerStatistics]) -> str:
     """Write a table with a line for each channel, as CSV with a heading."""
-    written = io.StringIO()
-    table = csv.writer(written, lineterminator="\n")
-    table.writerow(
-        ("layer", "of", "class", "type", "channel", "images", "values", "min", "max", "mean", "std", "zeros", "nonfinite",
-         "dead")
-    )  # fmt: skip
+    rows = [_row(_HEADING)]
     for each in layers:
         place, dead = each.place, set(each.constant)
-        columns = each.digits
-        common = (place.layer, place.of, place.target, place.type)
-        table.writerows(
-            (*common, channel, each.images, each.values, *numbers, nonfinite, int(channel in dead))
-            for channel, (*numbers, nonfinite) in enumerate(zip(*columns.values(), each.nonfinite.tolist(), strict=True))
+        layer, all_values = _row((place.layer, place.of, place.target, place.type)), f"{each.images},{each.values}"
+        numbers = zip(*each.digits.values(), each.nonfinite.tolist(), strict=True)
+        rows.extend(
+            f"{layer},{channel},{all_values},{low},{high},{mean},{std},{zeros},{nonfinite},{int(channel in dead)}"
+            for channel, (low, high, mean, std, zeros, nonfinite) in enumerate(numbers)
         )
+    return "\n".join(rows) + "\n"
+
+
+_HEADING = (
+    *("layer", "of", "class", "type", "channel", "images", "values"),
+    *("min", "max", "mean", "std", "zeros", "nonfinite", "dead"),
+)
+
+
+def _row(cells: Sequence[str]) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(cells)
     return written.getvalue()
 
 
-def as_records(layers: Sequence[LayerStatistics]) -> list[dict[str, Any]]:
-    """Describe each feature map in plain JSON values."""
-    return [
-        {
-            "layer": each.place.layer,
-            "of": each.place.of,
-            "class": each.place.target or None,
-            "type": each.place.type,
-            "channels": each.place.channels,
-            "images": each.images,
-            "values": each.values,
-            "dead": each.constant,
-            **{name: [float(text) if text else None for text in texts] for name, texts in each.digits.items()},
-            "nonfinite": each.nonfinite.tolist(),
-        }
-        for each in layers
-    ]
+def as_records(layers: Sequence[LayerStatistics]) -> Json:
+    """Describe each feature map as an object of a JSON list, one to a line."""
+    return Json("[\n  " + ",\n  ".join(map(_record, layers)) + "]" if layers else "[]")
+
+
+def _record(each: LayerStatistics) -> str:
+    place = each.place
+    fields = {
+        "layer": place.layer,
+        "of": place.of,
+        "class": place.target or None,
+        "type": place.type,
+        "channels": place.channels,
+        "images": each.images,
+        "values": each.values,
+        "dead": each.constant,
+        "nonfinite": each.nonfinite.tolist(),
+    }
+    numbers = "".join(f', "{name}": [{", ".join(text or "null" for text in texts)}]' for name, texts in each.digits.items())
+    return f"{json.dumps(fields).removesuffix('}')}{numbers}}}"
 
 
 def read_dead(run: Path) -> dict[str, tuple[int, int]]:

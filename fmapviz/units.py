@@ -295,10 +295,18 @@ def _put_back(old: Path, run: Path) -> None:
                 break
 
 
+class Json(str):
+    """A value that is JSON already: lists of many numbers, which the encoder takes long for."""
+
+    __slots__ = ()
+
+
 _dumps = json.JSONEncoder(allow_nan=False).encode
 
 
 def _lines(value: object) -> str:
+    if isinstance(value, Json):
+        return value
     if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
         return _dumps(value)
     return "[\n  " + ",\n  ".join(map(_dumps, value)) + "]"

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import nn
 from warm import ask
 
-from fmapviz import products
+from fmapviz import pipeline, products
 from fmapviz.errors import FmapvizError, OutputError, RefusedError
 from fmapviz.options import InputOptions
 from fmapviz.pipeline import visualize
@@ -444,3 +444,16 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
     (tmp_path / "asked").unlink()
     assert subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60).returncode == 1
     assert not (tmp_path / "asked").exists()
+
+
+def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypatch, tmp_path):
+    monkeypatch.setattr(pipeline, "PUBLISH_SECONDS", 0.0)
+    page, seen = tmp_path / "out" / "net" / "index.html", []
+
+    def tell(event):
+        seen.append(page.exists())
+
+    summary = look([folder], workers=1, on_event=tell)
+    assert summary.done > 2
+    assert seen[0] is False  # the run has only begun
+    assert seen[-1] is True  # before the last image was told

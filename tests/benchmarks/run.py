@@ -160,7 +160,7 @@ def grad_cam(place, quick):
 
 def statistics(place, quick):
     """What statistics of every channel, and a report, cost beside pictures."""
-    for name, count, rounds in (("resnet50", 32, 5), ("mobilenet_v3_large", 64, 5), ("vgg16", 16, 3)):
+    for name, count, rounds in (("resnet50", 48, 3), ("mobilenet_v3_large", 96, 3), ("vgg16", 16, 3)):
         model = fmapviz.load_model(name, weights="random")
         paths = copies(place, count // 4 if quick else count)
         ways = (to_tensorboard, to_tensorboard_with_statistics, to_png, to_report, to_statistics, forward_alone)
