@@ -117,7 +117,7 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     some = finite.any(-1).any(-1)
     low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
     high = torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan)
-    known = maps.double().where(finite, torch.nan)  # float32 may be unable to hold their sum
+    known = _widen(maps).where(finite, torch.nan)
     return Ranges(
         low=low,
         high=high,
@@ -135,11 +135,16 @@ def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
 
 
 def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
-    """Compute standard deviations in float64; `torch.var_mean` takes thirteen times as long on the CPU."""
-    away = maps.double() - mean.double()[..., None, None]
+    """Compute standard deviations; `torch.var_mean` takes thirteen times as long on the CPU."""
+    away = _widen(maps) - _widen(mean)[..., None, None]
     counts = (~away.isnan()).sum((-2, -1))
     norm: Tensor = torch.linalg.vector_norm(away.nan_to_num(nan=0.0), dim=(-2, -1))
     return (norm / counts.sqrt()).float()
+
+
+def _widen(maps: Tensor) -> Tensor:
+    """Convert to float64, where float32 may be unable to hold a sum; not on a GPU, which is slow at it, or has none."""
+    return maps.double() if _on_cpu(maps) else maps.float()
 
 
 def _moments_fast(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
