@@ -269,7 +269,7 @@ def dead_channels(dead: Mapping[str, tuple[int, int]]) -> list[str]:
     if dead and not varied:
         return [f"every channel of all {_count(len(dead), 'layer')} varies"]
     hidden = len(varied) - DEAD_LAYERS
-    return [*varied[:DEAD_LAYERS], f"... and of {_count(hidden, 'layer')} more: see stats.csv"] if hidden > 0 else varied
+    return [*varied[:DEAD_LAYERS], f"... and so in {_count(hidden, 'more layer')}: see stats.csv"] if hidden > 0 else varied
 
 
 def _remarks(summary: RunSummary) -> list[str]:

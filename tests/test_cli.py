@@ -375,3 +375,10 @@ def _in_terminal(args, place):
     os.close(ours)
     assert process.wait() == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_a_process_is_left_with_everything_said_and_every_exit_function_called():
+    """The interpreter is not taken apart, but what others have registered is done."""
+    program = "import atexit, sys; from fmapviz.process import leave; atexit.register(print, 'bye'); print('said'); leave(7)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.split(), result.stderr) == (7, ["said", "bye"], "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fmapviz import console as module
-from fmapviz.console import Console, say_json
+from fmapviz.console import DEAD_LAYERS, Console, dead_channels, say_json
 from fmapviz.errors import printable
 from fmapviz.options import Style
 from fmapviz.values import Failure, Notice, Outcome, Prediction, RunInfo, RunSummary, Started
@@ -161,3 +161,22 @@ def test_the_exit_code_is_the_truth(counts, code):
 def test_printable_keeps_what_can_be_read():
     assert printable("grün 図.png") == "grün 図.png"
     assert printable("a\tb\x7f\u2066") == r"a\tb\x7f\u2066"
+
+
+def test_channels_that_never_vary_are_told_layer_by_layer_and_not_too_many():
+    assert dead_channels({}) == []
+    assert dead_channels({"conv1": (0, 8), "conv2": (0, 4)}) == ["every channel of all 2 layers varies"]
+    assert dead_channels({"conv1": (0, 8), "conv2": (3, 4)}) == ["conv2: 3 of 4 channels never vary"]
+    many = {f"conv{number}": (1, 8) for number in range(DEAD_LAYERS + 3)}
+    told = dead_channels(many)
+    assert told[:2] == ["conv0: 1 of 8 channels never vary", "conv1: 1 of 8 channels never vary"]
+    assert told[-1] == "... and so in 3 more layers: see stats.csv"
+    assert len(told) == DEAD_LAYERS + 1
+
+
+def test_a_run_without_images_tells_its_pictures(capsys):
+    ended = summary(found=0, done=0, failed=0, pictures=8, complete=True, not_executed=(), undrawn={})
+    with Console() as console:
+        console.finish(ended, Path("out"))
+    assert capsys.readouterr().err == "8 pictures of the model in 1.5 s\n"
+    assert ended.exit_code == 0
