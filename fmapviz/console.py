@@ -258,18 +258,23 @@ def _progress_bar() -> Progress:
     )
 
 
-def dead_channels(dead: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Say in how many channels of which layers all values are the same, on every image.
+def dead_channels(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
+    """Say in how many channels of which layers all values are the same, over all images or on every single one.
 
     Example:
-        >>> dead_channels({"layer3.2.conv1": (12, 256), "layer4.0.conv1": (0, 512)})
+        >>> dead_channels({"layer3.2.conv1": (12, 12, 256), "layer4.0.conv1": (0, 0, 512)})
         ['layer3.2.conv1: 12 of 256 channels never vary']
     """
-    varied = [f"{layer}: {count} of {channels} channels never vary" for layer, (count, channels) in dead.items() if count]
-    if dead and not varied:
+    told = []
+    for layer, (constant, flat, channels) in dead.items():
+        if constant:
+            told.append(f"{layer}: {constant} of {channels} channels never vary")
+        if flat > constant:
+            told.append(f"{layer}: {flat - constant} of {channels} channels are the same all over each image")
+    if dead and not told:
         return [f"every channel of all {_count(len(dead), 'layer')} varies"]
-    hidden = len(varied) - DEAD_LAYERS
-    return [*varied[:DEAD_LAYERS], f"... and so in {_count(hidden, 'more layer')}: see stats.csv"] if hidden > 0 else varied
+    hidden = len(told) - DEAD_LAYERS
+    return [*told[:DEAD_LAYERS], f"... and {_count(hidden, 'more such line')}: see stats.csv"] if hidden > 0 else told
 
 
 def _remarks(summary: RunSummary) -> list[str]:

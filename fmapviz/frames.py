@@ -110,7 +110,7 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
 
     Args:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        lines: The first is strong, the others are dim; each is shortened in the middle if it is too long.
+        lines: The first is strong, the others are dim; each is broken into three at most, then shortened in the middle.
 
     Returns:
         uint8 `(H', W')` or `(H', W', 3)` as `pixels`, the picture itself in the lower left corner. W' exceeds W only if that
@@ -122,7 +122,8 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
     """
     width = max(pixels.shape[1], _NARROWEST)
     faces = [_STRONG] + [_DIM] * len(lines)
-    written = [line for text, face in zip(lines, faces, strict=False) for line in set_lines(text, face, width - 2 * _MARGIN)]
+    room = width - 2 * _MARGIN
+    written = [line for text, face in zip(lines, faces, strict=False) for line in set_lines(text, face, room, most=3)]
     if not written:
         return pixels.copy()
     header = np.asarray(draw_lines(written, ground=BLACK))

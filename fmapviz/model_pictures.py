@@ -116,12 +116,13 @@ def _identify(weights: Mapping[str, torch.Tensor], info: RunInfo) -> ImageFile:
 
 def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw: DrawKernels, style: Style) -> Drawing:
     chosen = choose(weight, style)
-    shown = weight if chosen is None else weight[chosen]
-    finite = shown[shown.isfinite()]
+    finite = weight[weight.isfinite()]
     low, high, mean = (float(value) for value in (finite.min(), finite.max(), finite.mean())) if len(finite) else [None] * 3
-    limits = None
-    if style.limits or style.norm in {"layer", "run"}:
-        limits = style.limits or (low or 0.0, high or 0.0)
+    limits = style.limits
+    if style.norm in {"layer", "run"}:
+        shown = weight if chosen is None else weight[chosen]
+        known = shown[shown.isfinite()]
+        limits = (float(known.min()), float(known.max())) if len(known) else None
     return Drawing(
         view=view,
         layer=layer.name,

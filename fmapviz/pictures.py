@@ -188,7 +188,8 @@ def _scaled(drawing: Drawing, style: Style) -> str:
     if _is_components(drawing):
         return f"the first three principal components, of {_WHOSE[style.pca]}, are red, green and blue"
     if style.norm == "run" and drawing.limits:
-        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, the range of all images of the run"
+        colours = f", in {style.palette}" if style.palette else ""
+        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, the range of all images of the run{colours}"
     return _axis(style) if len(drawing.shape) == 1 else _scaling(style)
 
 
@@ -205,14 +206,13 @@ _WHOSE = {"image": "this image", "shared": "all images of the run"}
 
 
 def _scaling(style: Style) -> str:
-    if style.limits:
-        low, high = style.limits
-        return f"{low:g} is black, {high:g} is white"
     if style.norm == "signed":
         return f"zero is in the middle, each channel's largest magnitude at an end, of {style.palette or 'grey'}"
-    if style.norm == "layer":
-        return "the layer's minimum is black, its maximum white"
-    return "each channel's minimum is black, its maximum white"
+    whose = "the layer's" if style.norm == "layer" else "each channel's"
+    low, high = (f"{limit:g}" for limit in style.limits) if style.limits else (f"{whose} minimum", "its maximum")
+    if style.palette:
+        return f"from {low} to {high}, in {style.palette}"
+    return f"{low} is black, {high} {'is ' if style.limits else ''}white"
 
 
 def _axis(style: Style) -> str:

@@ -104,9 +104,14 @@ class LayerStatistics:
 
     @property
     def constant(self) -> list[int]:
-        """The channels that never vary."""
-        dead = self.dead if not self.single else (self.low == self.high) & (self.nonfinite == 0) & (self.images > 1)
-        return [int(channel) for channel in dead.nonzero()[0]]
+        """The channels that never vary: all of their values, of all images, are the same."""
+        same = (self.low == self.high) & (self.nonfinite == 0) & (self.values > 1)
+        return [int(channel) for channel in same.nonzero()[0]]
+
+    @property
+    def flat(self) -> list[int]:
+        """The channels that are constant on every image, those that never vary among them."""
+        return self.constant if self.single else [int(channel) for channel in self.dead.nonzero()[0]]
 
 
 def encode(drawn: Drawn) -> bytes:
@@ -279,7 +284,7 @@ def as_rows(layers: Sequence[LayerStatistics]) -> str:
     """Write a table with a line for each channel, as CSV with a heading."""
     rows = [_row(_HEADING)]
     for each in layers:
-        place, dead = each.place, set(each.constant)
+        place, dead = each.place, set(each.flat)
         layer, all_values = _row((place.layer, place.of, place.target, place.type)), f"{each.images},{each.values}"
         numbers = zip(*each.digits.values(), each.nonfinite.tolist(), strict=True)
         rows.extend(
@@ -316,21 +321,22 @@ def _record(each: LayerStatistics) -> str:
         "channels": place.channels,
         "images": each.images,
         "values": each.values,
-        "dead": each.constant,
+        "dead": each.flat,
+        "constant": each.constant,
         "nonfinite": each.nonfinite.tolist(),
     }
     numbers = "".join(f', "{name}": [{", ".join(text or "null" for text in texts)}]' for name, texts in each.digits.items())
     return f"{json.dumps(fields).removesuffix('}')}{numbers}}}"
 
 
-def read_dead(run: Path) -> dict[str, tuple[int, int]]:
-    """Tell from a run's `stats.json` how many of how many channels of each feature map never vary; empty without it."""
+def read_dead(run: Path) -> dict[str, tuple[int, int, int]]:
+    """Tell from a run's `stats.json` how many channels of each map never vary, are constant on every image, exist."""
     try:
         layers = json.loads((run / JSON_FILE).read_bytes())["layers"]
     except FileNotFoundError:
         return {}
     named = ((f"{each['layer']}{_SAID[each['of']]}{each['class'] or ''}", each) for each in layers)
-    return {name: (len(each["dead"]), each["channels"]) for name, each in named}
+    return {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named}
 
 
 _SAID = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input gradient": " (input gradient) "}

@@ -642,7 +642,8 @@ class RunSummary:
         failures: The inputs that failed.
         seconds: From the first image to the last.
         complete: Whether there is something even if there is no image.
-        dead: With the format `stats`, of each feature map how many of how many channels never vary.
+        dead: With the format `stats`, of each feature map how many channels never vary, how many are constant on every
+            image, those among them, and how many there are.
     """
 
     directory: Path
@@ -657,7 +658,7 @@ class RunSummary:
     failures: tuple[Failure, ...]
     seconds: float
     complete: bool = False
-    dead: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    dead: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

@@ -165,12 +165,16 @@ def test_printable_keeps_what_can_be_read():
 
 def test_channels_that_never_vary_are_told_layer_by_layer_and_not_too_many():
     assert dead_channels({}) == []
-    assert dead_channels({"conv1": (0, 8), "conv2": (0, 4)}) == ["every channel of all 2 layers varies"]
-    assert dead_channels({"conv1": (0, 8), "conv2": (3, 4)}) == ["conv2: 3 of 4 channels never vary"]
-    many = {f"conv{number}": (1, 8) for number in range(DEAD_LAYERS + 3)}
+    assert dead_channels({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["every channel of all 2 layers varies"]
+    assert dead_channels({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels never vary"]
+    assert dead_channels({"conv": (1, 3, 4)}) == [
+        "conv: 1 of 4 channels never vary",
+        "conv: 2 of 4 channels are the same all over each image",
+    ]
+    many = {f"conv{number}": (1, 1, 8) for number in range(DEAD_LAYERS + 3)}
     told = dead_channels(many)
     assert told[:2] == ["conv0: 1 of 8 channels never vary", "conv1: 1 of 8 channels never vary"]
-    assert told[-1] == "... and so in 3 more layers: see stats.csv"
+    assert told[-1] == "... and 3 more such lines: see stats.csv"
     assert len(told) == DEAD_LAYERS + 1
 
 

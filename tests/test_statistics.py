@@ -329,7 +329,7 @@ def test_what_never_varies(look, pictures):
     table = assert_numpys(summary.directory, outputs(model, pictures), layers=["some", "single"])
     assert (dead_of(table, "some"), dead_of(table, "single")) == ([0, 1, 2], [1])
     assert [row["std"] for row in table["some", "output", ""][:3]] == [0, 0, 0]
-    assert summary.dead == {"some": (3, 6), "single": (1, 3)}
+    assert summary.dead == {"some": (3, 3, 6), "single": (1, 1, 3)}
     assert {layer["layer"]: layer["dead"] for layer in json_of(summary.directory)["layers"]} == {
         "some": [0, 1, 2],
         "single": [1],
@@ -342,12 +342,12 @@ def test_a_channel_that_only_differs_from_image_to_image(look, pictures):
     table = assert_numpys(summary.directory, outputs(model, pictures), layers=["some"])
     assert all(row["std"] > 0 for row in table["some", "output", ""])
     assert dead_of(table, "some") == [0, 1, 2]  # constant on every image, though not the same on all
-    assert summary.dead == {"some": (3, 3)}
+    assert summary.dead == {"some": (0, 3, 3)}
 
 
 def test_of_a_single_image_a_single_value_is_not_dead(look, pictures):
     model = Makes(vector=lambda x: x[:, :, 0, 0], maps=torch.ones_like)
-    assert look(model, pictures[:1], layers=["vector", "maps"]).dead == {"vector": (0, 3), "maps": (3, 3)}
+    assert look(model, pictures[:1], layers=["vector", "maps"]).dead == {"vector": (0, 0, 3), "maps": (3, 3, 3)}
 
 
 def test_what_never_varies_where_sizes_do(look, pictures):
@@ -655,7 +655,7 @@ def test_inputs_and_gradients(look, pictures):
     assert set(table) == set(seen)
     for key, images in seen.items():
         assert_rows(table[key], [channels_first(each.detach()) for each in images], rtol=1e-5)
-    never = {"last (gradient) class3": (5, 5), "last (gradient) top1": (5, 5)}
+    never = {"last (gradient) class3": (5, 5, 5), "last (gradient) top1": (3, 5, 5)}
     assert {name: each for name, each in summary.dead.items() if each[0]} == never
     assert list(summary.dead)[:2] == ["first (input)", "last (input)"]
 
@@ -735,15 +735,15 @@ def test_the_command_tells_what_never_varies(fmapviz, tmp_path):
     assert done.stdout.decode().splitlines()[1:] == ["0: 2 of 8 channels never vary"]
     again = fmapviz(*common, "--json")
     summary = json.loads(again.stdout.splitlines()[-1], parse_constant=refuse)
-    assert (summary["dead"], summary["skipped"], summary["exit_code"]) == ({"0": [2, 8], "1": [0, 4]}, 3, 0)
+    assert (summary["dead"], summary["skipped"], summary["exit_code"]) == ({"0": [2, 2, 8], "1": [0, 0, 4]}, 3, 0)
 
 
 def test_layers_without_a_dead_channel_are_told_in_one_line():
-    assert dead_channels({"a": (0, 3), "b": (0, 7)}) == ["every channel of all 2 layers varies"]
+    assert dead_channels({"a": (0, 0, 3), "b": (0, 0, 7)}) == ["every channel of all 2 layers varies"]
     assert dead_channels({}) == []
-    many = dead_channels({f"layer{number}": (1, 2) for number in range(30)})
+    many = dead_channels({f"layer{number}": (1, 1, 2) for number in range(30)})
     assert (len(many), many[0]) == (21, "layer0: 1 of 2 channels never vary")
-    assert "10 layers more" in many[-1]
+    assert "10 more such lines" in many[-1]
 
 
 def test_a_run_whose_every_image_fails(look, tmp_path):

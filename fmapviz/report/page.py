@@ -29,7 +29,8 @@ def render_page(run: Mapping[str, Any]) -> bytes:
 
     Args:
         run: What the page is to know at once: `title`, `facts` (pairs), `units` (of each `unit`, `href`, `predictions`),
-            `model` and `statistics` (addresses, or None), `failures` (of each `path`, `message`, `code`).
+            `model` and `statistics` (addresses, or None), `failures` (of each `path`, `message`, `code`); and `views`, the
+            order in which they are shown. A unit without a picture of the input has a `thumbnail` that is False.
 
     Raises:
         ValueError: A number in it is NaN or infinite.

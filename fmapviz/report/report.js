@@ -592,7 +592,7 @@ function drawImage(item, row) {
   const thumb = make("img", "thumb");
   thumb.alt = "";
   thumb.decoding = "async";
-  thumb.src = `${address(item.href)}input.png`;
+  if (item.thumbnail !== false) thumb.src = `${address(item.href)}input.png`;
   const [folder, name] = nameParts(item.unit);
   const text = make("span", "two");
   const title = make("span", "name", name);
@@ -694,7 +694,7 @@ async function show() {
   const numbers = comparing() ? state.units : [state.units[0]];
   await loadModel();
   const sides = await Promise.all(numbers.map(lookUp));
-  known = [...(sides[0].unit.pictures ?? []), ...(modelUnit?.pictures ?? [])];
+  known = [...(sides[0].unit.pictures ?? []), ...(modelUnit?.pictures ?? [])].sort((one, other) => rank(one) - rank(other));
   if (state.view === null || state.name === null) chooseFirst();
   const found = await Promise.all(sides.map(findPicture));
   const same = panes.length === found.length && found.every(({ picture }, side) => sameView(picture, panes[side].picture));
@@ -704,6 +704,9 @@ async function show() {
   else fit();
   describe(found);
 }
+
+// Views come in the order in which they were asked for, behind the input.
+const rank = ({ view }) => (run.views ?? []).indexOf(view);
 
 async function lookUp(index) {
   const { unit, href } = run.units[index];

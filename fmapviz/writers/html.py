@@ -60,18 +60,23 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
     of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
     told = "stats" in info.formats
     finished = {record["source"]["path"]: (unit / UNIT_FILE).stat().st_mtime for unit, record in images}
+    alone = (
+        [{"unit": "the model", "href": _address(of_model, run), "predictions": [], "thumbnail": False}] if of_model else []
+    )
     page = {
         "title": info.label,
+        "views": list(info.views),
         "facts": _facts(info),
         "units": [
             {
                 "unit": printable(unit.relative_to(run).as_posix()),
-                "href": link(unit.relative_to(run)) + "/",
+                "href": _address(unit, run),
                 "predictions": [_predicted(each) for each in record.get("predictions", [])],
             }
             for unit, record in images
-        ],
-        "model": None if of_model is None else link(of_model.relative_to(run)) + "/",
+        ]
+        or alone,
+        "model": _address(of_model, run) if of_model and images else None,
         "statistics": "stats.js" if told else None,
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
@@ -84,6 +89,10 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
         return files, []
     count, layers, left_out = statistics.gather(unit for unit, _ in images)
     return {**files, "stats.js": statistics_script(_summary(count, layers))}, left_out
+
+
+def _address(unit: Path, run: Path) -> str:
+    return link(unit.relative_to(run)) + "/"
 
 
 def _describe(picture: Picture) -> dict[str, Any]:
