@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FILE, CSV_FILE, JSON_FILE = "stats.safetensors", "stats.csv", "stats.json"
 _Key = tuple[str, str, str, int]
+_COUNTS = ("zeros", "nonfinite")
 _COLUMNS = ("low", "high", "mean", "std", "zeros", "nonfinite")
 
 
@@ -118,7 +119,7 @@ def encode(drawn: Drawn) -> bytes:
     """Write what is known of one image's channels as a safetensors file.
 
     It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, uint32, of the
-    channels of all layers one after the other; its metadata says which.
+    channels of all layers one after the other; its metadata says which. Of these two, what is zero everywhere is left out.
     """
     places: dict[Place, Any] = {}
     for drawing in drawn.drawings:
@@ -133,11 +134,12 @@ def encode(drawn: Drawn) -> bytes:
     ]  # fmt: skip
     columns = {
         column: np.concatenate([np.zeros(0), *(getattr(measures, column) for measures in places.values())]).astype(
-            np.uint32 if column in {"zeros", "nonfinite"} else np.float32
+            np.uint32 if column in _COUNTS else np.float32
         )
         for column in _COLUMNS
     }
-    return save(columns, {"layers": json.dumps(described)})
+    needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
+    return save(needed, {"layers": json.dumps(described)})
 
 
 def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path]]:
@@ -178,7 +180,9 @@ def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path
 
 def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
     with safe_open(path, framework="numpy") as file:
-        return file.metadata()["layers"], {column: file.get_tensor(column) for column in _COLUMNS}
+        columns = {column: file.get_tensor(column) for column in file.keys()}  # noqa: SIM118  it is no dictionary
+        none = np.zeros(len(columns["low"]), np.uint32)
+        return file.metadata()["layers"], {**dict.fromkeys(_COUNTS, none), **columns}
 
 
 class _Group:
