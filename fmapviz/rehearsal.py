@@ -39,7 +39,8 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
         if known.images != len(found):
             tell(Notice(f"what {known.images} images have in common stays, though there are {len(found)} now"))
         return known.shared
-    tell(Notice(f"going through {len(found)} images first, to find out what they have in common"))
+    number = f"{len(found)} images" if len(found) > 1 else "the image"
+    tell(Notice(f"going through {number} first, to find out what the run's images have in common"))
     surveyor = Surveyor()
     principal = job.info.style.pca == "shared" and "pca" in job.info.views
     plan = replace(job.plan.without_pictures(), moments=False, kept=None, counts={}, methods={}, principal=principal)

@@ -217,6 +217,7 @@ class _Group:
     def layers(self) -> Iterator[LayerStatistics]:
         """Give what is known of each feature map."""
         mean, scatter = self._so_far.mean_or_nan, self._so_far.scatter
+        mean = np.clip(mean, self._low, self._high)  # that of each image is rounded to float32
         for place, values, end in zip(self._places, self._each, self._ends, strict=True):
             own = slice(int(end) - place.channels, int(end))
             yield LayerStatistics(
