@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,9 +27,9 @@ from fmapviz.options import InputOptions, Style
 from fmapviz.own_networks import describe_network
 from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
-from fmapviz.products import publish
+from fmapviz.publishing import Publisher
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run, writing_to
+from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run
 from fmapviz.statistics import read_dead
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
     from fmapviz.plan import Plan
     from fmapviz.values import Event, Failure, ImageFile, Layer
-
-PUBLISH_SECONDS = 30.0
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
@@ -196,7 +193,7 @@ def visualize(
             everything = list(found)
             job.plan = replace(job.plan, shared=rehearsal.rehearse(job, everything, tell))
             found = iter(everything)
-        publisher = _Publisher(job)
+        publisher = Publisher(directory, info)
         summary = _account(job, found, tell, publisher, strict=strict)
     of_model, undrawn = _draw_model(job)
     if not plan.of_images and typed:
@@ -247,34 +244,8 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force)
 
 
-class _Publisher:
-    """Makes what is made of all images of a run: at its end, and before that now and then, for who cannot wait."""
-
-    def __init__(self, job: Job) -> None:
-        modules = [registry.fetch(WRITERS, form) for form in job.info.formats]
-        self._directory = job.directory
-        self._makers = [partial(module.publish, info=job.info) for module in modules if hasattr(module, "publish")]
-        self._due = time.monotonic() + PUBLISH_SECONDS
-
-    def look(self) -> None:
-        """Publish if it is time to; that takes a twentieth of the run's time at most."""
-        begun = time.monotonic()
-        if self._makers and begun >= self._due:
-            self.publish()
-            self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
-
-    def publish(self) -> list[Path]:
-        """Make whatever is not there, or is of other images, and say which images had to be left out.
-
-        Raises:
-            OutputError: It could not be written.
-        """
-        with writing_to(self._directory):
-            return publish(self._directory, self._makers)
-
-
 def _account(
-    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], publisher: _Publisher, *, strict: bool
+    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], publisher: Publisher, *, strict: bool
 ) -> RunSummary:
     """Do the work, pass on what happens, and count: every input is done, skipped or failed."""
     begun = time.monotonic()

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import nn
 from warm import ask
 
-from fmapviz import pipeline, products
+from fmapviz import products, publishing
 from fmapviz.errors import FmapvizError, OutputError, RefusedError
 from fmapviz.options import InputOptions
 from fmapviz.pipeline import visualize
@@ -447,7 +447,7 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
 
 
 def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypatch, tmp_path):
-    monkeypatch.setattr(pipeline, "PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "PUBLISH_SECONDS", 0.0)
     page, seen = tmp_path / "out" / "net" / "index.html", []
 
     def tell(event):

@@ -9,11 +9,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from painted import paint, prepared
 from safetensors import safe_open
 from tiny_models import Calls, Pair, Regions, Returns, as_model, overwritten
 from torch import nn
-from torchvision.transforms.functional import normalize, to_tensor
 
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
@@ -23,17 +22,6 @@ from fmapviz.verification import verify
 AS_IT_IS = InputOptions(fit="none")
 TOLD = {"fmapviz", "model", "weights", "sha256", "preparation", "image", "versions", "layers"}
 FORMATS = ["raw", "npz"]
-
-
-def paint(path, seed=0, size=(12, 14)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)).save(path)
-    return path
-
-
-def prepared(path, dtype=torch.float32):
-    values = normalize(to_tensor(Image.open(path)), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    return values[None].to(dtype)
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from painted import paint, prepared
 from PIL import Image
 from races import EIGHT_AT_ONCE
 from tiny_models import Regions, Returns, Tokens, as_model
 from torch import nn
-from torchvision.transforms.functional import normalize, to_tensor
 
 from fmapviz import load_model
 from fmapviz.console import dead_channels
@@ -45,17 +45,6 @@ HEADING = [
     "nonfinite",
     "dead",
 ]
-
-
-def paint(path, seed=0, size=(12, 14)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)).save(path)
-    return path
-
-
-def prepared(path, dtype=torch.float32):
-    values = normalize(to_tensor(Image.open(path)), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    return values[None].to(dtype)
 
 
 @pytest.fixture

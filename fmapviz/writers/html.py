@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import PurePath
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz import statistics
 from fmapviz.errors import printable
 from fmapviz.report.links import link
-from fmapviz.report.page import render_page, statistics_script, unit_script
+from fmapviz.report.page import pack, render_page, unit_script
 from fmapviz.runs import read_failures
 from fmapviz.units import UNIT_FILE, read_unit
 from fmapviz.values import Drawing, HeatMap
@@ -58,7 +56,6 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
     records = [(unit, record) for unit in units if (record := read_unit(unit))]
     images = [(unit, record) for unit, record in records if record.get("kind") != "model"]
     of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
-    told = "stats" in info.formats
     finished = {record["source"]["path"]: (unit / UNIT_FILE).stat().st_mtime for unit, record in images}
     alone = (
         [{"unit": "the model", "href": _address(of_model, run), "predictions": [], "thumbnail": False}] if of_model else []
@@ -77,18 +74,14 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
         ]
         or alone,
         "model": _address(of_model, run) if of_model and images else None,
-        "statistics": "stats.js" if told else None,
+        "statistics": "stats.js" if "stats" in info.formats else None,  # which that format writes
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
             for failure in read_failures(run)
             if finished.get(str(failure.get("path")), 0.0) < float(failure.get("time") or 0.0)
         ],
     }
-    files = {"index.html": render_page(page)}
-    if not told:
-        return files, []
-    count, layers, left_out = statistics.gather(unit for unit, _ in images)
-    return {**files, "stats.js": statistics_script(_summary(count, layers))}, left_out
+    return {"index.html": render_page(page)}, []
 
 
 def _address(unit: Path, run: Path) -> str:
@@ -136,30 +129,7 @@ def _numbers(measures: Measures, channels: Sequence[int] | None) -> dict[str, An
         ]
     )
     rows = rows if channels is None else rows[:, list(channels)]
-    return {"values": measures.values, "data": _pack(rows)}
-
-
-def _summary(images: int, layers: Sequence[statistics.LayerStatistics]) -> dict[str, Any]:
-    return {
-        "images": images,
-        "layers": [
-            {
-                "name": printable(each.place.layer),
-                "of": f"{each.place.of} {each.place.target}".rstrip(),
-                "type": printable(each.place.type),
-                "channels": each.place.channels,
-                "constant": each.constant,
-                "data": _pack(
-                    np.stack([each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite / each.values])
-                ),
-            }
-            for each in layers
-        ],
-    }
-
-
-def _pack(rows: np.ndarray[Any, Any]) -> str:
-    return base64.b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
+    return {"values": measures.values, "data": pack(rows)}
 
 
 def _facts(info: RunInfo) -> list[list[str]]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmapviz import statistics
+from fmapviz.errors import printable
+from fmapviz.report.page import pack, statistics_script
 from fmapviz.units import FORMAT, read_unit, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from fmapviz.statistics import LayerStatistics
     from fmapviz.values import Picture, RunInfo, Unit
 
 NEEDS = "measures"
@@ -33,7 +38,10 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
 
 
 def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:
-    """Make `stats.csv` and `stats.json` of all images of a run, but for those whose directories are damaged."""
+    """Make `stats.csv` and `stats.json` of all images of a run, but for those whose directories are damaged.
+
+    For a report `stats.js` is made too, so that nothing is gathered twice.
+    """
     images, layers, left_out = statistics.gather(unit for unit in units if (read_unit(unit) or {}).get("kind") is None)
     document: dict[str, Any] = {  # Any: JSON values of all kinds
         "fmapviz": FORMAT,
@@ -47,4 +55,26 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byt
         statistics.CSV_FILE: statistics.as_rows(layers).encode("utf-8", "backslashreplace"),
         statistics.JSON_FILE: seal(document),
     }
+    if "html" in info.formats:
+        files["stats.js"] = statistics_script(_for_report(images, layers))
     return files, left_out
+
+
+def _for_report(images: int, layers: Sequence[LayerStatistics]) -> dict[str, Any]:
+    """Say what the report's page shows."""
+    return {
+        "images": images,
+        "layers": [
+            {
+                "name": printable(each.place.layer),
+                "of": f"{each.place.of} {each.place.target}".rstrip(),
+                "type": printable(each.place.type),
+                "channels": each.place.channels,
+                "constant": each.constant,
+                "data": pack(
+                    np.stack([each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite / each.values])
+                ),
+            }
+            for each in layers
+        ],
+    }
