@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ FILE, CSV_FILE, JSON_FILE = "stats.safetensors", "stats.csv", "stats.json"
 _Key = tuple[str, str, str, int]
 _COUNTS = ("zeros", "nonfinite")
 _COLUMNS = ("low", "high", "mean", "std", "zeros", "nonfinite")
+_NONE = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +128,26 @@ def encode(drawn: Drawn) -> bytes:
             label = drawing.target.label if drawing.target else ""
             place = Place(drawing.layer, drawing.of, label, drawing.type, len(drawing.measures.low))
             places.setdefault(place, drawing.measures)
-    described = [
-        {"layer": place.layer, "of": place.of, "target": place.target, "type": place.type, "channels": place.channels,
-         "values": measures.values}
-        for place, measures in places.items()
-    ]  # fmt: skip
     columns = {
-        column: np.concatenate([np.zeros(0), *(getattr(measures, column) for measures in places.values())]).astype(
-            np.uint32 if column in _COUNTS else np.float32
+        column: np.concatenate(
+            [_NONE, *(getattr(measures, column) for measures in places.values())],
+            dtype=np.uint32 if column in _COUNTS else np.float32,
+            casting="unsafe",
         )
         for column in _COLUMNS
     }
     needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
-    return save(needed, {"layers": json.dumps(described)})
+    return save(needed, {"layers": _describe(tuple((place, measures.values) for place, measures in places.items()))})
+
+
+@lru_cache(maxsize=16)
+def _describe(layout: tuple[tuple[Place, int], ...]) -> str:
+    """Say what the channels are of: most images of a run have the same layers."""
+    return json.dumps([
+        {"layer": place.layer, "of": place.of, "target": place.target, "type": place.type, "channels": place.channels,
+         "values": values}
+        for place, values in layout
+    ])  # fmt: skip
 
 
 def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path]]:
@@ -161,7 +169,9 @@ def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path
         except (OSError, SafetensorError, KeyError, TypeError):
             left_out.append(unit)
             continue
-        groups.setdefault(layout, _Group(layout)).add(columns)
+        if layout not in groups:
+            groups[layout] = _Group(layout)
+        groups[layout].add(columns)
         images += 1
     order: list[_Key] = []
     merged: dict[_Key, LayerStatistics] = {}
@@ -199,7 +209,7 @@ class _Group:
         self._ends = np.cumsum(channels)
         self._images = 0
         count = int(sum(channels))
-        self._low, self._high = np.full(count, np.nan), np.full(count, np.nan)
+        self._low, self._high = np.full(count, np.nan, np.float32), np.full(count, np.nan, np.float32)
         self._so_far = _Moments(np.zeros(count, np.int64), np.zeros(count), np.zeros(count))
         self._zeros, self._nonfinite = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._dead = np.ones(count, bool)
@@ -224,8 +234,8 @@ class _Group:
                 place=place,
                 images=self._images,
                 values=values * self._images,
-                low=self._low[own],
-                high=self._high[own],
+                low=self._low[own].astype(np.float64),
+                high=self._high[own].astype(np.float64),
                 mean=mean[own],
                 scatter=scatter[own],
                 zeros=self._zeros[own],
@@ -349,4 +359,6 @@ _SAID = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input g
 
 def _digits(values: NDArray[np.float64]) -> list[str]:
     """Write as many digits as float32 has, nothing for what is not finite."""
+    if not values.any():  # hardly any convolution returns exact zeros
+        return ["0"] * len(values)
     return [f"{value:.9g}" if isfinite(value) else "" for value in values.tolist()]

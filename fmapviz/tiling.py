@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.principal import Basis
 
 _PLAIN = Style()
-_SMALL_SQUARE = 1e-24
+_SMALL = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,13 +150,15 @@ def _widen(maps: Tensor) -> Tensor:
 def _moments_fast(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
     """Do so on the CPU for finite values: without a copy of them, and in NumPy, which begins each step ten times as fast."""
     values = maps.shape[-2] * maps.shape[-1]
-    norms = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32).numpy().astype(np.float64)
-    means = mean.numpy().astype(np.float64)
-    squares = norms * norms / values
-    variances = squares - means * means
-    std = np.sqrt(np.maximum(variances, 0)).astype(np.float32)
+    if values == 1:
+        return Moments(low, torch.zeros_like(low), (low == 0).long(), values)
+    norms = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32).numpy()
+    size, middle = norms * np.float32(values**-0.5), np.abs(mean.numpy())
+    above = size - middle
+    # Of the mean square less the square of the mean, which is a product of a difference and a sum.
+    std = np.sqrt(np.maximum(above, 0)) * np.sqrt(size + middle)
     # Otherwise what is subtracted is nearly as large, or squares are too large or too small for float32.
-    sure = (variances * 64 > squares) & (squares > _SMALL_SQUARE)
+    sure = above > np.maximum(size / 128, _SMALL)
     if not sure.all():
         varied = (low != high).numpy()
         doubtful = varied & ~sure
@@ -168,10 +170,10 @@ def _moments_fast(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Mome
 
 
 def _count_zeros(maps: Tensor) -> NDArray[np.int64]:
-    numbers = _as_float32(maps).numpy()
-    if numbers.all():  # what a convolution returns is hardly ever exactly zero
+    zero = _as_float32(maps).numpy() == 0
+    if not zero.any():  # what a convolution returns is hardly ever exactly zero
         return np.zeros(maps.shape[:2], np.int64)
-    zeros: NDArray[np.int64] = np.count_nonzero((numbers == 0).reshape(*maps.shape[:2], -1), axis=2)
+    zeros: NDArray[np.int64] = np.count_nonzero(zero.reshape(*maps.shape[:2], -1), axis=2)
     return zeros
 
 

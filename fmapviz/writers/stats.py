@@ -42,7 +42,8 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byt
 
     For a report `stats.js` is made too, so that nothing is gathered twice.
     """
-    images, layers, left_out = statistics.gather(unit for unit in units if (read_unit(unit) or {}).get("kind") is None)
+    images, layers, without = statistics.gather(units)
+    left_out = [unit for unit in without if (read_unit(unit) or {}).get("kind") is None]  # what the model is like has none
     document: dict[str, Any] = {  # Any: JSON values of all kinds
         "fmapviz": FORMAT,
         "model": info.model,
