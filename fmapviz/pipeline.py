@@ -171,7 +171,7 @@ def visualize(
     tell = on_event or _ignore
     tell(Started(directory, info))
     remarks = _remarks(existing, types, kinds) if chosen else ()
-    for message in (*remarks, *loaded.notices, *_unnamed(loaded, top)):
+    for message in (*remarks, *_fruitless(plan, info), *loaded.notices, *_unnamed(loaded, top)):
         tell(Notice(message))
     job = Job(
         model=loaded,
@@ -188,27 +188,10 @@ def visualize(
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
-        begun = time.monotonic()
-        if plan.of_images and plan.drawn and survey.is_needed(info.settings):
-            everything = list(found)
-            job.plan = replace(job.plan, shared=rehearsal.rehearse(job, everything, tell))
-            found = iter(everything)
-        publisher = Publisher(directory, info)
-        summary = _account(job, found, tell, publisher, strict=strict)
-    of_model, undrawn = _draw_model(job)
+        summary = _go_through(job, found, tell, strict=strict)
     if not plan.of_images and typed:
         tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
-    if left_out := publisher.publish():
-        named = f"{quote(left_out[0])}{' and others' if left_out[1:] else ''}"
-        tell(Notice(f"damaged, and left out of the statistics: {named}; --force makes it again"))
-    return replace(
-        summary,
-        pictures=summary.pictures + of_model,
-        undrawn={**undrawn, **summary.undrawn},
-        seconds=time.monotonic() - begun,
-        complete=not plan.of_images and has_model(directory),
-        dead=read_dead(directory) if "stats" in formats else {},
-    )
+    return summary
 
 
 def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
@@ -223,7 +206,9 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     if not plan.of_layers and any(_needs(form) == ["measures"] for form in formats):
         raise RequestError(f"{', '.join(views)} gives no statistics", hint="--view maps too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
-    return plan if "pictures" in needs else plan.without_pictures()
+    if "pictures" in needs:
+        return plan
+    return replace(plan.without_pictures(), kernels={}, methods=plan.methods if "values" in needs else {})
 
 
 def _needs(form: str) -> list[str]:
@@ -238,10 +223,36 @@ def _with_implied(formats: Iterable[str]) -> tuple[str, ...]:
 
 def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     """Draw the views that see no image, and give the number of pictures and what could not be drawn."""
-    if not job.plan.kernels or not job.plan.drawn:
+    if not job.plan.kernels:
         return 0, {}
     writers = {form: writer for form, writer in job.writers.items() if "pictures" in _needs(form)}
     return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force)
+
+
+def _go_through(
+    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], *, strict: bool
+) -> RunSummary:
+    """Draw every image, then what sees none, and make what is made of all of them."""
+    begun = time.monotonic()
+    if job.plan.of_images and job.plan.drawn and survey.is_needed(job.info.settings):
+        found = list(found)
+        job.plan = replace(job.plan, shared=rehearsal.rehearse(job, found, tell))
+    publisher = Publisher(job.directory, job.info)
+    summary = _account(job, found, tell, publisher, strict=strict)
+    of_model, undrawn = _draw_model(job)
+    left_out = publisher.publish()
+    if left_out:
+        named = f"{quote(left_out[0])}{' and others' if left_out[1:] else ''}"
+        tell(Notice(f"damaged, and left out of the statistics: {named}; --force makes it again"))
+    return replace(
+        summary,
+        pictures=summary.pictures + of_model,
+        undrawn={**undrawn, **summary.undrawn},
+        seconds=time.monotonic() - begun,
+        complete=not job.plan.of_images and has_model(job.directory),
+        dead=read_dead(job.directory) if "stats" in job.info.formats else {},
+        left_out=tuple(left_out),
+    )
 
 
 def _account(
@@ -307,6 +318,12 @@ def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
         yield f"no layer of type {', '.join(map(quote, absent))} in the model"
     if parts := scripted_parts(layers):
         yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
+
+
+def _fruitless(plan: Plan, info: RunInfo) -> Iterator[str]:
+    """Say which views no format takes anything of."""
+    if views := [view for view in info.views if not plan.gives(view)]:
+        yield f"nothing comes of {', '.join(views)}: pictures need --to png, html or tensorboard too"
 
 
 def _how_many(top: int | None, model: Model, *, narrowed: bool) -> int:

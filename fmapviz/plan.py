@@ -152,6 +152,11 @@ class Plan:
             drawn=False,
         )
 
+    def gives(self, view: str) -> bool:
+        """Tell whether anything comes of a view."""
+        of_layers = (self.outputs, self.inputs, self.gradients, self.input_gradients)
+        return any(view in views for views in (*of_layers, self.methods, self.reduces, self.counts, self.kernels))
+
     @property
     def of_maps(self) -> bool:
         """Whether there are heat maps of layers."""

@@ -6,13 +6,17 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fmapviz.errors import RefusedError
+from fmapviz.products import find_units
 from fmapviz.runs import writing_to
-from fmapviz.survey import Survey, Surveyor, load, save
+from fmapviz.survey import FILE, Survey, Surveyor, load, save
+from fmapviz.units import read_unit
 from fmapviz.values import Notice
 from fmapviz.work import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from fmapviz.survey import Key
     from fmapviz.tiling import Shared
@@ -33,6 +37,7 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
 
     Raises:
         OutputError: The output could not be written.
+        RefusedError: It is lost what the images that were drawn have in common, and those given now are others.
     """
     known = load(job.directory, job.info.fingerprint)
     if known is not None:
@@ -51,5 +56,22 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
                 tell(event)
     if not surveyor.images:
         return {}
+    known = load(job.directory, job.info.fingerprint)  # another process may have been faster
+    if known is not None:
+        return known.shared
+    _check_lost(job, surveyor.paths)
     with writing_to(job.directory):
         return save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish())).shared
+
+
+def _check_lost(job: Job, seen: AbstractSet[str]) -> None:
+    """Make sure that what was just found out is of the images that are drawn already, if there are any."""
+    records = filter(None, map(read_unit, find_units(job.directory)))
+    drawn = {record["source"]["path"] for record in records if record.get("kind") is None}
+    if drawn <= seen if job.force else drawn in (set(), seen):
+        return
+    raise RefusedError(
+        f"what the images drawn so far have in common is lost, {FILE} is gone or damaged: {len(drawn)} were drawn, "
+        f"{len(seen)} of these or others are given now",
+        hint="--force, with all images of the run at least, draws everything anew; or begin another run with --name",
+    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.values import Drawn
+    from fmapviz.values import Drawn, ImageFile
 
     Key = tuple[str, str, str]
 
@@ -34,14 +34,16 @@ class Surveyor:
 
     def __init__(self) -> None:
         self.images = 0
+        self.paths: set[str] = set()
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
 
-    def note(self, drawn: Drawn) -> None:
+    def note(self, file: ImageFile, drawn: Drawn) -> None:
         """Take note of an image."""
         with self._lock:
             self.images += 1
+            self.paths.add(file.path)
             for drawing in drawn.drawings:
                 key = (drawing.of, drawing.layer, drawing.target.label if drawing.target else "")
                 self._widen(key, drawing.statistics.minimum, drawing.statistics.maximum)

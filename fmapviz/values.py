@@ -644,6 +644,7 @@ class RunSummary:
         complete: Whether there is something even if there is no image.
         dead: With the format `stats`, of each feature map how many channels never vary, how many are constant on every
             image, those among them, and how many there are.
+        left_out: Directories of images that are in no statistics, because what they keep is damaged.
     """
 
     directory: Path
@@ -659,13 +660,14 @@ class RunSummary:
     seconds: float
     complete: bool = False
     dead: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    left_out: tuple[Path, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 when everything is there, 3 when some inputs failed, 4 when none gave anything."""
+        """0 when everything is there, 3 when some inputs failed or were left out, 4 when none gave anything."""
         if not self.done + self.skipped:
             return 0 if self.complete else 4
-        return 3 if self.failed else 0
+        return 3 if self.failed or self.left_out else 0
 
 
 def _percent(ch: str) -> str:

@@ -82,7 +82,7 @@ class Job:
     force: bool
     several: bool = True
     foresight: Foresight | None = None
-    on_drawn: Callable[[Drawn], None] | None = None
+    on_drawn: Callable[[ImageFile, Drawn], None] | None = None
     choices: Choices = field(default_factory=Choices)
     found: int = 0
     last_drawn: int = 0
@@ -225,7 +225,7 @@ class _Steps:
     def write(self, sketched: _Sketched, tell: Tell) -> None:
         """Encode and write one image's pictures, and commit its directory."""
         if self._job.on_drawn:
-            self._job.on_drawn(sketched.drawn)
+            self._job.on_drawn(sketched.prepared.file, sketched.drawn)
             return
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)

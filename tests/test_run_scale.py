@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 from torchvision.utils import make_grid
 
-from fmapviz.errors import FmapvizError, RequestError
+from fmapviz.errors import FmapvizError, RefusedError, RequestError
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
 from fmapviz.values import Notice
@@ -373,6 +373,30 @@ def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
     assert (again.skipped, problems(again)) == (4, [])
     assert survey.read_bytes() == data
     assert pictures(again.directory) == before
+
+
+@pytest.mark.parametrize("given", [["0.png"], ["0.png", "1.png", "2.png", "3.png"]], ids=["fewer", "more"])
+def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
+    """Pictures that are there would be on another scale than those that come, and nobody could see it."""
+    summary = look([folder / "0.png", folder / "1.png"])
+    (summary.directory / "survey.json").unlink()
+    before = pictures(summary.directory)
+    with pytest.raises(RefusedError, match=r"survey\.json .* 2 were drawn") as refused:
+        look([folder / name for name in given])
+    assert "--force" in refused.value.hint
+    assert pictures(summary.directory) == before
+    assert not (summary.directory / "survey.json").exists()
+
+
+def test_everything_can_be_drawn_anew_on_a_scale_of_its_own(folder, look, tmp_path):
+    whole = look([folder], out=tmp_path / "whole")
+    summary = look([folder / "0.png", folder / "1.png"])
+    (summary.directory / "survey.json").unlink()
+    with pytest.raises(RefusedError):  # one of those that are there would stay as it is
+        look([folder / "0.png", folder / "2.png"], force=True)
+    again = look([folder], force=True)
+    assert (again.done, problems(again)) == (4, [])
+    assert pictures(again.directory) == pictures(whole.directory)
 
 
 def test_verify_tells_of_a_scale_that_is_gone(folder, look):

@@ -24,7 +24,7 @@ from fmapviz.console import dead_channels
 from fmapviz.errors import RefusedError, RequestError
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
-from fmapviz.values import Outcome
+from fmapviz.values import Notice, Outcome
 from fmapviz.verification import verify
 
 AS_IT_IS = InputOptions(fit="none")
@@ -752,6 +752,14 @@ def test_failed_images_do_not_count(look, pictures, tmp_path):
     assert_numpys(summary.directory, outputs(model, pictures))
 
 
+def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
+    events = []
+    summary = look(Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], on_event=events.append)
+    (notice,) = [event.message for event in events if isinstance(event, Notice)]
+    assert notice == "nothing comes of gradcam, kernels: pictures need --to png, html or tensorboard too"
+    assert (summary.exit_code, summary.pictures) == (0, 0)
+
+
 @pytest.mark.parametrize("views", [["gradcam"], ["kernels"]])
 def test_views_that_have_no_statistics_are_refused(look, pictures, views):
     with pytest.raises(RequestError):
@@ -804,7 +812,13 @@ def test_an_image_is_added_to_a_run_with_a_damaged_one(look, pictures):
     directory = look(Ordinary(), pictures[:4]).directory
     path = directory / "0.png/stats.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    assert look(Ordinary(), pictures).done == 1
+    events = []
+    summary = look(Ordinary(), pictures, on_event=events.append)
+    assert (summary.done, summary.left_out, summary.exit_code) == (1, (directory / "0.png",), 3)
+    assert "left out of the statistics: " in events[-1].message
+    assert json_of(directory)["images"] == 4
+    whole = look(Ordinary(), pictures, force=True)
+    assert (whole.left_out, whole.exit_code, json_of(directory)["images"]) == ((), 0, 5)
 
 
 def test_somebody_elses_file_is_not_replaced(look, pictures, tmp_path):

@@ -48,7 +48,7 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byt
         "fmapviz": FORMAT,
         "model": info.model,
         "weights": info.weights,
-        "sha256": info.sha256,
+        "weights_sha256": info.sha256,  # the seal is called sha256
         "images": images,
         "layers": statistics.as_records(layers),
     }
