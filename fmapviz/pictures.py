@@ -139,7 +139,7 @@ def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uin
 
 def _marks(drawing: Drawing, style: Style) -> Marks:
     """Say what the ends of the scale, and its middle, stand for."""
-    if len(drawing.shape) == 1 or _is_in_colour(drawing, style):
+    if drawing.vector or _is_in_colour(drawing, style):
         return ()  # the height of a bar tells, not its colour
     if drawing.limits:
         low, high = drawing.limits
@@ -190,7 +190,7 @@ def _scaled(drawing: Drawing, style: Style) -> str:
     if style.norm == "run" and drawing.limits:
         colours = f", in {style.palette}" if style.palette else ""
         return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, the range of all images of the run{colours}"
-    return _axis(style) if len(drawing.shape) == 1 else _scaling(style)
+    return _axis(style) if drawing.vector else _scaling(style)
 
 
 def _scaling_of_weights(drawing: Drawing, style: Style) -> str:

@@ -365,7 +365,7 @@ class Drawing:
         type: The layer's class.
         call: Which call of the layer, from 1.
         index: Position in the order of execution.
-        shape: What the layer returned for one image, without the batch; one number for what is drawn as a vector.
+        shape: What the layer returned for one image, without the batch.
         pixels: uint8 `(H, W)` or `(H, W, 3)`; without any if nothing was to be drawn, or it is a histogram.
         channels: The channels shown, in the order of the tiles; None for all.
         samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
@@ -376,6 +376,7 @@ class Drawing:
         histogram: How often which values occur, if that is what the view shows.
         limits: What the ends of the scale stand for; None where each channel has its own, or no value is finite.
         everything: All channels of the layer, float32 `(N, C, h, w)` of N samples, if that was asked for.
+        vector: Whether it is one number per channel, drawn as bars.
     """
 
     view: str
@@ -395,6 +396,7 @@ class Drawing:
     histogram: Histogram | None = None
     limits: tuple[float, float] | None = None
     everything: NDArray[np.float32] | None = None
+    vector: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

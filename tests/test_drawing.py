@@ -400,7 +400,7 @@ def test_maps_of_a_single_pixel_have_no_constant_channels():
     conv, relu = drawn.drawings
     assert conv.statistics.constant == relu.statistics.constant == ()
     assert not conv.pixels.any()  # what `make_grid` makes of single pixels: each its own minimum
-    assert (conv.shape, relu.shape) == ((9, 1, 1), (9,))
+    assert (conv.shape, relu.shape) == ((9, 1, 1), (9, 1, 1))
     assert relu.pixels.any()  # bars
 
 
