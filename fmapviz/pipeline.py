@@ -159,11 +159,11 @@ def visualize(
         exclude=tuple(exclude),
         views=tuple(dict.fromkeys(views)),
         formats=formats,
-        style=style,
+        style=style if "pca" in views else replace(style, pca="image"),  # what changes nothing is no other run
         top=_how_many(top, loaded, narrowed=narrowed and not plan.of_classes),
         targets=asked,
         output=output,
-        dtype=dtype,
+        dtype=plan.kept or "float32",
         versions=_versions(),
     )
     is_new = not out.exists()

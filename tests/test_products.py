@@ -21,8 +21,8 @@ from torch import nn
 from warm import ask
 
 from fmapviz import products, publishing
-from fmapviz.errors import FmapvizError, OutputError, RefusedError
-from fmapviz.options import InputOptions
+from fmapviz.errors import FmapvizError, OutputError, RefusedError, printable
+from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
 from fmapviz.verification import verify
 
@@ -457,3 +457,24 @@ def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypat
     assert summary.done > 2
     assert seen[0] is False  # the run has only begun
     assert seen[-1] is True  # before the last image was told
+
+
+def test_images_have_their_files_names_and_as_many_folders_as_tell_them_apart(look, tmp_path):
+    for name in ("a/x/one.png", "b/x/one.png", "c/two.png", "tree/deep/three.png", "odd/fo\nur ü.png", "odd/.five.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        paint(tmp_path / name, 1)
+    given = ("a/x/one.png", "b/x/one.png", "c/two.png", "tree", "odd/fo\nur ü.png", "odd/.five.png")
+    run = look([tmp_path / name for name in given]).directory
+    names = {each["href"]: each["unit"] for each in page(run)["units"]}
+    assert sorted(names.values()) == sorted(
+        ["a/x/one.png", "b/x/one.png", "two.png", "deep/three.png", printable("fo\nur ü.png"), ".five.png"]
+    )
+    assert names["deep/three.png/"] == "deep/three.png"
+    assert (run / "one.png").is_dir()  # the other directory of that name has a hash behind
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"style": Style(pca="shared")}])
+def test_what_changes_nothing_begins_no_other_run(folder, look, options):
+    run = look([folder]).directory
+    again = look([folder], **options)
+    assert (again.directory, again.skipped) == (run, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import PurePath
@@ -56,6 +57,7 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
     records = [(unit, record) for unit in units if (record := read_unit(unit))]
     images = [(unit, record) for unit, record in records if record.get("kind") != "model"]
     of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
+    names = _names([(unit.relative_to(run), PurePath(record["source"]["path"])) for unit, record in images])
     finished = {record["source"]["path"]: (unit / UNIT_FILE).stat().st_mtime for unit, record in images}
     alone = (
         [{"unit": "the model", "href": _address(of_model, run), "predictions": [], "thumbnail": False}] if of_model else []
@@ -66,11 +68,11 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
         "facts": _facts(info),
         "units": [
             {
-                "unit": printable(unit.relative_to(run).as_posix()),
+                "unit": name,
                 "href": _address(unit, run),
                 "predictions": [_predicted(each) for each in record.get("predictions", [])],
             }
-            for unit, record in images
+            for name, (unit, record) in zip(names, images, strict=True)
         ]
         or alone,
         "model": _address(of_model, run) if of_model and images else None,
@@ -82,6 +84,27 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
         ],
     }
     return {"index.html": render_page(page)}, []
+
+
+def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+    """Name images as their files are called, with as many folders as tell them apart, not as their directories are.
+
+    Args:
+        images: Of each its directory in the run, and its file.
+    """
+    lengths = [len(unit.parts) for unit, _ in images]
+    while True:
+        names = ["/".join(source.parts[-length:]) for (_, source), length in zip(images, lengths, strict=True)]
+        counts = Counter(names)
+        longer = [
+            index
+            for index, (name, (_, source)) in enumerate(zip(names, images, strict=True))
+            if counts[name] > 1 and lengths[index] < len(source.parts)
+        ]
+        if not longer:
+            return list(map(printable, names))
+        for index in longer:
+            lengths[index] += 1
 
 
 def _address(unit: Path, run: Path) -> str:
