@@ -388,14 +388,17 @@ def _summarize(code: int, error: BaseException) -> int:
 
 def _usage_error(error: typer.TyperException) -> RequestError:
     """Say in our own form what the parser found wrong."""
+    context = getattr(error, "ctx", None)
+    command = context.info_name if context and context.parent else "run"
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
         near = ", ".join(error.possibilities or ())
         return RequestError(
-            f"no such option: {quote(option)}", hint=f"did you mean {near}?" if near else "fmapviz run --help lists them"
+            f"no such option: {quote(option)}",
+            hint=f"did you mean {near}?" if near else f"fmapviz {command} --help lists them",
         )
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
-    return RequestError(message[:1].lower() + message[1:], hint="fmapviz run --help")
+    return RequestError(message[:1].lower() + message[1:], hint=f"fmapviz {command} --help")
 
 
 def _check_model(spec: str) -> None:

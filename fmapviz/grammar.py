@@ -95,7 +95,7 @@ def complete_fits(incomplete: str) -> list[str]:
 
 def complete_norms(incomplete: str) -> list[str]:
     """Complete a normalisation."""
-    return _complete_word(("channel", "layer", "signed", "fixed:"), incomplete)
+    return _complete_word(("channel", "layer", "signed", "run", "fixed:"), incomplete)
 
 
 def complete_colormaps(incomplete: str) -> list[str]:
