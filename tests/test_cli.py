@@ -45,7 +45,7 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--view", "mapz"], "no such view: 'mapz'", "'maps'"),
         (["alexnet", "x.png", "--to", "tensorbord"], "no such format: 'tensorbord'", "'tensorboard'"),
         (["alexnet", "x.png", "--fore"], "no such option: '--fore'", "--force"),
-        (["layers", "alexnet", "--zz"], "no such option: '--zz'", "fmapviz layers --help"),
+        (["layers", "alexnet", "--bogus"], "no such option: '--bogus'", "fmapviz layers --help"),
         (["verify"], "missing argument 'DIR'", "fmapviz verify --help"),
         (["alexnet", "x.png", "--norm", "fixed:2,1"], "no such norm: 'fixed:2,1'", "fixed:LO,HI"),
         (["alexnet", "x.png", "--channels", "x"], "no such channels: 'x'", "top:16"),
