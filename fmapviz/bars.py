@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HEIGHT = 64  # pixels of a row of bars
 LENGTH = 256  # bars in a row
+_NUMBERED, _APART = 64, 32  # so many chosen bars may each have its number, so many in a row
 _WIDTH = 768  # pixels that a row fills, if its bars need not become thicker than _THICKEST for that
 _THICKEST = 12
 _LINE, _BELOW, _ABOVE = 64, 160, 255  # grey levels: where zero is, bars below and above it
@@ -27,7 +28,8 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
 
     Args:
         values: float `(N, K)`.
-        style: `columns` bars to a row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count.
+        style: `columns` bars to a row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count. Where
+            `channels` are chosen, up to 64 bars are laid in rows of 32 at most, which leaves room for a number at each.
         ranges: The numbers themselves, `(N, K)`, as `tiling.measure` gives them.
 
     Returns:
@@ -43,7 +45,7 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
         torch.Size([1, 266, 772])
     """
     images, count = values.shape
-    columns = min(style.columns or LENGTH, count)
+    columns = _columns(count, style)
     rows = -(-count // columns)
     low, high = axis_of(ranges, style)
     finite = values.isfinite()
@@ -68,7 +70,7 @@ def lay_out(count: int, style: Style) -> Tiles:
         >>> lay_out(1000, Style()).corner(256)  # the first of the second row
         (2, 68)
     """
-    columns = min(style.columns or LENGTH, count)
+    columns = _columns(count, style)
     width, height, gap = _thickness(columns) * style.scale, HEIGHT * style.scale, style.padding
     return Tiles(gap, gap, width, height, width, height + gap, columns, count)
 
@@ -83,6 +85,13 @@ def axis_of(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
         return low.clamp(max=0), high.clamp(min=0)
     low = ranges.low.nan_to_num(nan=0.0).amin(1, keepdim=True).clamp(max=0)
     return low, ranges.high.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp(min=0)
+
+
+def _columns(count: int, style: Style) -> int:
+    """Say how many bars are in a row; where there are several rows of a few bars, they are about as long."""
+    if style.columns is None and style.channels != "all" and count <= _NUMBERED:
+        return -(-count // -(-count // _APART))
+    return min(style.columns or LENGTH, count)
 
 
 def _levels(values: Tensor, low: Tensor, high: Tensor) -> Tensor:

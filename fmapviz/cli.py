@@ -253,7 +253,7 @@ def run(
     with results_only(), Console(verbosity=verbosity, json=json, count=None if "-" in paths else count) as console:
         summary = visualize(
             model,
-            _paths(paths, null=null),
+            _paths(paths, null=null) if paths else (),
             weights=weights,
             layers=layers or (),
             exclude=exclude or (),

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["NAMES", "canonical", "colorize", "overlay", "table"]
+__all__ = ["NAMES", "canonical", "checkerboard", "colorize", "overlay", "table"]
+
+_SQUARES = 32  # of a checkerboard along its longer side, about
 
 # LEVEL:COLOUR, straight lines between them, which pass every entry of matplotlib's table of that name by one level at most.
 # Whose maps they are: viridis and magma N. Smith's and S. van der Walt's (2015, CC0), turbo A. Mikhailov's (Google, 2019,
@@ -107,6 +109,21 @@ def overlay(seen: NDArray[np.uint8], heat: NDArray[np.uint8], *, colormap: str, 
     covering += below * np.float32(1 - alpha)
     laid: NDArray[np.uint8] = np.rint(covering).astype(np.uint8)
     return laid
+
+
+def checkerboard(height: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Draw what stands where there is no value: squares of a pixel, of several where those could not be told apart.
+
+    Returns:
+        uint8 `(height, width)`, 0 and 255.
+
+    Example:
+        >>> checkerboard(2, 3).tolist()
+        [[0, 255, 0], [255, 0, 255]]
+    """
+    side = max(1, max(height, width) // _SQUARES)
+    rows, columns = (torch.arange(count, device=device) // side for count in (height, width))
+    return ((rows[:, None] + columns) % 2 * 255).to(torch.uint8)
 
 
 @cache  # a GPU is given each table once

@@ -12,19 +12,19 @@ from PIL import Image, ImageDraw
 
 from fmapviz.colors import table
 from fmapviz.lettering import BLACK, Typeface, draw_lines, set_lines
+from fmapviz.tiles import Tiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from fmapviz.tiles import Tiles
-
 _NUMBER = Typeface(10, (200, 200, 200))
 _STRONG, _DIM = Typeface(15, (235, 235, 235), 0.25), Typeface(13, (165, 165, 165))
 _MARK = Typeface(12, (200, 200, 200))
 _LINE = (110, 110, 110)  # ticks and the colour bar's outline
 _ABOVE, _BELOW, _BESIDE = 4, 2, 4  # around a number, so that it is nearest to its own tile; these are all pixels
+_FEW = 64  # tiles that are moved apart for their numbers though they touched each other
 _MARGIN = 4  # around a header, and at the right of a colour bar
 _ENDS = _MARK.leading // 2  # above and below a colour bar, so that text fits beside its ends
 _NARROWEST, _LOWEST = 320, 96  # what a header and a colour bar take at least
@@ -42,8 +42,8 @@ def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]
 
     Returns:
         uint8 `(H', W')` or `(H', W', 3)` as `pixels`, and where the tiles lie now: in the same rows, far enough from each
-        other for the widest number. Tiles that touch each other and are narrower than that, such as bars, keep doing so,
-        and one of every so many in a row is numbered.
+        other for the widest number. Tiles that touch each other and are narrower than that, such as bars, keep doing so if
+        they are counted from 0, or more than 64, and one of every so many in a row is numbered: others can be told from it.
 
     Example:
         >>> from fmapviz.tiles import Tiles
@@ -54,8 +54,8 @@ def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]
     labels = _set_numbers(numbers)
     _, high, wide = labels.shape
     room, more = wide + _BESIDE, _ABOVE + high + _BELOW
-    bars = tiles.across == tiles.width < room
-    step = _power_of_two(3 * room / tiles.width) if bars else 1
+    bars = tiles.across == tiles.width < room and _too_many(numbers)
+    step = _power_of_two((3 if _is_counted(numbers) else 1) * room / tiles.width) if bars else 1
     across = tiles.across if bars else max(tiles.across, room)
     moved = replace(tiles, top=tiles.top + more, across=across, down=tiles.down + more)
     rows = -(-tiles.count // tiles.columns)
@@ -64,6 +64,52 @@ def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]
     numbered = _ground(len(pixels) + rows * more, width, pixels)
     _blocks(numbered, moved)[:] = _blocks(pixels, tiles)
     _write(numbered, moved, labels, step=step)
+    return numbered, moved
+
+
+def room_of(count: int) -> tuple[int, int]:
+    """Say how much a number below a count takes beside its tile or row, and what is around it: width and height, pixels.
+
+    Example:
+        >>> room_of(1000)
+        (22, 11)
+    """
+    _, high, wide = _digits().shape
+    return wide * len(str(count - 1)) + _BESIDE, high + _BELOW
+
+
+def number_rows(pixels: NDArray[np.uint8], rows: Tiles, numbers: Sequence[int]) -> tuple[NDArray[np.uint8], Tiles]:
+    """Write a number before each row of a grid.
+
+    Args:
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        rows: Where they lie in it, one below the other.
+        numbers: One per row, from 0.
+
+    Returns:
+        uint8 `(H', W')` or `(H', W', 3)` as `pixels`, and where the rows lie now: as far from each other as numbers need.
+        Rows that touch each other are treated as `number_tiles` treats such tiles.
+
+    Example:
+        >>> from fmapviz.tiles import Tiles
+        >>> grid, rows = number_rows(np.zeros((24, 60), np.uint8), Tiles(2, 2, 56, 9, 58, 11, 1, 2), [0, 255])
+        >>> grid.shape, rows.corner(1)
+        ((24, 86), (28, 13))
+    """
+    labels = _set_numbers(numbers, ">")
+    _, high, wide = labels.shape
+    room, more = high + _BELOW, _BESIDE + wide + _BESIDE
+    matrix = rows.down == rows.height < room and _too_many(numbers)
+    step = _power_of_two(room / rows.height) if matrix else 1
+    down = rows.down if matrix else max(rows.down, room)
+    moved = replace(rows, left=rows.left + more, top=rows.top + (down - rows.down) // 2, down=down)
+    middle = 0 if matrix else (rows.height - high) // 2
+    labels = labels[::step]
+    places = Tiles(_BESIDE, moved.top + middle, wide, high, wide, step * down, 1, len(labels))
+    height = max(len(pixels) + rows.count * (down - rows.down), places.corner(len(labels) - 1)[1] + high)
+    numbered = _ground(height, pixels.shape[1] + more, pixels)
+    _blocks(numbered, moved)[:] = _blocks(pixels, rows)
+    _blocks(numbered, places)[:, 0] = labels if pixels.ndim == 2 else labels[..., None]
     return numbered, moved
 
 
@@ -134,10 +180,20 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
     return framed
 
 
-def _set_numbers(numbers: Sequence[int]) -> NDArray[np.uint8]:
-    """Draw numbers, uint8 `(N, height, width)`, at the left of equal places."""
+def _is_counted(numbers: Sequence[int]) -> bool:
+    """Tell whether numbers count from 0, so that those between two can be told from them."""
+    return list(numbers) == list(range(len(numbers)))
+
+
+def _too_many(numbers: Sequence[int]) -> bool:
+    """Tell whether tiles that touch each other had better stay so than be moved apart for their numbers."""
+    return len(numbers) > _FEW or _is_counted(numbers)
+
+
+def _set_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.uint8]:
+    """Draw numbers, uint8 `(N, height, width)`, at the left or the right of equal places."""
     digits = max(len(str(number)) for number in numbers)
-    text = "".join(f"{number:<{digits}}" for number in numbers).encode("ascii")
+    text = "".join(f"{number:{alignment}{digits}}" for number in numbers).encode("ascii")
     drawn = _digits()[np.frombuffer(text, np.uint8).reshape(len(numbers), digits)]
     count, _, height, width = drawn.shape
     return drawn.swapaxes(1, 2).reshape(count, height, digits * width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmapviz.frames import add_colorbar, add_header, number_tiles
+from fmapviz.frames import add_colorbar, add_header, number_rows, number_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     Marks = Sequence[tuple[float, str]]
 
 
+def is_numbered(style: Style) -> bool:
+    """Tell whether tiles are to bear numbers: also where these are not known beforehand, unless they are unwanted."""
+    return bool(style.labels or (style.labels is None and style.top))
+
+
 def frame(
     pixels: NDArray[np.uint8],
     style: Style,
@@ -27,6 +32,7 @@ def frame(
     colormap: str | None = None,
     marks: Marks = (),
     tiles: Tiles | None = None,
+    rows: Tiles | None = None,
     numbers: Sequence[int] | None = None,
 ) -> tuple[NDArray[np.uint8], Tiles | None]:
     """Put around a picture what `style.labels` and `style.colorbar` ask for.
@@ -38,13 +44,17 @@ def frame(
         colormap: Of the colour bar, None for a grey one.
         marks: What the colour bar is to say: places from 0, its foot, to 1; without any there is none.
         tiles: Where the picture's tiles lie, if it has any.
-        numbers: Their channels; None: they are counted from 0.
+        rows: Where rows of tiles lie that belong together, if there are such.
+        numbers: Of the tiles, or of those rows; None: they are counted from 0.
 
     Returns:
         The framed picture, and where its tiles lie now.
     """
-    if tiles and (style.labels or (style.labels is None and style.top)):
-        pixels, tiles = number_tiles(pixels, tiles, range(tiles.count) if numbers is None else numbers)
+    numbered = tiles or rows
+    if numbered and is_numbered(style):
+        number = number_tiles if tiles else number_rows
+        pixels, numbered = number(pixels, numbered, range(numbered.count) if numbers is None else numbers)
+        tiles = tiles and numbered
     if style.colorbar and marks:
         pixels = add_colorbar(pixels, colormap=colormap, marks=marks)
     if style.labels and lines:

@@ -38,8 +38,7 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
-    enlarged = interpolate(_scaled(positive)[:, None], size, mode="bilinear", align_corners=False)
-    return _scaled(enlarged[:, 0])
+    return _scaled(_interpolate(_scaled(positive), size))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +60,8 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
     """Enlarge maps of any range bilinearly, and bring them to 0..255.
 
     Args:
-        raw: `(N, h, w)`, any range; what is not finite counts as the smallest value.
+        raw: `(N, h, w)`, any range. Pixels that are `nearest` to a value that is not finite are 0, the others as if there
+            were none.
         size: Height and width that are wanted, pixels; those of `raw` leave it as it is.
         style: With its `norm` `signed` zero is in the middle.
         limits: What becomes 0 and 255; None: each enlarged map's smallest and largest value.
@@ -72,14 +72,8 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
         >>> stretch(maps, (1, 2), Style()).pixels.tolist(), stretch(maps, (1, 2), Style("signed")).pixels.tolist()
         ([[[0, 255]]], [[[64, 255]]])
     """
-    raw = raw.float()
-    finite = raw.isfinite()
-    known = finite.flatten(1).any(1)
-    lowest = raw.where(finite, torch.inf).amin((1, 2), keepdim=True).nan_to_num(posinf=0.0)
-    raw = raw.where(finite, lowest)
-    if tuple(raw.shape[1:]) != size:
-        raw = interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-    low, high = raw.amin((1, 2)), raw.amax((1, 2))
+    raw, finite = _enlarge(raw.float(), size)
+    low, high = _extremes(raw, finite)
     if style.norm == "signed":
         high = torch.maximum(low.abs(), high.abs())
         low = -high
@@ -87,8 +81,60 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
         low, high = (torch.full_like(low, limit) for limit in limits)
     each = (-1, 1, 1)
     span = (high - low).clamp(min=_TINY)
-    levels = ((raw - low.view(each)) / span.view(each)).clamp_(0, 1).mul_(255).add_(0.5).byte()
-    return Stretched(levels, low.where(known, torch.nan), high.where(known, torch.nan))
+    levels = (raw - low.view(each)) / span.view(each)
+    if finite is None:
+        return Stretched(_bytes(levels), low, high)
+    some = finite.flatten(1).any(1)
+    return Stretched(_bytes(levels.where(finite, 0)), low.where(some, torch.nan), high.where(some, torch.nan))
+
+
+def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tensor:
+    """Say which of so many values in a row each of so many pixels is nearest to, int64 `(wanted)`.
+
+    Example:
+        >>> nearest(2, 5).tolist()
+        [0, 0, 1, 1, 1]
+    """
+    return (2 * torch.arange(wanted, device=device) + 1) * have // (2 * wanted)
+
+
+def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+    """Interpolate between finite values alone.
+
+    Returns:
+        float32 `(N, H, W)`, and which of its pixels are nearest to a finite value, boolean; None if all surely are.
+    """
+    finite = _unless_all(raw.isfinite())
+    if tuple(raw.shape[1:]) == size:
+        return raw, finite
+    low, high = (ends.view(-1, 1, 1) for ends in _extremes(raw, finite))
+    if finite is None:
+        enlarged = _interpolate(raw, size)
+    else:
+        missing = _interpolate((~finite).float(), size)  # which share of the weights
+        enlarged = _interpolate(raw.where(finite, 0), size).div_(1 - missing)
+        rows, columns = (nearest(*sides, raw.device) for sides in zip(raw.shape[1:], size, strict=True))
+        finite = finite[:, rows[:, None], columns]
+    # Of equal values rounding makes different ones, which would be stretched to black and white.
+    return enlarged.clamp_(low, high), finite
+
+
+def _unless_all(finite: Tensor) -> Tensor | None:
+    return None if finite.is_cpu and bool(finite.all()) else finite  # a GPU would have to be waited for
+
+
+def _interpolate(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    return interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _extremes(maps: Tensor, finite: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Give the smallest and the largest finite value of each map; where there is none, infinities."""
+    below, above = (maps, maps) if finite is None else (maps.where(finite, torch.inf), maps.where(finite, -torch.inf))
+    return below.amin((1, 2)), above.amax((1, 2))
+
+
+def _bytes(levels: Tensor) -> Tensor:
+    return levels.clamp_(0, 1).mul_(255).add_(0.5).byte()
 
 
 def _scaled(maps: Tensor) -> Tensor:

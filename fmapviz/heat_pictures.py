@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.colors import overlay, table
+from fmapviz.colors import checkerboard, overlay, table
 from fmapviz.contact_sheets import Cell, draw_contact
 from fmapviz.framing import frame
+from fmapviz.heat import nearest
 from fmapviz.sheets import draw_sheet
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.values import Drawn, HeatMap, ImageFile, RunInfo, Target
 
 SHEET, CONTACT = "sheet", "contact"  # the views whose maps are one picture
-_NAMED = 4  # empty cells named at most
+_NAMED = 4  # empty cells, and layers with values that are not finite, named at most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,14 +66,15 @@ def draw_heats(
     if maps := cells[CONTACT]:
         shows = "the input and the mean of each layer's channels"
         facts = {"Shows": shows, "Layers": str(len(maps)), "Scaling": _CELLS[info.style.norm.partition(":")[0]]}
+        facts |= _left_out_of(maps)
         yield HeatPicture(CONTACT, CONTACT, "", _contact(maps, seen, file, info), facts)
 
 
 def header(facts: Mapping[str, str], view: str, info: RunInfo) -> list[str]:
-    """Give the lines above a picture: layer, type and shape; what is shown, the range; how it is scaled; the model."""
+    """Give the lines above a picture: layer, type, shape; what is shown, its range and scaling; what is not; the model."""
     layer = "  ".join(facts[key] for key in ("Layer", "Type", "Shape") if key in facts)
     shown = [*([] if view == "maps" else [view]), *(facts[key] for key in ("Class", "Range") if key in facts)]
-    return [layer, ": ".join(shown), facts["Scaling"], info.label]
+    return [layer, ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
 
 
 def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
@@ -85,8 +87,7 @@ def heat_records(drawn: Drawn) -> list[dict[str, Any]]:
             "shape": list(heat.shape),
             "automatic": heat.automatic,
             **(heat.target.record if heat.target else {}),
-            "min": _finite(heat.raw.min()),
-            "max": _finite(heat.raw.max()),
+            **_ends_of_record(heat),
         }
         for heat in drawn.heats
     ]
@@ -116,8 +117,23 @@ def said_of(target: Target) -> str:
     return f"{target.title}{number}, {target.label}, score {target.score:.4g}"
 
 
-def _finite(value: np.float32) -> float | None:
-    return float(value) if isfinite(value) else None
+def _ends_of_record(heat: HeatMap) -> dict[str, Any]:
+    values = _looked_at(heat)
+    low, high = (float(values.min()), float(values.max())) if values.size else (nan, nan)
+    ends = {"min": low if isfinite(low) else None, "max": high if isfinite(high) else None}
+    if heat.reduced:
+        return {**ends, "nonfinite": heat.nonfinite, "nonfinite_places": _broken(heat)}
+    return ends
+
+
+def _looked_at(heat: HeatMap) -> NDArray[np.float32]:
+    """Give the values that a heat map's range is told of: of channels put together those that are finite."""
+    return heat.raw[np.isfinite(heat.raw)] if heat.reduced else heat.raw
+
+
+def _broken(heat: HeatMap) -> int:
+    """Count the places that are not finite."""
+    return heat.raw.size - int(np.isfinite(heat.raw).sum())
 
 
 def _emptiness(heat: HeatMap) -> str:
@@ -138,15 +154,27 @@ def _called(heat: HeatMap) -> str:
 
 
 def _range(heat: HeatMap) -> str:
-    finite = heat.raw[np.isfinite(heat.raw)] if heat.reduced else heat.raw
-    return f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "no finite value"
+    values = _looked_at(heat)
+    return f"{values.min():.4g} to {values.max():.4g}" if values.size else "no finite value"
 
 
 def _pixels(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
     colormap = _colormap(heat, style)
     if heat.over:
-        return overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha)
-    return heat.pixels if colormap == "gray" else table(colormap)[heat.pixels]
+        return _marked(overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
+    return _marked(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
+
+
+def _marked(pixels: NDArray[np.uint8], heat: HeatMap) -> NDArray[np.uint8]:
+    """Draw a checkerboard where the nearest value of channels put together is not finite."""
+    if not heat.reduced or _is_finite(heat):
+        return pixels
+    rows, columns = (nearest(*sides).numpy() for sides in zip(heat.raw.shape, pixels.shape[:2], strict=True))
+    finite = np.isfinite(heat.raw)[rows[:, None], columns]
+    board = checkerboard(*finite.shape).numpy()
+    if pixels.ndim == 3:
+        return np.where(finite[..., None], pixels, board[..., None])
+    return np.where(finite, pixels, board)
 
 
 def _colormap(heat: HeatMap, style: Style) -> str:
@@ -193,7 +221,32 @@ def _facts(heat: HeatMap, style: Style) -> dict[str, str]:
         **({"Class": said_of(heat.target)} if heat.target else {}),
         "Range": _range(heat),
         "Scaling": _emptiness(heat) if not heat.reduced and (heat.empty or not _is_finite(heat)) else scaling,
+        **_left_out(heat),
     }
+
+
+def _left_out(heat: HeatMap) -> dict[str, str]:
+    """Say how many values of the channels took no part, and at how many places there was no other."""
+    if not heat.nonfinite:
+        return {}
+    said = f"{heat.nonfinite} values are NaN or infinite and take no part"
+    if broken := _broken(heat):
+        said += f"; {broken} of {heat.raw.size} places, where there is no other, are drawn as a checkerboard"
+    return {"Not finite": said}
+
+
+def _left_out_of(cells: Sequence[HeatMap]) -> dict[str, str]:
+    """Say the same of the layers of a sheet."""
+    told = [
+        f"{heat.layer}: {heat.nonfinite} values, no other at {_broken(heat)} of {heat.raw.size} places"
+        for heat in cells
+        if heat.nonfinite
+    ]
+    if len(told) > _NAMED:
+        told[_NAMED:] = [f"{len(told) - _NAMED} more layers"]
+    return (
+        {"Not finite": f"take no part, drawn as a checkerboard where there is no other; {'; '.join(told)}"} if told else {}
+    )
 
 
 def _sheet(
@@ -235,12 +288,13 @@ _CELLS = {
 
 def _contact(cells: Sequence[HeatMap], seen: NDArray[np.uint8], file: ImageFile, info: RunInfo) -> NDArray[np.uint8]:
     colours = table(_colormap(cells[0], info.style))
-    layers = [Cell(colours[heat.pixels], heat.layer, " x ".join(map(str, heat.shape))) for heat in cells]
+    layers = [Cell(_marked(colours[heat.pixels], heat), heat.layer, " x ".join(map(str, heat.shape))) for heat in cells]
+    board = "" if all(map(_is_finite, cells)) else " Where no channel has a finite value there is a checkerboard."
     return draw_contact(
         seen,
         layers,
         title=f"{info.label}: {file.unit}",
-        note=f"Of each layer the mean of all its channels, {_CELLS[info.style.norm.partition(':')[0]]}.",
+        note=f"Of each layer the mean of all its channels, {_CELLS[info.style.norm.partition(':')[0]]}.{board}",
     )
 
 

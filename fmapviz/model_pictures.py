@@ -12,7 +12,7 @@ from fmapviz.pictures import kernel_picture
 from fmapviz.runs import writing_to
 from fmapviz.units import commit, find_done, read_unit, stage
 from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
-from fmapviz.views.kernels import choose, tiles_of, weight_of
+from fmapviz.views.kernels import choose, rows_of, tiles_of, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +80,7 @@ def draw_model(
             unit = Unit(file, Drawn((), (), undrawn), (), info)
             writes = [stack.enter_context(open_writer(staging, unit)) for open_writer in writers.values()]
             for drawing in drawings:
-                picture = kernel_picture(drawing, info, digits=digits)
+                picture = kernel_picture(drawing, info, digits=digits, rows=rows_of(drawing.shape, info.style))
                 for write in writes:
                     write(picture)
         record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}

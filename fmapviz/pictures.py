@@ -55,32 +55,35 @@ def make_pictures(drawn: Drawn, seen: NDArray[np.uint8], file: ImageFile, info: 
         yield Picture(heat.view, heat.name, png, width, height, facts, heat.title, heat.source)
 
 
-def kernel_picture(drawing: Drawing, info: RunInfo, *, digits: int) -> Picture:
-    """Encode a drawing of a layer's weights."""
-    return _picture_of(drawing, (0, 0), info, _provenance(info), digits=digits)
+def kernel_picture(drawing: Drawing, info: RunInfo, *, digits: int, rows: Tiles | None = None) -> Picture:
+    """Encode a drawing of a layer's weights; of filters that are rows of tiles it has to be told where they lie."""
+    return _picture_of(drawing, (0, 0), info, _provenance(info), digits=digits, rows=rows)
 
 
 def layer_records(drawn: Drawn) -> list[dict[str, Any]]:
     """Describe each drawn feature map for `unit.json`, in plain JSON values."""
-    records = {}
+    records: dict[object, dict[str, Any]] = {}
     for drawing in drawn.drawings:
         statistics = drawing.statistics
-        records[drawing.of, drawing.layer, drawing.target and drawing.target.label] = {
-            "index": drawing.index,
-            "name": drawing.layer,
-            "type": drawing.type,
-            "shape": list(drawing.shape),
-            "call": drawing.call,
-            "samples": drawing.samples,
-            "min": statistics.minimum,
-            "max": statistics.maximum,
-            "mean": statistics.mean,
-            "dead_channels": list(statistics.constant),
-            "nonfinite": statistics.nonfinite,
-            **({} if drawing.channels is None else {"channels": list(drawing.channels)}),
-            **({} if drawing.of == "output" else {"of": drawing.of}),
-            **(drawing.target.record if drawing.target else {}),
-        }
+        records.setdefault((drawing.of, drawing.layer, drawing.target and drawing.target.label), {}).update(
+            {
+                "index": drawing.index,
+                "name": drawing.layer,
+                "type": drawing.type,
+                "shape": list(drawing.shape),
+                "call": drawing.call,
+                "samples": drawing.samples,
+                "min": statistics.minimum,
+                "max": statistics.maximum,
+                "mean": statistics.mean,
+                "dead_channels": list(statistics.constant),
+                "nonfinite": statistics.nonfinite,
+                **({"nonfinite_places": drawing.broken} if drawing.broken else {}),
+                **({} if drawing.channels is None else {"channels": list(drawing.channels)}),
+                **({} if drawing.of == "output" else {"of": drawing.of}),
+                **(drawing.target.record if drawing.target else {}),
+            }
+        )
     return list(records.values())
 
 
@@ -89,25 +92,32 @@ def _provenance(info: RunInfo) -> dict[str, str]:
 
 
 def _picture_of(
-    drawing: Drawing, seen: tuple[int, ...], info: RunInfo, common: Mapping[str, str], *, digits: int
+    drawing: Drawing,
+    seen: tuple[int, ...],
+    info: RunInfo,
+    common: Mapping[str, str],
+    *,
+    digits: int,
+    rows: Tiles | None = None,
 ) -> Picture:
     name, title = name_and_title(f"{drawing.index:0{digits}d} {drawing.layer}", drawing.target)
     facts = _facts(drawing, info.style)
-    pixels, tiles = _draw(drawing, seen, info, facts)
+    pixels, tiles = _draw(drawing, seen, info, facts, rows=rows)
     height, width = pixels.shape[:2]
     facts |= common
     return Picture(drawing.view, name, encode(pixels, facts), width, height, facts, title, drawing, tiles)
 
 
 def _draw(
-    drawing: Drawing, seen: tuple[int, ...], info: RunInfo, facts: Mapping[str, str]
+    drawing: Drawing, seen: tuple[int, ...], info: RunInfo, facts: Mapping[str, str], *, rows: Tiles | None
 ) -> tuple[NDArray[np.uint8], Tiles | None]:
     """Give the pixels of a picture, framed, and where its tiles lie."""
     if drawing.histogram:
         title = f"{drawing.layer}  {drawing.type}  {facts['Shape']}"
         return draw_histogram(drawing.histogram, title=title, note=info.label), None
-    if _is_components(drawing):
-        return frame(_enlarge(drawing.pixels, seen), info.style, lines=header(facts, drawing.view, info))
+    if drawing.broken is not None:
+        pixels = _enlarge(drawing.pixels, seen, info.style.scale)
+        return frame(pixels, info.style, lines=header(facts, drawing.view, info))
     return frame(
         drawing.pixels,
         info.style,
@@ -115,23 +125,19 @@ def _draw(
         colormap=info.style.palette,
         marks=_marks(drawing, info.style),
         tiles=drawing.tiles,
+        rows=rows,
         numbers=drawing.channels,
     )
 
 
-def _is_in_colour(drawing: Drawing, style: Style) -> bool:
+def _is_in_colour(drawing: Drawing) -> bool:
     """Tell kernels that are drawn in red, green and blue."""
-    return drawing.pixels.ndim == 3 and (not style.palette or (drawing.of == "weights" and style.colormap is None))
+    return drawing.of == "weights" and drawing.shape[1] == 3
 
 
-def _is_components(drawing: Drawing) -> bool:
-    """Tell one picture in the colours of principal components from a grid."""
-    return drawing.tiles is None and drawing.of != "weights" and drawing.pixels.ndim == 3
-
-
-def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Magnify what has a layer's resolution to the input's, each pixel a rectangle."""
-    sides = [(have, max(have, want)) for have, want in zip(pixels.shape[:2], size[:2], strict=True)]
+def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...], scale: int) -> NDArray[np.uint8]:
+    """Magnify what has a layer's resolution to the input's, and by a scale besides, each pixel a rectangle."""
+    sides = [(have, scale * max(have, want)) for have, want in zip(pixels.shape[:2], size[:2], strict=True)]
     rows, columns = (np.arange(wanted) * have // wanted for have, wanted in sides)
     enlarged: NDArray[np.uint8] = pixels[rows[:, None], columns]
     return enlarged
@@ -139,7 +145,7 @@ def _enlarge(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uin
 
 def _marks(drawing: Drawing, style: Style) -> Marks:
     """Say what the ends of the scale, and its middle, stand for."""
-    if drawing.vector or _is_in_colour(drawing, style):
+    if drawing.vector or _is_in_colour(drawing):
         return ()  # the height of a bar tells, not its colour
     if drawing.limits:
         low, high = drawing.limits
@@ -166,10 +172,20 @@ def _facts(drawing: Drawing, style: Style) -> dict[str, str]:
     if statistics.constant:
         facts["Constant channels"] = _shorten([str(channel) for channel in statistics.constant])
     if statistics.nonfinite:
-        facts["Not finite"] = f"{statistics.nonfinite} values are NaN or infinite, drawn as a checkerboard"
+        facts["Not finite"] = f"{statistics.nonfinite} values are NaN or infinite, {_whereabouts(drawing)}"
     if drawing.samples > 1:
         facts["Samples"] = f"the layer saw {drawing.samples} samples for this image; the first is drawn"
     return facts
+
+
+def _whereabouts(drawing: Drawing) -> str:
+    """Say what became of values that are not finite."""
+    if drawing.histogram:
+        return "not counted"
+    if drawing.broken is not None:
+        places = drawing.pixels.shape[0] * drawing.pixels.shape[1]
+        return f"at {drawing.broken} of {places} places, drawn as a checkerboard"
+    return "drawn as a checkerboard"
 
 
 _SHOWS = {
@@ -185,7 +201,7 @@ def _scaled(drawing: Drawing, style: Style) -> str:
         return _scaling_of_weights(drawing, style)
     if drawing.histogram:
         return "the share of values in each of equal parts of the range"
-    if _is_components(drawing):
+    if drawing.broken is not None:
         return f"the first three principal components, of {_WHOSE[style.pca]}, are red, green and blue"
     if style.norm == "run" and drawing.limits:
         colours = f", in {style.palette}" if style.palette else ""
@@ -195,11 +211,12 @@ def _scaled(drawing: Drawing, style: Style) -> str:
 
 def _scaling_of_weights(drawing: Drawing, style: Style) -> str:
     if style.norm == "signed":
-        colours = "grey" if _is_in_colour(drawing, style) else style.palette or "grey"
+        colours = "grey" if _is_in_colour(drawing) else style.palette or "grey"
         return f"zero is in the middle, each filter's largest magnitude at an end, of {colours}"
+    colours = "" if _is_in_colour(drawing) or not style.palette else f", in {style.palette}"
     if drawing.limits:
-        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, all filters alike"
-    return "each filter from its smallest weight to its largest"
+        return f"{_number(drawing.limits[0])} to {_number(drawing.limits[1])}, all filters alike{colours}"
+    return f"each filter from its smallest weight to its largest{colours}"
 
 
 _WHOSE = {"image": "this image", "shared": "all images of the run"}

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
+from fmapviz.colors import checkerboard
+
 _COLOURS = 3
 _REACH = 2.5  # deviations from the mean that a colour reaches to
 _EXACT = 128  # sides of matrices up to here are decomposed completely, in 1 ms
@@ -123,7 +125,7 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
 
     Returns:
         uint8 `(N, h, w, 3)` on the device of `maps`. The mean is grey, 2.5 deviations below it are 0 and above it 255; a
-        component without a deviation is 128. A place with a value that is not finite is black.
+        component without a deviation is 128. Places with a value that is not finite are drawn as a checkerboard.
 
     Example:
         >>> maps = torch.randn(1, 64, 55, 55)
@@ -136,7 +138,8 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
     levels = weights @ centred
     # What is not finite in any channel is not finite in any component: even times zero it is NaN.
     finite = levels.isfinite().all(1, keepdim=True)
-    levels = levels.add_(127.5).clamp_(0, 255).round_().where(finite, 0)
+    board = checkerboard(maps.shape[2], maps.shape[3], maps.device).flatten()
+    levels = levels.add_(127.5).clamp_(0, 255).round_().where(finite, board)
     return levels.to(torch.uint8).mT.reshape(len(maps), *maps.shape[2:], _COLOURS)
 
 

@@ -56,6 +56,8 @@ class Sketch:
     pixels: dict[str, Tensor] = field(default_factory=dict)
     counted: dict[str, Sequence[Tensor]] = field(default_factory=dict)
     reduced: dict[str, tuple[Tensor, Stretched]] = field(default_factory=dict)
+    left_out: Tensor | None = None
+    broken: dict[str, Tensor | None] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
 
     def finish(self) -> Iterator[list[Drawing]]:
@@ -67,6 +69,7 @@ class Sketch:
         limits = None if self.limits is None else [_numbers(limit).tolist() for limit in self.limits]
         everything = None if self.everything is None else _numbers(self.everything)
         counted = {view: [_numbers(each) for each in counts] for view, counts in self.counted.items()}
+        broken = {view: self._totals(counts) for view, counts in self.broken.items()}
         for image, own in enumerate(statistics):
             target = self.targets[image] if self.targets else None
             common: dict[str, Any] = {  # Any: arguments of all types
@@ -89,7 +92,13 @@ class Sketch:
                 yield []
                 continue
             drawn = [
-                Drawing(view=view, pixels=values[image], tiles=self.tiles.get(view), **common)
+                Drawing(
+                    view=view,
+                    pixels=values[image],
+                    tiles=self.tiles.get(view),
+                    broken=broken[view][image] if view in broken else None,
+                    **common,
+                )
                 for view, values in pixels.items()
             ]
             drawn += [
@@ -106,6 +115,7 @@ class Sketch:
             view: (_numbers(raw), *map(_numbers, (drawn.pixels, drawn.low, drawn.high)))
             for view, (raw, drawn) in self.reduced.items()
         }
+        left_out = self._totals(self.left_out)
         for image in range(len(self.ranges.mean)):
             yield [
                 HeatMap(
@@ -119,9 +129,14 @@ class Sketch:
                     pixels=pixels[image],
                     reduced=True,
                     limits=(float(low[image]), float(high[image])),
+                    nonfinite=left_out[image],
                 )
                 for view, (raw, pixels, low, high) in arrays.items()
             ]
+
+    def _totals(self, counts: Tensor | None) -> list[int]:
+        """Give a number for each image; nothing counted is zero."""
+        return [0] * len(self.ranges.mean) if counts is None else counts.tolist()
 
 
 def sketch(
@@ -213,11 +228,15 @@ def _draw(sketched: Sketch, maps: Tensor, draws: Mapping[str, Draw], style: Styl
         is_grid = draw is draw_grids
         given = (shown, ranges) if is_grid else (maps, sketched.ranges)
         try:
-            sketched.pixels[view] = on_the_way(draw(given[0].flatten(1) if vector else given[0], given[1], style))
+            pixels = draw(given[0].flatten(1) if vector else given[0], given[1], style)
         except NotAMapError as reason:
             sketched.undrawn[f"{view} of {sketched.layer}"] = str(reason)
+            continue
+        sketched.pixels[view] = on_the_way(pixels)
         if is_grid:
             sketched.tiles[view] = laid
+        elif pixels.ndim == 4:
+            sketched.broken[view] = None if ranges.bad is None else (~maps.isfinite()).any(1).sum((1, 2))
 
 
 def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tensor] | None:
@@ -232,8 +251,10 @@ def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tens
 
 
 def _reduce(sketched: Sketch, maps: Tensor, plan: Plan, style: Style, picture: tuple[int, int] | None) -> None:
+    ranges = sketched.ranges
     if sketched.chosen is not None:
-        maps, _ = take_channels(maps, sketched.ranges, sketched.chosen)
+        maps, ranges = take_channels(maps, ranges, sketched.chosen)
+    sketched.left_out = None if ranges.bad is None else ranges.bad.sum(1)
     for view, count in plan.counts.items():
         sketched.counted[view] = count(maps)
     for view, reduction in plan.reduces.items():

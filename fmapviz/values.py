@@ -377,6 +377,8 @@ class Drawing:
         limits: What the ends of the scale stand for; None where each channel has its own, or no value is finite.
         everything: All channels of the layer, float32 `(N, C, h, w)` of N samples, if that was asked for.
         vector: Whether it is one number per channel, drawn as bars.
+        broken: Of all channels in the colours of their principal components, places with a value that is NaN or infinite;
+            None for every other drawing.
     """
 
     view: str
@@ -397,6 +399,7 @@ class Drawing:
     limits: tuple[float, float] | None = None
     everything: NDArray[np.float32] | None = None
     vector: bool = False
+    broken: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,6 +420,7 @@ class HeatMap:
         over: Whether it is to be laid over the input.
         reduced: Whether it is all channels of a layer put together.
         limits: Of those, what the ends of the scale stand for; NaN if no value is finite.
+        nonfinite: Of those, how many of their values are NaN or infinite, and were left out.
     """
 
     view: str
@@ -431,6 +435,7 @@ class HeatMap:
     over: bool = True
     reduced: bool = False
     limits: tuple[float, float] | None = None
+    nonfinite: int = 0
 
     @property
     def empty(self) -> bool:

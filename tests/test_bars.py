@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fmapviz.bars import HEIGHT, LENGTH, draw_bars
+from fmapviz.bars import HEIGHT, LENGTH, draw_bars, lay_out
 from fmapviz.options import Style
 from fmapviz.tiling import measure
 
@@ -60,6 +60,33 @@ def test_bars_are_broken_into_rows_that_the_style_spaces_and_magnifies():
     assert torch.equal(spaced[5 : 5 + 2 * HEIGHT : 2, 5:-5:2], pixels[:HEIGHT])
     assert not spaced[:5].any()
     assert not spaced[:, :5].any()
+
+
+@pytest.mark.parametrize(
+    ("count", "style", "columns"),
+    [
+        (10, {"channels": "top:10"}, 10),
+        (32, {"channels": "top:32"}, 32),
+        (33, {"channels": "top:99"}, 17),
+        (64, {"channels": "0-99"}, 32),
+        (65, {"channels": "top:65"}, 65),
+        (40, {"channels": "top:40", "columns": 40}, 40),
+        (40, {}, 40),
+    ],
+)
+def test_a_few_chosen_bars_are_in_short_rows(count, style, columns):
+    """Where each is said to be, it is: as high as its number, and nothing beside it."""
+    style = Style(padding=3, **style)
+    numbers = [1 + number / count for number in range(count)]
+    pixels, tiles = draw(numbers, style), lay_out(count, style)
+    assert (tiles.columns, tiles.count) == (columns, count)
+    rest = pixels.clone()
+    for position, number in enumerate(numbers):
+        left, top = tiles.corner(position)
+        bar = pixels[top : top + tiles.height, left + tiles.width // 2]
+        assert abs(int((bar == ABOVE).sum()) - number / max(numbers) * HEIGHT) <= 1
+        rest[top : top + tiles.height, left : left + tiles.width] = 0
+    assert not rest.any()
 
 
 @pytest.mark.parametrize(

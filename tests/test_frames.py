@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz import bars
 from fmapviz.errors import RequestError
-from fmapviz.frames import add_colorbar, add_header, number_tiles
+from fmapviz.frames import add_colorbar, add_header, number_rows, number_tiles
 from fmapviz.options import Style
 from fmapviz.tiles import Tiles
 from fmapviz.tiling import lay_out, measure, tile
@@ -136,11 +136,77 @@ def test_bars_stay_where_they_are_and_one_of_so_many_is_numbered(count, style, s
 
 
 def test_a_row_of_numbered_bars_may_be_narrower_than_its_number():
-    drawn, tiles = random(10, 3) // 2, Tiles(0, 0, 1, 10, 1, 10, 3, 3)
-    numbered, moved = number_tiles(drawn, tiles, [1234, 5678, 9012])
-    assert numbered.shape == (10 + moved.top, 4 * 6 + 4)
-    assert read(numbered, 0, moved.top, 4) == "1234"
-    assert np.array_equal(numbered[moved.top :, :3], drawn)
+    drawn, tiles = random(10, 70) // 2, Tiles(0, 0, 1, 10, 1, 10, 70, 70)
+    numbered, moved = number_tiles(drawn, tiles, [12345678, *range(69)])
+    assert numbered.shape == (10 + moved.top, 64 + 8 * 6 + 4)
+    assert read(numbered, 0, moved.top, 8) == "12345678"
+    assert np.array_equal(numbered[moved.top :, :70], drawn)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 40, 64])
+@pytest.mark.parametrize("style", [{}, {"padding": 0, "scale": 2}, {"columns": 7}], ids=str)
+@pytest.mark.parametrize("largest", [30, 999, 20000])
+def test_each_of_a_few_chosen_bars_has_its_number(count, style, largest):
+    """Nobody can tell the numbers between two from those two, if they are not counted."""
+    numbers = [largest, *np.random.default_rng(0).permutation(100 + count)[1:count].tolist()]
+    drawn, tiles = bars_of(count, Style(channels=f"top:{count}", **style))
+    numbered, moved = number_tiles(drawn, tiles, numbers)
+    assert (moved.columns, moved.count) == (tiles.columns, tiles.count)
+    assert moved.columns <= 32
+    for position, number in enumerate(numbers):
+        left, top = moved.corner(position)
+        assert np.array_equal(cut(numbered, moved, position), cut(drawn, tiles, position))
+        assert read(numbered, left, top, max(map(len, map(str, numbers)))) == str(number)
+
+
+def test_of_many_chosen_bars_as_many_are_numbered_as_fit():
+    drawn, tiles = bars_of(100, Style(channels="top:100"))
+    numbers = np.random.default_rng(0).permutation(1000)[:100].tolist()
+    numbered, moved = number_tiles(drawn, tiles, numbers)
+    assert numbered.shape[1] == drawn.shape[1]
+    found = [number for number in range(100) if read(numbered, *moved.corner(number), 3) == str(numbers[number])]
+    assert found == list(range(0, 100, 4))  # 7 pixels each, a number takes 22
+
+
+# --- numbers of rows
+
+ROWS = [
+    (Tiles(2, 2, 100, 30, 102, 32, 1, 9), None),
+    (Tiles(2, 2, 50, 8, 52, 9, 1, 12), None),
+    (Tiles(2, 2, 50, 3, 52, 5, 1, 130), None),
+    (Tiles(0, 0, 40, 13, 40, 13, 1, 20), None),
+    (Tiles(0, 0, 40, 1, 40, 1, 1, 300), 16),
+    (Tiles(0, 0, 40, 3, 40, 3, 1, 5), 4),
+    (Tiles(0, 0, 7, 20, 7, 20, 1, 1), None),
+]
+
+
+@pytest.mark.parametrize("colour", [(), (3,)], ids=["grey", "colour"])
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize(("rows", "step"), ROWS)
+def test_each_row_begins_with_its_number(rows, step, chosen, colour):
+    shape = (rows.top + rows.count * rows.down, 2 * rows.left + rows.width, *colour)
+    grid = np.zeros(shape, np.uint8)
+    for number in range(rows.count):
+        cut(grid, rows, number)[:] = random(rows.height, rows.width, *colour, seed=number)
+    grid.flags.writeable = False
+    numbers = np.random.default_rng(1).permutation(1000)[: rows.count].tolist() if chosen else range(rows.count)
+    step = 1 if chosen and rows.count <= 64 else step or 1
+    numbered, moved = number_rows(grid, rows, numbers)
+    assert numbered.shape[2:] == grid.shape[2:]
+    levels = numbered if numbered.ndim == 2 else numbered[..., 0]
+    digits = max(len(str(number)) for number in numbers)
+    rest = numbered.copy()
+    for number in range(rows.count):
+        assert np.array_equal(cut(numbered, moved, number), cut(grid, rows, number))
+        cut(rest, moved, number)[:] = 0
+    high = pillows_digits().shape[1]
+    for number in range(0, rows.count, step):
+        top = moved.corner(number)[1] + ((rows.height - high) // 2 if step == 1 else 0)
+        text = read(levels, 4 + 6 * (digits - len(str(numbers[number]))), top + high + 2, len(str(numbers[number])))
+        assert text == str(numbers[number])
+        rest[top : top + high, 4 : 4 + 6 * digits] = 0
+    assert not rest.any()  # there is nothing else, and no number reaches into a row
 
 
 # --- the colour bar

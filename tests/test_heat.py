@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from pytorch_grad_cam.utils.image import scale_cam_image
+from torch.nn.functional import interpolate
 
-from fmapviz.heat import heat_of
+from fmapviz.heat import heat_of, nearest, stretch
+from fmapviz.options import Style
 
 NAN, INF = torch.nan, torch.inf
 
@@ -54,6 +56,94 @@ def test_values_that_are_not_finite_count_as_zero():
     raw[0, 1, 2], raw[0, 3, 3], raw[0, 5, 0] = NAN, INF, -INF
     without = raw.nan_to_num(nan=0, posinf=0, neginf=0)
     assert torch.equal(heat_of(raw, (48, 48)), heat_of(without, (48, 48)))
+
+
+# --- any range
+
+
+def enlarged(raw, size):
+    return interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def levels_of(large):
+    low, high = large.min(), large.max()
+    return ((large - low) / (high - low) * 255 + 0.5).byte()
+
+
+def assert_alike(pixels, expected):
+    assert (pixels.int() - expected.int()).abs().max() <= 1  # a rounding apart
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize(("size", "columns"), [((35, 36), 24), ((5, 9), 6), ((64, 9), 6)], ids=str)
+def test_a_map_beside_values_that_are_not_finite_looks_as_if_it_ended_there(bad, size, columns):
+    raw = random(2, 5, 9)
+    raw[:, :, 6:] = bad
+    drawn = stretch(raw, size, Style())
+    alone = enlarged(raw[:, :, :6], (size[0], columns))
+    for image, pixels in zip(alone, drawn.pixels, strict=True):
+        assert_alike(pixels[:, :columns], levels_of(image))
+        assert not pixels[:, columns:].any()
+    torch.testing.assert_close(drawn.low, alone.amin((1, 2)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(drawn.high, alone.amax((1, 2)), rtol=1e-5, atol=1e-5)
+
+
+def test_around_a_hole_the_finite_neighbours_share_its_weight():
+    raw = random(1, 6, 7)
+    raw[0, 2, 3] = raw[0, 4, 4] = raw[0, 0, 6] = NAN
+    known = np.isfinite(raw[0].numpy())
+    rows, columns = (np.arange(60) + 0.5) / 10 - 0.5, (np.arange(70) + 0.5) / 10 - 0.5
+    large, hole = np.zeros((60, 70)), np.zeros((60, 70), bool)
+    for (down, row), (across, column) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
+        near = [
+            (max(0, 1 - abs(min(max(row, 0), 5) - y)) * max(0, 1 - abs(min(max(column, 0), 6) - x)), y, x)
+            for y in range(6)
+            for x in range(7)
+            if known[y, x]
+        ]
+        weight = sum(share for share, _, _ in near)
+        large[down, across] = sum(share * raw[0, y, x].item() for share, y, x in near) / weight if weight else 0
+        hole[down, across] = not known[down // 10, across // 10]
+    low, high = large[~hole].min(), large[~hole].max()
+    pixels = stretch(raw, (60, 70), Style()).pixels[0].numpy()
+    expected = ((large - low) / (high - low) * 255).clip(0, 255)
+    assert abs(pixels - expected)[~hole].max() <= 0.51
+    assert not pixels[hole].any()
+
+
+def test_finite_maps_are_drawn_the_same_whatever_is_drawn_with_them():
+    raw = random(3, 7, 7)
+    alone = [stretch(image[None], (50, 60), Style()) for image in raw]
+    raw[1, 3] = NAN
+    together = stretch(raw, (50, 60), Style())
+    for image in (0, 2):
+        assert torch.equal(together.pixels[image], alone[image].pixels[0])
+        assert (together.low[image], together.high[image]) == (alone[image].low[0], alone[image].high[0])
+
+
+@pytest.mark.parametrize("value", [0.1, -1234.567, 1e30, 3e38])
+@pytest.mark.parametrize("holes", [False, True])
+def test_equal_values_stay_equal(value, holes):
+    raw = torch.full((1, 5, 6), value)
+    if holes:
+        raw[0, 1, 2] = raw[0, 3, 3] = NAN
+    drawn = stretch(raw, (53, 47), Style())
+    assert not drawn.pixels.any()
+    assert drawn.low == drawn.high == raw[0, 0, 0]
+
+
+def test_without_a_finite_value_there_is_no_scale():
+    drawn = stretch(torch.stack([torch.full((3, 4), NAN), torch.arange(12.0).view(3, 4)]), (30, 40), Style("signed"))
+    assert not drawn.pixels[0].any()
+    assert drawn.low.isnan().tolist() == drawn.high.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("have", "wanted"), [(1, 5), (7, 224), (9, 20), (20, 9), (13, 13)])
+def test_the_nearest_value_is_pillows(have, wanted):
+    from PIL import Image
+
+    row = Image.fromarray(np.arange(have, dtype=np.uint8)[None])
+    assert nearest(have, wanted).tolist() == np.asarray(row.resize((wanted, 1), Image.Resampling.NEAREST))[0].tolist()
 
 
 def test_half_precision_is_computed_in_full():

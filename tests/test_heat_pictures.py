@@ -244,3 +244,42 @@ def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width(
         ("gradient", "top1", 3, "star"),
         ("gradient", "class4", 4, None),
     ]
+
+
+# --- values that are not finite
+
+
+def reduced(view, layer, index, *, places, values):
+    raw = np.arange(24, dtype=np.float32).reshape(4, 6)
+    raw.flat[:places] = np.nan
+    fields = {"type": "Conv2d", "index": index, "shape": (8, 4, 6), "target": None, "limits": (0.0, 23.0)}
+    pixels = np.uint8(np.nan_to_num(raw)).repeat(4, 0).repeat(4, 1)
+    return HeatMap(view, layer, raw=raw, pixels=pixels, reduced=True, nonfinite=values, **fields)
+
+
+def test_a_sheet_names_a_few_layers_with_values_that_are_not_finite():
+    cells = [reduced("contact", f"conv{index}", index, places=index, values=8 * index) for index in range(7)]
+    (sheet,) = pictures(*cells)
+    assert sheet.facts["Not finite"] == (
+        "take no part, drawn as a checkerboard where there is no other; "
+        "conv1: 8 values, no other at 1 of 24 places; conv2: 16 values, no other at 2 of 24 places; "
+        "conv3: 24 values, no other at 3 of 24 places; conv4: 32 values, no other at 4 of 24 places; 2 more layers"
+    )
+    (without,) = pictures(*[reduced("contact", f"conv{index}", index, places=0, values=0) for index in range(7)])
+    assert "Not finite" not in without.facts
+    assert np.array_equal(without.pixels[-20:-10], sheet.pixels[-20:-10])
+    assert not np.array_equal(without.pixels[-45:], sheet.pixels[-45:])  # the note tells of the checkerboard
+
+
+def test_values_that_took_no_part_are_told_where_there_were_others():
+    (picture,) = pictures(reduced("mean", "conv", 0, places=0, values=5))
+    assert picture.facts["Not finite"] == "5 values are NaN or infinite and take no part"
+    assert len(np.unique(picture.pixels.reshape(-1, 3), axis=0)) > 20
+    (record,) = heat_records(drawn(reduced("mean", "conv", 0, places=3, values=30)))
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert (record["min"], record["max"], record["nonfinite"], record["nonfinite_places"]) == (3, 23, 30, 3)
+    nowhere = reduced("max", "conv", 0, places=24, values=192)
+    (record,) = heat_records(drawn(nowhere))
+    assert (record["min"], record["max"], record["nonfinite_places"]) == (None, None, 24)
+    (picture,) = pictures(nowhere)
+    assert {tuple(colour) for colour in picture.pixels.reshape(-1, 3).tolist()} == {(0, 0, 0), (255, 255, 255)}

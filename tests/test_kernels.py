@@ -13,9 +13,10 @@ from torch.nn.utils import parametrizations
 from torchvision.ops import DeformConv2d
 from torchvision.utils import make_grid
 
-from fmapviz.options import Style
+from fmapviz.framing import frame
+from fmapviz.options import COLORMAPS, Style
 from fmapviz.shapes import NotAMapError
-from fmapviz.views.kernels import choose, draw, tiles_of, weight_of
+from fmapviz.views.kernels import choose, draw, rows_of, tiles_of, weight_of
 
 NAN, INF = torch.nan, torch.inf
 
@@ -41,7 +42,7 @@ def grid_of(kernels, *, columns=None, padding=2, zoom=1, **norm):
     return grid.movedim(0, -1) if kernels.shape[1] == 3 else grid[0]
 
 
-def rows_of(kernels, *, padding=2, zoom=1, **norm):
+def grids_of_rows(kernels, *, padding=2, zoom=1, **norm):
     """What make_grid makes of each filter, a row of tiles scaled together, one row under the other."""
     rows = [
         as_bytes(make_grid(enlarged(own[:, None], zoom), normalize=True, nrow=len(own), padding=padding, **norm))[0]
@@ -96,17 +97,28 @@ def test_norms_are_make_grids(channels, style, norm):
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=5), **norm))
 
 
-@pytest.mark.parametrize("shape", [(6, 4, 3, 3), (3, 3, 5, 4), (40, 2, 1, 7)], ids=str)
-def test_other_kernels_are_a_row_for_each_filter(shape):
+@pytest.mark.parametrize("colormap", COLORMAPS)
+@pytest.mark.parametrize("norm", ["channel", "layer", "signed"])
+def test_three_colours_stay_what_they_are_whatever_the_colour_map(colormap, norm):
+    kernels = random_kernels(9, 3, 5, 4)
+    pixels = draw(kernels, Style(colormap=colormap, norm=norm))
+    assert torch.equal(pixels, draw(kernels, Style(norm=norm)))
+    if norm == "channel":
+        assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=4)))
+
+
+@pytest.mark.parametrize("coloured", [False, True])
+@pytest.mark.parametrize("shape", [(6, 4, 3, 3), (3, 2, 5, 4), (40, 2, 1, 7)], ids=str)
+def test_other_kernels_are_a_row_for_each_filter(shape, coloured):
     kernels = random_kernels(*shape)
-    pixels = draw(kernels, Style(colormap="viridis" if shape[1] == 3 else None, columns=2))
+    pixels = draw(kernels, Style(colormap="viridis" if coloured else None, columns=2))
     zoom = zoom_of(pixels, tiles=shape[1], side=shape[3])
-    expected = rows_of(kernels, zoom=zoom)
-    if shape[1] == 3:
+    expected = grids_of_rows(kernels, zoom=zoom)
+    if coloured:
         import matplotlib as mpl
 
         colours = torch.from_numpy(np.rint(mpl.colormaps["viridis"](expected.numpy())[..., :3] * 255).astype(np.uint8))
-        inside = rows_of(torch.ones(shape), zoom=zoom, value_range=(0, 1)) > 0
+        inside = grids_of_rows(torch.ones(shape), zoom=zoom, value_range=(0, 1)) > 0
         assert (pixels.int() - colours.int()).abs()[inside].max() <= 1
         assert not pixels[~inside].any()
     else:
@@ -118,7 +130,7 @@ def test_rows_are_scaled_together_if_asked():
     pixels = draw(kernels, Style(norm="layer", padding=1))
     extremes = kernels.min().item(), kernels.max().item()
     zoom = zoom_of(pixels, tiles=4, side=3, padding=1)
-    assert torch.equal(pixels, rows_of(kernels, padding=1, zoom=zoom, value_range=extremes))
+    assert torch.equal(pixels, grids_of_rows(kernels, padding=1, zoom=zoom, value_range=extremes))
 
 
 def test_kernels_of_one_value_are_the_matrix():
@@ -166,13 +178,13 @@ def test_frames_lie_side_by_side(channels):
         expected = as_bytes(make_grid(enlarged(tiles, zoom), nrow=8)).movedim(0, -1)
     elif channels == 1:
         zoom = zoom_of(pixels, tiles=8, side=3)
-        rows = rows_of(kernels[:, 0], zoom=zoom)  # of one filter, two of which are in a row
+        rows = grids_of_rows(kernels[:, 0], zoom=zoom)  # of one filter, two of which are in a row
         step = 3 * zoom + 2
         above, first, second = rows[:2], rows[2:].view(3, 2, step, -1)[:, 0], rows[2:].view(3, 2, step, -1)[:, 1]
         expected = torch.cat([above, first.flatten(0, 1)])
         expected = torch.cat([expected, torch.cat([above, second.flatten(0, 1)])[:, 2:]], 1)
     else:
-        expected = rows_of(kernels.flatten(1, 2), zoom=zoom_of(pixels, tiles=8, side=3))
+        expected = grids_of_rows(kernels.flatten(1, 2), zoom=zoom_of(pixels, tiles=8, side=3))
     assert torch.equal(pixels, expected)
 
 
@@ -271,8 +283,41 @@ def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
 
 def test_a_row_of_tiles_is_not_one_tile():
     assert tiles_of((10, 4, 3, 3), Style()) is None
-    assert tiles_of((10, 3, 3, 3), Style(colormap="jet")) is None
-    assert tiles_of((10, 3, 3, 3), Style(norm="signed")).count == 10
+    for style in (Style(), Style(colormap="jet"), Style(norm="signed")):
+        assert tiles_of((10, 3, 3, 3), style).count == 10
+        assert rows_of((10, 3, 3, 3), style) is None
+
+
+@pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
+def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
+    levels = torch.linspace(1, 0.5, shape[0])
+    kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+    pixels = draw(kernels, Style(**style, norm="fixed:0,1"))
+    rows, chosen = rows_of(shape, Style(**style)), choose(kernels, Style(**style))
+    numbers = range(shape[0]) if chosen is None else chosen.tolist()
+    assert (rows.count, rows.columns) == (len(numbers), 1)
+    for position, number in enumerate(numbers):
+        down, across = (pixels == as_bytes(levels[number].clone())).nonzero().unbind(1)
+        assert (across.min(), down.min()) == rows.corner(position)
+        assert (across.max() - across.min() + 1, down.max() - down.min() + 1) == (rows.width, rows.height)
+
+
+@pytest.mark.parametrize("shape", [(960, 1, 3, 3), (3000, 1, 3, 3), (900, 1, 2, 3, 3), (256, 64, 3, 3)], ids=str)
+def test_filters_with_numbers_are_as_large_as_those(shape):
+    """So no room is lost to numbers between filters: they stand as near to each other as the padding says."""
+    plain, style = Style(labels=False), Style(labels=True)
+    tiles, rows = tiles_of(shape, style), rows_of(shape, style)
+    smaller = tiles_of(shape, plain) or rows_of(shape, plain)
+    pixels = draw(torch.zeros(shape), style).numpy()
+    framed, moved = frame(pixels, style, lines=[], tiles=tiles, rows=rows)
+    if tiles:
+        assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
+        assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across
+    else:
+        assert moved is None
+        assert (framed.shape[0], framed.shape[1]) == (pixels.shape[0], pixels.shape[1] + 3 * 6 + 8)
+        assert rows.height > smaller.height
 
 
 # --- weights

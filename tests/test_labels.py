@@ -172,6 +172,36 @@ def test_each_number_stands_above_its_tile(look):
     assert {**some, **strongest} == {number: everything[number] for number in {**some, **strongest}}
 
 
+@pytest.mark.parametrize("labels", [None, True])
+def test_each_of_the_strongest_numbers_of_a_vector_has_its_channel(look, labels):
+    plain, unit = look(channels="top:20", labels=False), look(channels="top:20", labels=labels)
+    before, record = report(plain)["02 head"], report(unit)["02 head"]
+    assert np.array_equal(tiles(unit, record), tiles(plain, before))
+    laid, (pixels, _) = record["tiles"], opened(unit / "02_head.maps.png")
+    shown = {}
+    for position, channel in enumerate(record["channels"]):
+        left = laid["left"] + position * laid["across"]
+        strip = pixels[laid["top"] - (laid["down"] - laid["height"]) + 2 : laid["top"], left : left + laid["across"] - 2]
+        shown[channel] = strip.tobytes()
+        assert strip.any()
+    assert laid["columns"] == len(set(shown.values())) == 20
+
+
+def test_a_header_tells_what_is_not_finite(look):
+    class Hurt(Net):
+        def forward(self, x):
+            return super().forward(x.index_fill(3, torch.tensor([0]), torch.nan))
+
+    for view in ("maps", "mean", "pca"):
+        style = {"views": view, "types": ["Conv2d"]}
+        heights = []
+        for model in (Net(), Hurt()):
+            plain, labelled = look(model, **style), look(model, **style, labels=True)
+            name = f"00_first.{view}.png"
+            heights.append(len(opened(labelled / name)[0]) - len(opened(plain / name)[0]))
+        assert heights[1] > heights[0]
+
+
 @pytest.mark.parametrize("norm", ["channel", "layer", "run", "signed", "fixed:-0.5,2"])
 def test_a_colour_bar_stands_beside_the_grid(look, norm):
     plain, barred = look(norm=norm), look(norm=norm, colorbar=True)

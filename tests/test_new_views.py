@@ -261,17 +261,111 @@ def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
     assert (float(low), float(high)) == pytest.approx((float(large.min()), float(large.max())), rel=1e-3)
 
 
-def test_values_that_are_not_finite_have_no_say(tmp_path, look):
+def nearest(values, size):
+    """What Pillow makes of it without smoothing."""
+    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+@pytest.mark.parametrize("view", ["mean", "max"])
+def test_places_without_a_finite_value_are_a_checkerboard_and_have_no_say(tmp_path, look, view):
     path = paint(tmp_path / "a.png")
-    unit = look([path], Broken(), views=["mean", "max"], style=Style(alpha=1.0, colormap="gray")).directory / "a.png"
-    raw = hooked(path, Broken())["second"].mean(0)
-    bad = ~raw.isfinite()
-    assert 0 < bad.float().mean() < 1
-    low, high = float(raw[~bad].min()), float(raw[~bad].max())
-    found = pixels_of(unit / "01_second.mean.png")[..., 0]
-    large = enlarge(raw.where(~bad, low))
-    assert abs(found.astype(int) - stretched(large, float(large.min()), float(large.max()))).max() <= 1
-    assert high > low
+    unit = look([path], Broken(), views=view, style=Style(alpha=1.0, colormap="gray")).directory / "a.png"
+    raw = reduce(hooked(path, Broken())["second"], view)
+    assert raw.isnan().any(0).tolist() == [True] * 2 + [False] * 7
+    # Between a column that is not finite and one that is there is the latter.
+    large = enlarge(torch.cat([raw[:, 2:3]] * 2 + [raw[:, 2:]], 1))
+    bad = nearest(raw.isnan().numpy(), SIZE)
+    low, high = float(large[~bad].min()), float(large[~bad].max())
+    found = pixels_of(unit / f"01_second.{view}.png")[..., 0]
+    assert abs(found.astype(int) - stretched(large, low, high))[~bad].max() <= 1
+    rows, columns = np.indices(SIZE)
+    assert np.array_equal(found[bad], ((rows + columns) % 2 * 255)[bad])
+
+
+def test_a_checkerboard_covers_the_input_in_black_and_white(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], Broken(), views="mean", style=Style(alpha=0.3)).directory / "a.png"
+    bad = nearest(hooked(path, Broken())["second"].mean(0).isnan().numpy(), SIZE)
+    found = pixels_of(unit / "01_second.mean.png")
+    assert {tuple(colour) for colour in found[bad].tolist()} == {(0, 0, 0), (255, 255, 255)}
+    assert not {tuple(colour) for colour in found[~bad].tolist()} & {(0, 0, 0), (255, 255, 255)}
+
+
+class Holes(nn.Module):
+    """Gives its input with holes: all channels of some places are NaN, one alone of others is infinite."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Identity()
+
+    def forward(self, x):
+        x = torch.nn.functional.avg_pool2d(x, 4)
+        x[:, :, 1:3, 2] = torch.nan
+        x[:, 1, 0, 0] = torch.inf
+        return self.first(x)
+
+
+@pytest.mark.parametrize("labels", [None, True])
+def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels):
+    path = paint(tmp_path / "a.png")
+    views = ["maps", "mean", "max", "contact", "pca", "histogram"]
+    unit = look([path], Holes(), views=views, types="Identity", style=Style(labels=labels)).directory / "a.png"
+    said = {view: facts_of(unit / f"00_first.{view}.png")["Not finite"] for view in views if view != "contact"}
+    values = "7 values are NaN or infinite"
+    left_out = f"{values} and take no part; 2 of 20 places, where there is no other, are drawn as a checkerboard"
+    assert said == {
+        "maps": f"{values}, drawn as a checkerboard",
+        "mean": left_out,
+        "max": left_out,
+        "pca": f"{values}, at 3 of 20 places, drawn as a checkerboard",
+        "histogram": f"{values}, not counted",
+    }
+    assert facts_of(unit / "contact.png")["Not finite"].endswith("first: 7 values, no other at 2 of 20 places")
+    record = json.loads((unit / "unit.json").read_bytes())
+    (layer,) = record["layers"]
+    assert (layer["nonfinite"], layer["nonfinite_places"]) == (7, 3)
+    finite = hooked(path, Holes(), ["first"])["first"].nan_to_num(nan=-9, posinf=-9).amax(0)
+    for heat in record["heat_maps"]:
+        assert (heat["nonfinite"], heat["nonfinite_places"]) == (7, 2)
+    (largest,) = (heat for heat in record["heat_maps"] if heat["view"] == "max")
+    assert (largest["min"], largest["max"]) == pytest.approx((float(finite[finite > -9].min()), float(finite.max())))
+
+
+def test_only_the_channels_that_are_drawn_are_told_of(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    style = Style(channels="0,2")
+    unit = look([path], Holes(), views=["mean", "contact"], types="Identity", style=style).directory / "a.png"
+    assert facts_of(unit / "00_first.mean.png")["Not finite"].startswith("4 values")
+    sound = look([path], Net(), views=["mean", "contact", "pca"], style=style).directory / "a.png"
+    assert not any("Not finite" in facts_of(file) for file in sound.glob("*.png"))
+
+
+def test_a_sheet_and_components_have_a_checkerboard_of_their_own_resolution(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    unit = look([path], Holes(), views=["contact", "pca"], types="Identity").directory / "a.png"
+    _, cell = boxes(pixels_of(unit / "contact.png"))
+    small = np.asarray(Image.fromarray(cell).resize((5, 4), Image.Resampling.NEAREST))
+    assert small[1:3, 2].tolist() == [[255] * 3, [0] * 3]
+    colours = mpl.colormaps["viridis"](np.arange(256))[:, :3] * 255
+    rest = np.delete(small.reshape(-1, 3), [7, 12], 0)
+    assert abs(rest[:, None] - colours[None]).max(2).min(1).max() <= 2
+    components = pixels_of(unit / "00_first.pca.png")
+    assert components.shape == (*SIZE, 3)
+    small = components[::4, ::4]
+    assert np.array_equal(components, small.repeat(4, 0).repeat(4, 1))
+    assert [small[place].tolist() for place in ((0, 0), (1, 2), (2, 2))] == [[0] * 3, [255] * 3, [0] * 3]
+
+
+@pytest.mark.parametrize("scale", [2, 5])
+def test_components_are_enlarged_as_grids_are(tmp_path, look, scale):
+    path = paint(tmp_path / "a.png")
+    model = nn.Sequential(nn.Conv2d(3, 6, 4, stride=4))
+    plain, large = (
+        pixels_of(look([path], model, views="pca", style=Style(scale=each)).directory / "a.png/00_0.pca.png")
+        for each in (1, scale)
+    )
+    assert plain.shape == (*SIZE, 3)
+    assert np.array_equal(large, plain.repeat(scale, 0).repeat(scale, 1))
 
 
 def test_what_is_said_of_a_map_is_said_of_its_finite_values(tmp_path, look):
@@ -667,15 +761,34 @@ def test_a_run_in_which_nothing_could_be_drawn_does_not_end_well(look):
 
 
 @pytest.mark.parametrize("labels", [None, True, False])
-def test_the_largest_filters_are_drawn_and_numbered(look, labels):
+@pytest.mark.parametrize("layer", ["first", "second"])
+def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):
     model = Net()
-    plain = look(model=model, views="kernels", layers="first", style=Style(channels="top:3", labels=False))
-    summary = look(model=model, views="kernels", layers="first", style=Style(channels="top:3", labels=labels))
-    path = summary.directory / "_model/00_first.kernels.png"
-    order = model.first.weight.detach().flatten(1).norm(dim=1).argsort(descending=True)[:3].tolist()
+    plain = look(model=model, views="kernels", layers=layer, style=Style(channels="top:3", labels=False))
+    summary = look(model=model, views="kernels", layers=layer, style=Style(channels="top:3", labels=labels))
+    path = summary.directory / f"_model/00_{layer}.kernels.png"
+    order = getattr(model, layer).weight.detach().flatten(1).norm(dim=1).argsort(descending=True)[:3].tolist()
     assert facts_of(path)["Channels"] == ", ".join(map(str, order))
-    sizes = [pixels_of(each.directory / "_model/00_first.kernels.png").shape for each in (plain, summary)]
+    sizes = [pixels_of(each.directory / path.parent.name / path.name).shape for each in (plain, summary)]
     assert (sizes[0] == sizes[1]) is (labels is False)
+
+
+def test_colour_maps_are_for_what_has_one_value_per_pixel(tmp_path, look):
+    path = paint(tmp_path / "a.png")
+    found = []
+    for style in (Style(), Style(colormap="viridis")):
+        run = look([path], Net(), views=["maps", "kernels"], style=style).directory
+        names = ("_model/00_first.kernels.png", "_model/01_second.kernels.png", "a.png/00_first.maps.png")
+        found.append([pixels_of(run / name) for name in names])
+        said = facts_of(run / names[0])["Scaling"], facts_of(run / names[1])["Scaling"]
+    (first, *grey), (same, *coloured) = found
+    assert np.array_equal(first, same)
+    for one, other in zip(grey, coloured, strict=True):
+        expected = mpl.colormaps["viridis"](one)[..., :3] * 255
+        inside = other.any(-1)
+        assert inside.mean() > 0.4
+        assert abs(other - expected)[inside].max() <= 2
+    assert ("viridis" in said[0], "viridis" in said[1]) == (False, True)
 
 
 def drawn_kernels(tmp_path, model, style):

@@ -207,21 +207,25 @@ def test_a_direction_that_is_not_there_is_grey(channels):
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("constant", [False, True])
-def test_a_place_that_is_not_finite_is_black_and_has_no_say(bad, constant):
+def test_a_place_that_is_not_finite_is_a_checkerboards_and_has_no_say(bad, constant):
     places = torch.full((9, 60), 2.5) if constant else places_with(falling, 9, 60)
     broken = places.clone()
-    broken[3, 7] = broken[8, 50] = bad
-    good = [number for number in range(60) if number not in {7, 50}]
+    broken[3, 7] = broken[8, 50] = bad  # of ten in a row: row 0, column 7, and row 5, column 0
+    broken[0, 8] = bad
+    good = [number for number in range(60) if number not in {7, 8, 50}]
     basis, expected = fit(broken), fit(places[:, good])
     assert torch.equal(basis.components, expected.components)
     pixels = paint(broken.view(1, 9, 6, 10), basis).reshape(60, 3)
-    assert not pixels[[7, 50]].any()
-    assert torch.equal(pixels[good], paint(places[:, good].view(1, 9, 2, 29), expected).reshape(58, 3))
+    assert pixels[[7, 8, 50]].tolist() == [[255] * 3, [0] * 3, [255] * 3]
+    assert torch.equal(pixels[good], paint(places[:, good].view(1, 9, 3, 19), expected).reshape(57, 3))
 
 
-def test_without_a_finite_place_all_is_black():
-    maps = torch.full((1, 4, 3, 3), NAN)
-    assert not paint(maps, fit(maps)).any()
+@pytest.mark.parametrize(("size", "square"), [((3, 5), 1), ((56, 63), 1), ((64, 64), 2), ((10, 320), 10)])
+def test_without_a_finite_place_all_is_a_checkerboard_that_can_be_seen(size, square):
+    maps = torch.full((2, 4, *size), NAN)
+    rows, columns = np.indices(size) // square
+    expected = torch.from_numpy((rows + columns) % 2 * 255)[None, :, :, None].expand(2, *size, 3)
+    assert torch.equal(paint(maps, fit(maps)).long(), expected)
 
 
 @pytest.mark.parametrize("exponent", [-100, -20, 20, 100])

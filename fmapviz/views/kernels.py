@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isqrt
+from math import ceil, isqrt
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from fmapviz.frames import room_of
+from fmapviz.framing import is_numbered
 from fmapviz.shapes import NotAMapError
 from fmapviz.tiles import Tiles
 from fmapviz.tiling import Ranges, lay_out, measure, tile
@@ -33,11 +35,12 @@ def draw(weight: Tensor, style: Style) -> Tensor:
             `channels` chooses filters; `top:K` those with the largest L2 norm.
 
     Returns:
-        On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, unless the
-        style names another colour map than grey; `signed` puts zero at middle grey. Of one input channel one tile per
-        filter, else a row of tiles per filter, one for each input channel: uint8 `(H, W)`, or `(H, W, 3)` with a
-        `style.palette`. The frames of a kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding
-        between them. Small pictures are magnified to about 512 pixels, and by `style.scale` besides.
+        On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, whatever
+        the style's colour map; `signed` puts zero at middle grey. Of one input channel one tile per filter, else a row of
+        tiles per filter, one for each input channel: uint8 `(H, W)`, or `(H, W, 3)` with a `style.palette`. The frames of a
+        kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding between them. Small pictures are
+        magnified to about 512 pixels, those with numbers until a filter is as large as its number, and by `style.scale`
+        besides.
 
     Raises:
         NotAMapError: None of the chosen filters is there.
@@ -54,7 +57,7 @@ def draw(weight: Tensor, style: Style) -> Tensor:
         weight = weight[chosen]
     kernels = weight if weight.ndim == 5 else weight[:, :, None]
     laid = _laid(kernels.shape, style)
-    if not _in_colour(kernels.shape, style):
+    if not _in_colour(kernels.shape):
         tiles = kernels.flatten(0, 2)
         return tile(tiles, laid, _ranges(kernels, len(tiles)))
     # One colour of a point cannot be drawn without the others.
@@ -99,17 +102,24 @@ def tiles_of(shape: Sequence[int], style: Style) -> Tiles | None:
         >>> tiles_of((64, 3, 11, 11), Style()).corner(63)
         (478, 478)
     """
-    filters, channels, *frames, height, width = shape
-    if style.listed is not None:
-        filters = sum(number < filters for number in style.listed)
-    filters = min(filters, style.top or filters)
-    whole = (filters, channels, *(frames or [1]), height, width)
-    if not (filters and _is_tile(whole, style)):
-        return None
-    laid, cells = _laid(whole, style), whole[2]
-    each = lay_out(filters * cells, height, width, laid)
-    across = each.across * cells
-    return Tiles(each.left, each.top, across - each.left, each.height, across, each.down, each.columns // cells, filters)
+    return _places(shape, style) if _is_tile(shape) else None
+
+
+def rows_of(shape: Sequence[int], style: Style) -> Tiles | None:
+    """Say where `draw` lays the chosen filters, if each is a row of tiles.
+
+    Args:
+        shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
+
+    Returns:
+        The whole row of each filter; None if a filter is a single tile, or none is there.
+
+    Example:
+        >>> from fmapviz.options import Style
+        >>> rows_of((64, 16, 3, 3), Style()).corner(63)
+        (2, 506)
+    """
+    return None if _is_tile(shape) else _places(shape, style)
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
@@ -139,13 +149,28 @@ def weight_of(module: nn.Module) -> Tensor | None:
     return weight[:, :, None] if weight.ndim == 3 else weight
 
 
-def _in_colour(shape: Sequence[int], style: Style) -> bool:
-    # `signed` has blue and red of its own, which the colours of kernels are preferred to.
-    return shape[1] == 3 and style.colormap in {None, "gray"}
+def _in_colour(shape: Sequence[int]) -> bool:
+    # A colour map is for what has one value at each point: these have three.
+    return shape[1] == 3
 
 
-def _is_tile(shape: Sequence[int], style: Style) -> bool:
-    return shape[1] == 1 or _in_colour(shape, style)
+def _is_tile(shape: Sequence[int]) -> bool:
+    return shape[1] == 1 or _in_colour(shape)
+
+
+def _places(shape: Sequence[int], style: Style) -> Tiles | None:
+    """Say where the chosen filters of a weight lie, each with everything that belongs to it; None if there is none."""
+    filters, channels, *frames, height, width = shape
+    if style.listed is not None:
+        filters = sum(number < filters for number in style.listed)
+    filters = min(filters, style.top or filters)
+    if not filters:
+        return None
+    whole = (filters, channels, *(frames or [1]), height, width)
+    cells = whole[2] * (1 if _is_tile(whole) else channels)
+    each = lay_out(filters * cells, height, width, _laid(whole, style))
+    across = each.across * cells
+    return Tiles(each.left, each.top, across - each.left, each.height, across, each.down, each.columns // cells, filters)
 
 
 def _ranges(kernels: Tensor, tiles: int) -> Ranges:
@@ -156,19 +181,29 @@ def _ranges(kernels: Tensor, tiles: int) -> Ranges:
     return Ranges(each.low[:, filters], each.high[:, filters], each.mean, bad)
 
 
+def _legible(shape: Sequence[int], style: Style) -> int:
+    """Say how often a filter has to be magnified to fill the room that its number takes."""
+    filters, _, frames, height, width = shape
+    if not is_numbered(style) or height == width == 1:
+        return 1
+    across, down = room_of(filters)
+    room, side = (across / frames, width) if _is_tile(shape) else (down, height)
+    return ceil((room - style.padding) / side)
+
+
 def _laid(shape: Sequence[int], style: Style) -> Style:
     """Say how `tile` has to lay out kernels `(O, I, T, h, w)`."""
     filters, channels, frames, height, width = shape
-    in_row = min(style.columns or isqrt(filters), filters) if _is_tile(shape, style) else 1
-    columns = in_row * frames * (1 if _is_tile(shape, style) else channels)
+    in_row = min(style.columns or isqrt(filters), filters) if _is_tile(shape) else 1
+    columns = in_row * frames * (1 if _is_tile(shape) else channels)
     rows = -(-filters // in_row)
     padding = 0 if height == width == 1 else style.padding
     fitting = min((_SIDE - (count + 1) * padding) / (count * side) for count, side in ((columns, width), (rows, height)))
-    scale = style.scale * max(1, min(_MOST, round(fitting)))
+    scale = style.scale * max(1, min(_MOST, round(fitting)), _legible(shape, style))
     return replace(
         style,
         columns=columns,
         padding=padding,
         scale=min(_LARGEST_SCALE, scale),
-        colormap="gray" if _in_colour(shape, style) else style.colormap,
+        colormap="gray" if _in_colour(shape) else style.colormap,
     )

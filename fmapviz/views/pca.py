@@ -1,4 +1,8 @@
-"""All channels of a layer in one picture: their first three principal components are its red, green and blue."""
+"""All channels of a layer in one picture: their first three principal components are its red, green and blue.
+
+What is drawn at a layer's resolution becomes a picture as large as the input, `style.scale` times that if a scale is given:
+each value a sharp rectangle, so that the pictures of all layers can be laid beside each other and beside the input.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def draw(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:  # noqa: ARG001 
     Args:
         maps: `(N, C, h, w)`, any floating type, any range.
         ranges: With `shared.basis`, a `principal.Basis`, for all images.
-        style: Not looked at: colours and their range are those of `principal.paint`.
+        style: Not looked at here: colours and their range are those of `principal.paint`.
 
     Returns:
         uint8 `(N, h, w, 3)` on the device of `maps`.
