@@ -89,8 +89,11 @@ def layer_picture(folder, maps, index, name, kind, *, view="maps", style=PLAIN, 
     )
 
 
-def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predictions=(), notices=()):
-    """Write one image's directory; give what the page is to know of it at once."""
+def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predictions=(), notices=(), more=()):
+    """Write one image's directory; give what the page is to know of it at once.
+
+    `more` are pictures of other views than maps: the view, the number, the layer, and ".top1" for the first class.
+    """
     folder = root / unit
     folder.mkdir(parents=True)
     seen = input_of(unit)
@@ -99,6 +102,9 @@ def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predict
     for index, (name, kind, shape) in enumerate(layers):
         maps = values_of(unit, name, shape)
         pictures.append(layer_picture(folder, maps, index, name, kind, style=style, channels=channels))
+    for view, index, name, target in more:
+        maps = values_of(unit, name, (4, 3, 3))
+        pictures.append(layer_picture(folder, maps, index, name, "Conv2d", view=view, target=target))
     record = {"unit": unit, "source": f"/pictures/{unit}", "predictions": list(predictions), "notices": list(notices)}
     (folder / "report.js").write_bytes(unit_script({**record, "pictures": pictures}))
     return {"unit": unit, "href": href_of(unit), "predictions": list(predictions)}

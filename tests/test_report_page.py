@@ -10,9 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from report_runs import (
     LAYERS,
+    describe,
     input_of,
     layer_picture,
     measured,
@@ -25,17 +27,20 @@ from report_runs import (
     write_statistics,
     write_unit,
 )
+from torch import nn
 
-from fmapviz.options import Style
+from fmapviz.options import InputOptions, Style
+from fmapviz.pipeline import visualize
 from fmapviz.png import encode
 from fmapviz.report.page import render_page, statistics_script, unit_script
+from fmapviz.tiles import Tiles
 from fmapviz.tiling import lay_out
 
 pytest_plugins = ["browser"]  # its fixtures
 
 RUN = {"title": "t", "facts": [], "units": [], "model": None, "statistics": None, "failures": []}
 DARK, LIGHT = {"color_scheme": "dark"}, {"color_scheme": "light"}
-PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True}
+PHONE = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
 NAMES = ("a.png", "b.png", "more/c.png")
 FEATURES = "00 features.0"
 X = " \N{MULTIPLICATION SIGN} "
@@ -157,6 +162,177 @@ def test_a_view_that_does_not_depend_on_the_image(open_report, run):
     assert number(report.numbers(".tip")["minimum"][0]) == pytest.approx(weights[2].min(), rel=1e-4)
 
 
+def test_views_come_in_the_order_asked_for(open_report, tmp_path):
+    asked = ["pca", "histogram", "kernels", "maps", "mean"]
+    unit = write_unit(tmp_path, "a.png", more=[(view, 0, "features.0", "") for view in ("mean", "pca", "histogram")])
+    write_index(tmp_path, [unit], views=asked, model=write_kernels(tmp_path))
+    report = open_report(tmp_path)
+    assert report.texts("#views label") == ["input", *asked]
+    for view in [*asked, "input"]:
+        assert report.page.locator("#views :checked").input_value() == view
+        report.press("v")
+
+
+def test_the_list_is_that_of_the_view(open_report, tmp_path):
+    """Where two views show the same layers its rows look the same."""
+    unit = write_unit(
+        tmp_path, "a.png", more=[(view, at, name, "") for view in ("mean", "max") for at, name in enumerate("ab")]
+    )
+    statistics = write_statistics(tmp_path, ["a.png"], [(name, "Conv2d", (4, 3, 3)) for name in "ab"])
+    write_index(tmp_path, [unit], views=["mean", "max", "maps"], statistics=statistics)
+    report = open_report(tmp_path)
+    report.look_at("max")
+    assert report.texts("#layers [aria-selected=true] .name") == ["a"]
+    report.press("ArrowDown")
+    report.page.get_by_role("option", name="a Conv2d").click()
+    report.press("ArrowDown")
+    assert report.loaded()[-1] == "a.png/01_b.max.png"
+    assert report.page.locator("#views :checked").input_value() == "max"
+    report.page.locator("[data-dialog=statistics]").click()
+    report.page.get_by_role("button", name="a", exact=True).click()
+    report.settled()
+    assert (report.text("#title"), report.page.locator("#views :checked").input_value()) == ("00 a", "max")
+
+
+@pytest.fixture(scope="module")
+def lacking(tmp_path_factory):
+    """Two images of whose layers not every view shows all, and a third without most layers; only read."""
+    root = tmp_path_factory.mktemp("lacking")
+    heat = [("gradcam", 0, "features", ".top1"), ("gradcam", 1, "features", ".top2")]
+    heat += [("contact", 0, "features.0", ""), ("layercam", 4, "features", ".top1"), ("layercam", 5, "features", ".top2")]
+    few = [("pca", 0, "features.0", ""), ("pca", 1, "features.3", "")]
+    units = [
+        write_unit(root, "a.png", more=[*few, *heat]),
+        write_unit(root, "b.png", more=[*few, ("pca", 2, "classifier", ""), *heat]),
+        write_unit(root, "c.png", layers=LAYERS[:1], more=[*few, *heat]),
+    ]
+    write_index(root, units, views=["maps", "pca", "gradcam", "contact", "kernels", "layercam"], model=write_kernels(root))
+    return root
+
+
+def test_a_view_without_the_layer_does_not_forget_it(open_report, lacking):
+    report = open_report(lacking)
+    report.press("End")
+    assert report.text("#title") == FEATURES  # no list has the focus
+    report.press("ArrowDown", "ArrowDown")
+    assert report.text("#title") == "02 classifier"
+    for view, title in (
+        ("gradcam", "00 features.top1"),
+        ("maps", "02 classifier"),
+        ("pca", "01 features.3"),
+        ("kernels", FEATURES),
+        ("maps", "02 classifier"),
+        ("input", "input"),
+        ("maps", "02 classifier"),
+    ):
+        report.look_at(view)
+        assert report.text("#title") == title, view
+        assert report.text("#layers [aria-selected=true] .name") == re.sub(r"^\d+ ", "", title)
+    report.look_at("gradcam")
+    report.press("ArrowDown")  # chosen by hand, but no layer that the maps have
+    for view, title in (("maps", "02 classifier"), ("contact", FEATURES), ("layercam", "05 features.top2")):
+        report.look_at(view)
+        assert report.text("#title") == title, view
+    report.look_at("maps")
+    report.press("ArrowUp")
+    for view in ("pca", "gradcam", "maps"):
+        report.look_at(view)
+    assert report.text("#title") == "01 features.3"
+
+
+def test_an_image_without_the_layer_does_not_forget_it(open_report, lacking):
+    report = open_report(lacking)
+    report.press("ArrowDown", "ArrowDown")
+    report.look_at("pca")
+    assert report.text("#title") == "01 features.3"  # the last one of those it has
+    report.press("ArrowRight")
+    assert report.text("#title") == "02 classifier"  # this image has it
+    report.press("ArrowLeft")
+    report.look_at("maps")
+    report.look_at("pca")
+    report.page.get_by_role("option", name="features.3").click()
+    report.press("ArrowRight")
+    assert report.text("#title") == "01 features.3"  # there for want of the other, but chosen then
+    report.look_at("maps")
+    report.press("ArrowDown")
+    report.look_at("pca")
+    report.press("ArrowRight")
+    assert report.text(".message") == "c.png has no picture 02 classifier in the view pca."
+    report.look_at("maps")
+    assert report.text("#title") == FEATURES
+    report.press("ArrowLeft")
+    assert (report.text("#title"), report.text(".pane h3")) == ("02 classifier", "b.png")
+    report.press("ArrowUp", "ArrowLeft")
+    assert (report.text("#title"), report.text(".pane h3")) == ("01 features.3", "a.png")
+
+
+def test_the_layer_is_kept_on_the_way_back_too(open_report, lacking):
+    report = open_report(lacking)
+    report.press("ArrowDown", "ArrowDown")
+    report.page.evaluate("location.hash = 'view=gradcam&layer=00+features.top1'")
+    report.until("document.querySelector('#title').textContent === '00 features.top1'")
+    report.look_at("maps")
+    assert report.text("#title") == "02 classifier"
+    report.press("ArrowUp")
+    report.look_at("pca")
+    report.page.evaluate("location.hash = 'image=b.png&view=pca&layer=02+classifier'")  # which the image before has not
+    report.until("document.querySelector('.pane h3').textContent === 'b.png'")
+    report.settled()
+    assert report.text("#title") == "02 classifier"
+
+
+def test_keys_in_quick_succession_belong_to_the_new_view(open_report, lacking):
+    report = open_report(lacking)
+    report.page.evaluate("""() => { for (const key of ["v", "ArrowDown", "v", "v", "v", "ArrowDown", "ArrowDown"])
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
+    report.settled()
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, whatever the image")
+    report.page.evaluate("""() => { for (const key of ["ArrowRight", "v", "v", "v", "ArrowDown"])
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
+    report.settled()
+    assert (report.text("#title"), report.text(".pane h3")) == ("02 classifier", "b.png")
+
+
+# --- Long names
+
+
+LONG = tuple(f"features.denseblock4.denselayer16.conv{number}" for number in (1, 2))
+ACCENTED = "e\N{COMBINING ACUTE ACCENT}" * 30
+
+
+def test_long_names_are_cut_in_the_middle(open_report, tmp_path):
+    layers = [(name, "Conv2d", (5, 3, 4)) for name in (*LONG, "short.conv1", ACCENTED)]
+    image = "2026-11-22 at 12.30 a very  long name.png"
+    write_run(tmp_path, (image, f"other {image}"), layers=layers)
+    script = """rows => rows.map(row => { const [head, tail] = row.querySelector(".cut").children; return [
+        head.scrollWidth > head.clientWidth, tail.scrollWidth > tail.clientWidth, head.clientWidth,
+        tail.getBoundingClientRect().left - head.getBoundingClientRect().right, tail.textContent]; })"""
+    for options, cut in (({}, True), (PHONE, False)):  # a phone's lists are wider
+        report = open_report(tmp_path, **options)
+        report.press("/", "Enter", "i", "Enter")
+        rows = report.page.locator("#layers .row:has(.cut)")
+        seen = rows.evaluate_all(script)
+        assert [tail for *_, tail in seen] == ["ayer16.conv1", "ayer16.conv2", "e\N{COMBINING ACUTE ACCENT}" * 12]
+        for head_is_cut, tail_is_cut, head_width, gap, _ in seen[:2]:
+            assert (head_is_cut, tail_is_cut) == (cut, False)
+            assert head_width > 20
+            assert gap == pytest.approx(0, abs=0.02)
+        assert report.texts("#layers .name") == [*LONG, "short.conv1", ACCENTED]
+        titles = report.page.locator("#layers .row .two").evaluate_all("all => all.map(one => one.title)")
+        assert titles == [f"{number:02d} {layer[0]}" for number, layer in enumerate(layers)]
+        for number, name in enumerate(LONG):
+            whole = f"{number:02d} {name} Conv2d · 5{X}3{X}4"
+            assert report.page.get_by_role("option", name=whole, exact=True).count() == 1
+        pieces = report.page.locator("#images .cut, .pane .cut")
+        assert pieces.evaluate_all("all => all.map(one => one.textContent)") == [image, image, f"other {image}", image]
+        assert "pre" in pieces.first.evaluate("one => getComputedStyle(one.firstChild).whiteSpace")
+        assert report.page.locator(".pane h3").get_attribute("title") == image
+        report.press("c")
+        for pane in report.page.locator(".pane > header").all():
+            whole, said = pane.bounding_box(), pane.locator(".range").bounding_box()
+            assert said["x"] + said["width"] <= whole["x"] + whole["width"] - 10
+
+
 # --- Pointing
 
 
@@ -240,6 +416,233 @@ def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     assert [number(text) for text in said] == pytest.approx([maps[2].max(), maps[2].max() + 2], rel=1e-4)
 
 
+def test_of_what_is_not_finite_there_are_no_numbers(open_report, tmp_path):
+    maps = values_of("a.png", "0", (4, 5, 5))
+    rows = measured(maps)
+    rows[:, 2] = np.nan, np.nan, np.nan, 0, 0, 1  # as the engine tells it
+    (tmp_path / "a.png").mkdir()
+    picture = layer_picture(tmp_path / "a.png", maps, 0, "0", "Conv2d")
+    picture["statistics"]["data"] = packed(rows)
+    record = {"unit": "a.png", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
+    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    layer = {"name": "0", "of": "output", "type": "Conv2d", "channels": 4, "constant": [2], "data": packed(rows)}
+    (tmp_path / "stats.js").write_bytes(statistics_script({"images": 1, "layers": [layer]}))
+    unit = {"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}
+    write_index(tmp_path, [unit], statistics="stats.js")
+    report = open_report(tmp_path)
+    report.until("document.querySelector('.badge') !== null")
+    report.point(*middle(lay_out(4, 5, 5), 2))
+    nothing = {name: ["none"] * 2 for name in ("minimum", "maximum", "mean", "deviation")}
+    expected = {**nothing, "zeros": ["0 %"] * 2, "not finite": ["100 %"] * 2}
+    assert report.numbers(".tip") == expected
+    assert report.text(".tip .constant") == "Never varies, over 1 image"
+    report.until("document.querySelector('#spoken').textContent.endsWith('mean none, zeros 0 %, not finite 100 %')")
+    report.press("]", "]", "]")
+    assert report.numbers("#pin") == expected
+
+
+# --- What real runs leave
+
+
+class Net(nn.Module):
+    """Names that mean something to JavaScript or HTML, maps of one pixel, a vector, and more channels than fit in a row."""
+
+    NAMES = ("__proto__", "constructor", 'quo"te', "<b>bold", "emoji\N{GRINNING FACE}", "one", "head", "wide")
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            for at, name in enumerate(self.NAMES[:5]):
+                self.add_module(name, nn.Conv2d(8 if at else 3, 8, 3))
+            self.one = nn.AdaptiveMaxPool2d(1)
+            self.head = nn.Linear(8, 11)
+            self.wide = nn.Conv2d(3, 520, 1)
+
+    def forward(self, x):
+        y = x
+        for name in self.NAMES[:5]:
+            y = self.get_submodule(name)(y)
+        return self.head(self.one(y).flatten(1)) + self.wide(x).mean()
+
+
+def save_noise(path, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (24, 30, 3), np.uint8)).save(path)
+
+
+def draw(pictures, out, **options):
+    options = {"to": ["html", "stats"], "types": ["Conv2d", "Linear", "AdaptiveMaxPool2d"], **options}
+    return visualize(Net(), pictures, out=out, name="net", options=InputOptions(fit="none"), workers=1, **options).directory
+
+
+def reference(path):
+    """What each layer returns for a picture."""
+    model, kept = Net().eval(), {}
+    for name, module in model.named_children():
+        module.register_forward_hook(
+            lambda _module, _given, result, name=name: kept.update({name: result[0].numpy().copy()})
+        )
+    with Image.open(path) as image:
+        pixels = (np.asarray(image, np.float32) / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+    with torch.no_grad():
+        model(torch.from_numpy(pixels).float().permute(2, 0, 1)[None])
+    return kept
+
+
+def tiles_shown(report, unit):
+    """Where the tiles of what is shown lie, as its data say."""
+    title = report.text("#title")
+    text = (report.root / unit / "report.js").read_text("ascii").removeprefix("fmapviz.unit(").removesuffix(");\n")
+    picture = next(each for each in json.loads(text)["pictures"] if each["name"] == title)
+    return picture["width"], Tiles(**picture["tiles"])
+
+
+def told(report, selector, column=0):
+    """What a table says: minimum, maximum, mean, deviation."""
+    return [number(cells[column]) for cells in list(report.numbers(selector).values())[:4]]
+
+
+@pytest.fixture(scope="module")
+def net_run(tmp_path_factory):
+    """Two images of one name in two folders, all channels in one row; only read."""
+    root = tmp_path_factory.mktemp("net")
+    for seed, folder in enumerate("ab"):
+        save_noise(root / f"in/{folder}/x.png", seed)
+    return draw([root / "in"], root / "out", style=Style(columns=9999, padding=2))
+
+
+def test_any_layer_of_any_size_tells_its_numbers(open_report, net_run):
+    pictures = net_run.parents[1] / "in"
+    maps = [reference(pictures / folder / "x.png") for folder in "ab"]
+    report = open_report(net_run)
+    assert report.texts("#layers .name") == list(Net.NAMES)
+    report.press("ArrowRight")
+    report.until("document.querySelector('#statistics td') !== null")
+    for step, name in enumerate(Net.NAMES):
+        assert report.text("#title") == f"{step:02d} {name}"
+        channels = [each[name].reshape(len(each[name]), -1) for each in maps]
+        width, tiles = tiles_shown(report, "b/x.png")
+        assert (width > 16_000) is (name == "wide")
+        last = len(channels[0]) - 1
+        report.point(*middle(tiles, last))
+        assert report.text(".tip caption") == f"Channel {last}"
+        for column, values in enumerate((channels[1], np.concatenate(channels, 1))):
+            expected = measured(values)[:4, last]
+            assert told(report, ".tip", column) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+        stage = report.page.locator(".stage").bounding_box()
+        left, _, scale = report.picture()
+        assert stage["x"] <= left <= left + width * scale <= stage["x"] + stage["width"]
+        report.page.mouse.move(1, 1)
+        report.press("ArrowDown")
+    report.press("[", *"+" * 7, "[")
+    kept, stage = (report.page.locator(part).bounding_box() for part in (".outline.kept", ".stage"))
+    assert report.text("#pin h2") == "Channel 518"
+    assert stage["x"] - 1 <= kept["x"] <= kept["x"] + kept["width"] <= stage["x"] + stage["width"] + 1
+    report.page.mouse.move(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)
+    report.page.mouse.wheel(0, -9000)
+    report.until("document.querySelector('#zoom output').textContent === '6400 %'")
+    report.page.mouse.move(1, 1)
+    report.press("[", "]")
+    report.page.mouse.move(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2)
+    assert report.text(".tip caption") == "Channel 518"
+    report.page.locator("[data-dialog=statistics]").click()
+    assert report.texts("#statistics td button") == list(Net.NAMES)
+    report.page.get_by_role("button", name="__proto__", exact=True).click()
+    report.settled()
+    assert report.text("#title") == "00 __proto__"
+
+
+def test_the_widest_picture_fits(open_report, tmp_path):
+    (tmp_path / "a.png").mkdir()
+    pixels = np.zeros((4, 200_000), np.uint8)
+    (tmp_path / "a.png/0.png").write_bytes(encode(pixels))
+    record = {"unit": "a.png", "source": "", "predictions": [], "notices": []}
+    record["pictures"] = [describe("0.png", "maps", "00 0", pixels)]
+    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}])
+    report = open_report(tmp_path)
+    stage = report.page.locator(".stage").bounding_box()
+    left, _, scale = report.picture()
+    assert stage["x"] <= left <= left + 200_000 * scale <= stage["x"] + stage["width"]
+    assert report.text("#zoom output") == f"{scale * 100:.3g} %"
+
+
+def test_a_bar_is_pinned_beside_an_input_that_can_be_seen(open_report, net_run):
+    report = open_report(net_run)
+    report.page.get_by_role("option", name="head").click()
+    report.press("]")
+    bar, seen = (report.page.locator(part).bounding_box() for part in ("#pin canvas", "#pin img"))
+    assert bar["width"] < bar["height"] / 2
+    assert seen["width"] / seen["height"] == pytest.approx(30 / 24, rel=0.01)
+    assert max(seen["width"], seen["height"]) == bar["height"] > 100
+
+
+def test_images_of_the_same_name_are_told_apart(open_report, net_run):
+    report = open_report(net_run)
+    assert report.texts("#images .name") == ["x.png", "x.png"]
+    assert report.texts("#images .note") == ["a/", "b/"]
+    assert report.text(".pane h3") == "a/x.png"
+    report.page.get_by_role("option", name="x.png b/").click()
+    report.settled()
+    assert (report.text(".pane h3"), report.page.title().split(" - ")[1]) == ("b/x.png", "b/x.png")
+    assert report.loaded()[-1] == "b/x.png/00___proto__.maps.png"
+    report.press("c")
+    assert report.texts(".pane h3") == ["b/x.png", "a/x.png"]
+    report.until("location.hash.includes('with=a%2Fx.png')")
+    assert "image=b%2Fx.png" in report.page.url
+
+
+def test_tiles_under_labels_and_beside_a_bar_of_colours(open_report, tmp_path):
+    save_noise(tmp_path / "in/x.png", 3)
+    style = Style(labels=True, colorbar=True, scale=3, channels="top:5")
+    report = open_report(draw([tmp_path / "in"], tmp_path / "out", to=["html"], layers=["<b>bold", "head"], style=style))
+    maps = reference(tmp_path / "in/x.png")
+    for name in ("<b>bold", "head"):
+        values = maps[name].reshape(len(maps[name]), -1)
+        numbers = measured(values)
+        top = np.argsort(-numbers[1], kind="stable")[:5]
+        _, tiles = tiles_shown(report, "x.png")
+        assert tiles.count == 5
+        for tile, channel in enumerate(top):
+            corner = tiles.corner(tile)
+            for x, y in ((0.5, 0.5), (tiles.width - 0.5, tiles.height - 0.5)):
+                report.point(corner[0] + x, corner[1] + y)
+                assert report.text(".tip caption") == f"Channel {channel}"
+            assert told(report, ".tip") == pytest.approx(numbers[:4, channel], rel=1e-4, abs=1e-6)
+        report.point(tiles.corner(0)[0] + 3, tiles.corner(0)[1] - 6)  # the header
+        assert not report.page.locator(".tip").is_visible()
+        report.press("]", "]", "]")
+        assert report.text("#pin h2") == f"Channel {top[2]}"
+        report.press("Escape", "ArrowDown")
+
+
+def test_a_run_that_grows_while_its_page_is_open(open_report, tmp_path):
+    for seed, name in enumerate(("m.png", "z.png", "b/a.png")):
+        save_noise(tmp_path / "in" / name, seed)
+    root = draw([tmp_path / "in/m.png"], tmp_path / "out", layers=["constructor", "head"])
+    report = open_report(root)
+    assert report.page.locator("#compare").is_disabled()
+    report.press("ArrowDown", "]", "]")
+    report.until("location.hash.includes('channel=1')")
+    draw([tmp_path / "in"], tmp_path / "out", layers=["constructor", "head"])
+    report.press("ArrowUp")  # the old page goes on
+    assert report.text("#title") == "00 constructor"
+    report.until("location.hash.includes('constructor')")
+    report.page.reload()
+    report.settled()
+    assert report.texts("#images .name") == ["a.png", "m.png", "z.png"]
+    assert (report.text(".pane h3"), report.text("#title")) == ("m.png", "00 constructor")
+    report.until("document.querySelector('#statistics td') !== null")
+    assert report.text("#pin thead th:last-child") == "3 images"
+    together = [reference(tmp_path / "in" / name)["constructor"].reshape(8, -1) for name in ("m.png", "z.png", "b/a.png")]
+    assert told(report, "#pin", 1) == pytest.approx(measured(np.concatenate(together, 1))[:4, 1], rel=1e-4)
+    report.page.go_back()
+    report.until("document.querySelector('#title').textContent === '01 head'")
+    report.press("ArrowLeft")
+    assert report.text(".pane h3") == "b/a.png"
+
+
 # --- Zooming and moving
 
 
@@ -264,6 +667,36 @@ def test_the_wheel_zooms_at_the_pointer(open_report, run):
         assert (report.picture()[2] > before) == (turn < 0)
     left, top, scale = report.picture()
     assert ((x - left) / scale, (y - top) / scale) == pytest.approx((10, 20), abs=1 / scale)
+
+
+def test_zooming_ends(open_report, run):
+    report = open_report(run)
+    fitted = report.picture()
+    x, y = report.point(*middle(lay_out(8, 12, 12), 4))
+    report.press(*"+" * 14)
+    assert report.text("#zoom output") == "6400 %"
+    inmost = report.picture()
+    assert inmost[2] == 64
+    report.press("+")
+    for _ in range(3):
+        report.page.mouse.wheel(0, -5000)
+    report.page.wait_for_timeout(50)
+    assert report.picture() == inmost
+    report.page.mouse.move(inmost[0] + 64 * 20, inmost[1] + 64 * 20)
+    report.press("0", *"-" * 14)
+    farthest = report.picture()
+    assert farthest[2] == pytest.approx(0.25)
+    assert report.text("#zoom output") == "25 %"
+    report.press("-")
+    report.page.mouse.move(x, y)
+    report.page.mouse.wheel(0, 5000)
+    report.page.wait_for_timeout(50)
+    assert report.picture() == farthest
+    report.press("0")
+    assert report.picture() == fitted
+    report.page.mouse.move(1, 1)
+    report.point(*middle(lay_out(8, 12, 12), 4))
+    assert report.text(".tip caption") == "Channel 4"
 
 
 def test_dragging_moves_and_a_double_click_fits(open_report, run):
@@ -581,6 +1014,39 @@ def test_an_address_leads_back(open_report, run):
     assert report.page.url == start
 
 
+def test_an_address_typed_by_hand_is_no_trap(open_report, run):
+    report = open_report(run)
+    report.page.evaluate("location.hash = 'image=b.png'")
+    report.until("document.querySelector('.pane h3').textContent === 'b.png'")
+    report.page.wait_for_timeout(400)  # longer than the page waits before it writes its address
+    assert report.page.url.endswith("#image=b.png")
+    report.press("ArrowDown")
+    report.until("location.hash.includes('features.3')")
+    for title, name in ((FEATURES, "b.png"), (FEATURES, "a.png")):
+        report.page.go_back()
+        report.until(f"document.querySelector('.pane h3').textContent === '{name}'")
+        report.settled()
+        assert report.text("#title") == title
+    assert "#" not in report.page.url
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "#image=gone.png&with=gone.png&view=__proto__&layer=constructor&channel=7",
+        "#%E0%A4%A&&==&channel=99999999999999999999&view=maps&view=pca&layer=%00%3Cb%3E",
+    ],
+)
+def test_addresses_of_nothing_say_so(open_report, run, address):
+    report = open_report(run, address)
+    assert " has no picture " in report.text(".message")
+    assert not report.page.locator("#pin").is_visible()
+    report.press("]", "+", "c", "c", "ArrowDown")
+    report.look_at("maps")
+    assert report.text("#title") == FEATURES
+    assert not report.page.locator(".message").is_visible()
+
+
 # --- What others wrote
 
 HOSTILE = (
@@ -611,7 +1077,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
     assert report.texts("#images .name") == seen
     assert report.texts("#layers .name") == seen
     for step, name in enumerate(seen):
-        assert report.text(".pane h3") == name
+        assert report.text(".pane h3 > :last-child") == name
         assert report.text("#title") == f"{step:02d} {name}"
         assert page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
         report.press("]")
@@ -720,9 +1186,26 @@ def test_a_run_without_images_says_so(open_report, tmp_path):
     write_index(tmp_path, [], failures=failures)
     report = open_report(tmp_path)
     assert report.text(".message").startswith("None of 1 image could be shown")
+    report.page.evaluate("location.hash = 'image=a.png'")
     report.press("ArrowDown", "c", "+")
     report.page.get_by_role("button", name="Run 1 failed").click()
     assert report.text("#facts .failures") == "/x/broken.jpg\ncannot be decoded E_DECODE"
+
+
+def test_a_report_of_kernels_alone(open_report, tmp_path):
+    entry = {"unit": "the model", "href": write_kernels(tmp_path), "predictions": [], "thumbnail": False}
+    write_index(tmp_path, [entry], views=["kernels"])
+    report = open_report(tmp_path)
+    assert (report.texts("#images .name"), report.text("#images .count")) == (["the model"], "1")
+    assert report.page.locator("#images img").count() == 0
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "the model")
+    assert not report.page.locator("#views").is_visible()
+    assert report.page.locator("#compare").is_disabled()
+    report.press("c", "ArrowRight", "ArrowDown", "v", "]")
+    assert (report.text(".pane h3"), report.texts("#pin figcaption")) == ("the model", ["channel"])
+    weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
+    assert told(report, "#pin") == pytest.approx(measured(weights)[:4, 0], rel=1e-4)
+    assert report.loaded() == ["_model/report.js", "_model/00_features.0.kernels.png"]
 
 
 # --- Around it
@@ -778,7 +1261,7 @@ def test_on_a_phone_lists_are_folded(open_report, tmp_path):
     report.settled()
     assert report.text("#title") == "03 layer3"
     assert not report.page.locator(".row").first.is_visible()
-    assert report.page.evaluate("document.documentElement.scrollWidth") == 400
+    assert report.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.parametrize("options", [LIGHT, DARK, {**LIGHT, **PHONE}], ids=["light", "dark", "phone"])
@@ -799,19 +1282,80 @@ def test_everybody_can_use_it(open_report, run, options):
     assert report.violations() == []
 
 
-def test_everything_is_reached_by_keyboard(open_report, run):
+ACTIVE = """() => { const active = document.activeElement, shown = active.closest("#views label") ?? active;
+    const {outlineStyle, outlineWidth} = getComputedStyle(shown), {width, height} = shown.getBoundingClientRect();
+    return [(active.ariaLabel ?? shown.innerText).trim().split(/\\s/)[0],
+            outlineStyle !== "none" && parseFloat(outlineWidth) >= 2 && width > 9 && height > 9]; }"""
+
+
+def test_everything_is_reached_by_keyboard_in_order(open_report, run):
     report = open_report(run)
+    report.press("]")
+    order = "Compare Statistics Run Light Help Images Filter Images Layers maps Filter Layers Zoom Zoom Fit Picture"
+    order += " Previous Next"
     reached = []
-    for _ in range(30):
+    for _ in order.split():
         report.page.keyboard.press("Tab")
-        reached.append(
-            report.page.evaluate(
-                "(document.activeElement.ariaLabel ?? document.activeElement.innerText).trim().split(/\\s/)[0]"
-            )
-        )
-    assert {"Compare", "Statistics", "Run", "Light", "Help", "Images", "Filter", "Layers", "Zoom", "Fit", "Picture"} <= set(
-        reached
-    )
+        reached.append(report.page.evaluate(ACTIVE))
+    assert reached == [[name, True] for name in order.split()]
+    report.press("Tab", "Enter")  # Unpin: its button is gone
+    assert not report.page.locator("#pin").is_visible()
+    assert report.page.evaluate(ACTIVE) == ["Picture", True]
+    report.press("Shift+Tab", "Shift+Tab", "Enter")
+    assert report.page.evaluate(ACTIVE) == ["Zoom", True]
+    report.press("c")
+    report.page.locator(".stage").nth(1).focus()
+    report.press("c")
+    assert report.page.evaluate("document.activeElement === document.querySelector('.stage')")
+
+
+def test_views_are_chosen_by_keyboard(open_report, run):
+    report = open_report(run)
+    report.page.locator("#views :checked").focus()
+    report.press("ArrowRight")
+    assert report.page.evaluate(ACTIVE) == ["kernels", True]
+    assert report.loaded()[-1] == "_model/00_features.0.kernels.png"
+    report.press("ArrowLeft", "ArrowLeft")
+    assert (report.page.evaluate(ACTIVE), report.text("#title")) == (["input", True], "input")
+
+
+def test_keys_that_need_alt_gr(open_report, run):
+    """German keyboards have brackets there; with Ctrl or Alt alone keys belong to the browser."""
+    report = open_report(run)
+    script = """modifierAltGraph => document.body.dispatchEvent(new KeyboardEvent("keydown",
+        {key: "]", bubbles: true, cancelable: true, ctrlKey: true, altKey: true, modifierAltGraph}))"""
+    assert report.page.evaluate(script, False)
+    assert not report.page.locator("#pin").is_visible()
+    assert not report.page.evaluate(script, True)
+    assert report.text("#pin h2") == "Channel 0"
+
+
+def test_nothing_moves_where_that_is_not_wanted(open_report, run):
+    report = open_report(run)
+    script = """[...document.querySelectorAll("*")].some(one => { const style = getComputedStyle(one);
+        return [style.transitionDuration, style.animationDuration].join().split(",").some(time => parseFloat(time) > 0)
+            || style.scrollBehavior === "smooth"; })"""
+    for motion, moves in (("reduce", False), ("no-preference", True)):
+        report.page.emulate_media(reduced_motion=motion)
+        assert report.page.evaluate(script) is moves
+
+
+def test_nothing_is_cut_off_on_a_phone(open_report, net_run):
+    report = open_report(net_run, **PHONE)
+    within = """() => [...document.querySelectorAll("button, input, .row, .stage, table, .pinned .box, h3, .range")]
+        .filter(one => one.checkVisibility() && !one.closest(".tip")).map(one => [one, one.getBoundingClientRect()])
+        .filter(([, {left, right}]) => left < 0 || right > innerWidth + .5).map(([one]) => one.outerHTML)"""
+    for keys in (["ArrowDown"], ["]"], ["c"], ["Escape", "i"], ["/"]):
+        report.press(*keys)
+        assert report.page.evaluate(within) == [], keys
+        size = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        assert report.page.evaluate(size) == [390, 800]
+    for dialog in ("statistics", "facts", "help"):
+        report.page.locator(f"[data-dialog={dialog}]").tap()
+        bounds = report.page.locator(f"#{dialog}").bounding_box()
+        assert 0 <= bounds["x"] <= bounds["x"] + bounds["width"] <= 390
+        assert bounds["height"] < 800
+        report.page.locator(f"#{dialog} [data-close]").tap()
 
 
 def test_no_more_than_the_run_directory_is_needed(open_report, run, tmp_path):

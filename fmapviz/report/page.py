@@ -23,6 +23,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# The page's script, in parts that follow each other inside one function: each may use at once only what stands before it.
+_SCRIPTS = (
+    "text.js",
+    "data.js",
+    "tiles.js",
+    "list.js",
+    "camera.js",
+    "pane.js",
+    "state.js",
+    "show.js",
+    "pins.js",
+    "address.js",
+    "keys.js",
+    "statistics.js",
+    "start.js",
+)
+
 # What ends a script element or a line of JavaScript is written as an escape; inside JSON that is the same text.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -52,7 +69,8 @@ def render_page(run: Mapping[str, Any]) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters["printable"] = printable
-    style, script = (files("fmapviz.report").joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    style = _read("report.css")
+    script = "\n".join(['"use strict";\n(() => {', *map(_read, _SCRIPTS), "})();\n"])
     page = environment.get_template("index.html.jinja").render(
         run=run,
         data=Markup(_to_json(run)),  # noqa: S704 - escaped there
@@ -105,6 +123,10 @@ def pack(rows: NDArray[Any]) -> str:
         'AACAPw=='
     """
     return b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
+
+
+def _read(name: str) -> str:
+    return files("fmapviz.report").joinpath(name).read_text("utf-8")
 
 
 def _to_json(value: Mapping[str, Any]) -> str:

@@ -1,0 +1,48 @@
+// The address: it holds what is shown.
+
+const SETTLED = 300;  // milliseconds: browsers refuse to change the address as often as a held key repeats
+
+let written = "";
+let settling = 0;
+
+function addressOf() {
+  const parts = { image: run.units[state.units[0]].unit };
+  if (comparing()) parts.with = run.units[state.units[1]].unit;
+  Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
+  if (state.channel !== null) parts.channel = state.channel;
+  return new URLSearchParams(parts).toString();
+}
+
+// What stands for the address that was read, be it empty or typed by hand: to write that out would be a step more, to which
+// going back leads again and again.
+let understood = null;
+
+function writeAddress() {
+  clearTimeout(settling);
+  understood ??= addressOf();
+  settling = setTimeout(() => {
+    const now = addressOf();
+    if (now === understood) return;
+    written = understood = now;
+    location.hash = now;
+  }, SETTLED);
+}
+
+function readAddress() {
+  written = location.hash.slice(1);
+  understood = null;
+  const parts = new URLSearchParams(written);
+  const unit = (name) => run.units.findIndex((item) => item.unit === parts.get(name));
+  const other = unit("with");
+  const channel = /^\d+$/.test(parts.get("channel") ?? "") ? Number(parts.get("channel")) : null;
+  state.units = [Math.max(0, unit("image")), other < 0 ? null : other];
+  viewChosen = false;
+  Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
+}
+
+function followAddress() {
+  if (!run.units.length || location.hash.slice(1) === written) return;
+  clearTimeout(settling);
+  readAddress();
+  update();
+}

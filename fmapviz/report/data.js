@@ -1,0 +1,111 @@
+// Data: scripts and pictures beside the page, loaded when they are shown.
+
+// A page opened from a file may not fetch, but it may load scripts: data come as scripts that call one of these two.
+const delivered = new WeakMap();
+const deliver = (data) => delivered.set(document.currentScript, data);
+window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver });
+
+const KEPT_UNITS = 20;
+
+const OF = {
+  maps: "output", mean: "output", max: "output", pca: "output", histogram: "output",
+  inputs: "input", grads: "gradient", "grad-inputs": "input gradient",
+};
+
+function loadScript(href) {
+  return new Promise((resolve, reject) => {
+    const script = make("script");
+    script.src = href;
+    script.onload = () => {
+      script.remove();
+      if (delivered.has(script)) resolve(delivered.get(script));
+      else reject(new Error(`${decode(href)} is damaged: the run can be repeated or continued to write it again.`));
+    };
+    script.onerror = () => {
+      script.remove();
+      reject(new Error(`${decode(href)} cannot be read. It has to lie beside this page, where the run put it.`));
+    };
+    document.head.append(script);
+  });
+}
+
+async function loadPicture(href) {
+  const image = new Image();
+  await new Promise((resolve, reject) => {
+    image.onload = resolve;
+    image.onerror = () => reject(new Error(`${decode(href)} cannot be read. It has to lie where the run put it.`));
+    image.src = href;
+  });
+  await image.decode().catch(() => {});  // loaded it is; at worst it appears a moment later
+  return image;
+}
+
+function decode(href) {
+  try {
+    return decodeURIComponent(href).replace("./", "");
+  } catch {
+    return href;
+  }
+}
+
+// "./" keeps a name such as "javascript:x.png" a path, whatever it is encoded as.
+const address = (href) => `./${href}`;
+const kept = new Map();
+
+function loadUnit(href) {
+  const loading = kept.get(href) ?? loadScript(address(href) + "report.js").then((unit) => prepare(unit, href));
+  kept.delete(href);
+  kept.set(href, loading);  // the last one is the one used last
+  loading.catch(() => kept.delete(href));  // the next look tries again
+  if (kept.size > KEPT_UNITS) kept.delete(kept.keys().next().value);
+  return loading;
+}
+
+function prepare(unit, href) {
+  for (const picture of unit.pictures) {
+    picture.src = address(href + picture.href);
+    picture.words = words(picture.title || picture.name, picture.layer?.type ?? "");
+  }
+  return unit;
+}
+
+// Of the model itself there are no data, or one unit that is the same for all images.
+let modelUnit = null;
+async function loadModel() {
+  if (!run.model || modelUnit) return;
+  modelUnit = { pictures: [] };
+  try {
+    modelUnit = prepare(await loadScript(address(run.model) + "report.js"), run.model);
+    for (const picture of modelUnit.pictures) picture.ofModel = true;
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+const unpacked = new WeakMap();
+
+// Rows of little-endian float32, whatever this machine's order is.
+function unpack(holder, columns) {
+  if (!unpacked.has(holder)) {
+    const bytes = Uint8Array.from(atob(holder.data), (character) => character.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    unpacked.set(holder, (row, column) => view.getFloat32(4 * (row * columns + column), true));
+  }
+  return unpacked.get(holder);
+}
+
+function numbersAt(holder, columns, column) {
+  const at = unpack(holder, columns);
+  const [minimum, maximum, mean, deviation, zeros, strange] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
+  // Of what has no mean nothing deviates.
+  return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, strange };
+}
+
+let overall = null;  // statistics over the run
+
+function layerOverall(picture) {
+  if (!overall || !picture.layer || !OF[picture.view]) return null;
+  const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1", of a class
+  const of = OF[picture.view] + behind.replace(".", " ");
+  return overall.layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
+}

@@ -1,0 +1,76 @@
+// Keys: what each does, and where it does something else.
+
+const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+function pan(key) {
+  const pane = panes.find(({ picture }) => picture);
+  if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoom);
+}
+
+function escape() {
+  const list = [images, layers].find(({ filter }) => filter === document.activeElement || filter.value);
+  if (list) {
+    list.filter.value = "";
+    list.sift();
+    list.box.focus();
+  } else if (state.channel !== null) unpin();
+  else if (comparing()) toggleCompare();
+}
+
+function focusFilter(list) {
+  list.expand(true);
+  list.filter.focus();
+  list.filter.select();
+}
+
+function nextView() {
+  const views = [...find("#views").querySelectorAll("input")].map(({ value }) => value);
+  if (views.length) chooseView(views[(views.indexOf(state.view) + 1) % views.length]);
+}
+
+const KEYS = {
+  ArrowUp: () => layers.step(-1), ArrowDown: () => layers.step(1),
+  ArrowLeft: () => images.step(-1), ArrowRight: () => images.step(1),
+  "+": () => zoomBy("in"), "=": () => zoomBy("in"), "-": () => zoomBy("out"), 0: fit,
+  "[": () => pinNeighbour(-1), "]": () => pinNeighbour(1),
+  "/": () => focusFilter(layers), i: () => focusFilter(images),
+  c: toggleCompare, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
+  "?": () => find("#help").showModal(), Escape: escape,
+};
+
+// In a list, and in the filter above it, the keys for rows move through that list.
+function listKeys(list) {
+  return {
+    ArrowUp: () => list.step(-1), ArrowDown: () => list.step(1),
+    PageUp: () => list.step(-list.page()), PageDown: () => list.step(list.page()),
+    Home: () => list.step(-list.items.length), End: () => list.step(list.items.length),
+  };
+}
+
+function filterKeys(list) {
+  const { ArrowUp, ArrowDown, PageUp, PageDown } = listKeys(list);
+  const Enter = () => {
+    if (list.shown.length && !list.shown.includes(list.selected)) list.choose(list.shown[0], false);
+    list.box.focus();
+  };
+  return { ArrowUp, ArrowDown, PageUp, PageDown, Enter, Escape: escape };
+}
+
+function keysFor(target) {
+  const list = [images, layers].find(({ root }) => root.contains(target));
+  if (target === list?.filter) return filterKeys(list);
+  if (target === list?.box) return { ...KEYS, ...listKeys(list) };
+  if (target.matches("input[type=radio]")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
+  return KEYS;
+}
+
+function press(event) {
+  const command = event.ctrlKey || event.metaKey || event.altKey;
+  // Some keyboards have brackets on keys for which AltGr is held, which may count as Ctrl and Alt.
+  if ((command && !event.getModifierState("AltGraph")) || find("dialog[open]") || !run.units.length) return;
+  const shifted = event.shiftKey && event.key in PAN && !event.target.matches("input");
+  const act = shifted ? () => pan(event.key) : keysFor(event.target)[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}

@@ -1,0 +1,185 @@
+// Panes: a picture that can be zoomed, moved and pointed at.
+
+const LETTERS = ["A", "B"];
+
+class Pane {
+  constructor(side) {
+    this.side = side;
+    this.root = find("#pane").content.firstElementChild.cloneNode(true);
+    this.stage = find(".stage", this.root);
+    this.image = find(".stage img", this.root);
+    this.message = find(".message", this.root);
+    this.tip = find(".tip", this.root);
+    this.pointed = find(".outline.pointed", this.root);
+    this.kept = find(".outline.kept", this.root);
+    this.picture = null;
+    this.fingers = new Map();
+    this.listen();
+  }
+
+  listen() {
+    const { stage } = this;
+    stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    stage.addEventListener("pointerdown", (event) => this.press(event));
+    stage.addEventListener("pointermove", (event) => this.move(event));
+    for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, (event) => this.release(event));
+    stage.addEventListener("pointerleave", () => point(null));
+    stage.addEventListener("click", (event) => this.travelled < 4 && click(this.channelUnder(event), event.detail));
+    stage.addEventListener("dblclick", () => doubleClick());
+    find(".side", this.root).addEventListener("click", () => changeSide(this.side));
+    new ResizeObserver(() => (camera.fitted ? fit() : place())).observe(stage);
+  }
+
+  show({ unit, picture, image, error }, alone) {
+    this.picture = picture ?? null;
+    this.unit = unit;
+    this.image.hidden = !picture;
+    this.message.hidden = !error;
+    this.message.textContent = error ?? "";
+    if (image) this.swap(image);
+    this.stage.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}` : "No picture"));
+    this.caption(alone);
+  }
+
+  swap(image) {
+    image.draggable = false;
+    image.alt = "";
+    image.style.width = `${this.picture.width}px`;
+    image.style.height = `${this.picture.height}px`;
+    this.image.replaceWith(image);
+    this.image = image;
+  }
+
+  caption(alone) {
+    const { unit, picture } = this;
+    const heading = find("h3", this.root);
+    heading.title = visible(unit?.unit ?? "");
+    if (picture?.ofModel) heading.textContent = "The model, whatever the image";
+    else heading.replaceChildren(...cutName(unit?.unit ?? ""));
+    find(".predictions", this.root).textContent = picture?.ofModel ? "" : visible((unit?.predictions ?? []).slice(0, 3).join(" \u00b7 "));
+    find(".range", this.root).textContent = alone || !picture ? "" : visible(factOf(picture, "Range"));
+    const notices = find(".notices", this.root);
+    notices.hidden = !unit?.notices?.length;
+    notices.textContent = (unit?.notices ?? []).map(visible).join("\n");
+    const side = find(".side", this.root);
+    side.textContent = LETTERS[this.side];
+    side.setAttribute("aria-label", `Image ${LETTERS[this.side]}: choose this one`);
+    side.setAttribute("aria-pressed", this.side === state.side);
+  }
+
+  // Device pixels to a pixel of this picture: panes show pictures of different sizes equally large.
+  scale() {
+    const reference = panes.find((pane) => pane.picture).picture;
+    return (camera.scale * reference.width) / this.picture.width;
+  }
+
+  place() {
+    if (!this.picture) return;
+    const ratio = devicePixelRatio;
+    const bounds = this.stage.getBoundingClientRect();
+    const { width, height } = this.picture;
+    const scale = this.scale();
+    // On whole device pixels, or the squares that pixels have become would differ in size.
+    const snap = (offset, origin) => Math.round((origin + offset) * ratio) / ratio - origin;
+    this.zoom = scale / ratio;
+    this.left = snap(bounds.width / 2 - camera.x * width * this.zoom, bounds.left);
+    this.top = snap(bounds.height / 2 - camera.y * height * this.zoom, bounds.top);
+    this.image.style.transform = `translate(${this.left}px, ${this.top}px) scale(${this.zoom})`;
+    this.image.classList.toggle("shrunk", scale < 1);
+    this.outline(this.kept, state.channel);
+    this.outline(this.pointed, pointedChannel);
+  }
+
+  outline(frame, channel) {
+    const tile = channel === null ? -1 : tileOf(this.picture, channel);
+    frame.hidden = tile < 0;
+    if (tile < 0) return;
+    const { x, y, width, height } = tileBox(this.picture, tile);
+    frame.style.transform = `translate(${this.left + x * this.zoom}px, ${this.top + y * this.zoom}px)`;
+    frame.style.width = `${width * this.zoom}px`;
+    frame.style.height = `${height * this.zoom}px`;
+  }
+
+  channelUnder(event) {
+    if (!this.picture) return null;
+    const bounds = this.stage.getBoundingClientRect();
+    const x = (event.clientX - bounds.left - this.left) / this.zoom;
+    const y = (event.clientY - bounds.top - this.top) / this.zoom;
+    const tile = tileAt(this.picture, x, y);
+    return tile < 0 ? null : channelOf(this.picture, tile);
+  }
+
+  // Beside the tile, so that it stays in sight; over it only where there is no room.
+  showTip(channel) {
+    this.outline(this.pointed, channel);
+    this.tip.hidden = this.pointed.hidden;
+    if (this.tip.hidden) return;
+    const whole = channelOverall(this.picture, channel);
+    const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
+    this.tip.replaceChildren(numbersTable(columns, `Channel ${channel}`), constantNote(whole));
+    const bounds = this.stage.getBoundingClientRect();
+    const tile = this.pointed.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.tip;
+    const [left, right] = [tile.left - bounds.left - width - 10, tile.right - bounds.left + 10];
+    const x = right + width < bounds.width ? right : Math.max(left, 4);
+    const y = clamp(tile.top - bounds.top, 4, Math.max(4, bounds.height - height - 4));
+    this.tip.style.transform = `translate(${x}px, ${y}px)`;
+  }
+
+  wheel(event) {
+    event.preventDefault();
+    const lines = event.deltaMode === 1 ? 16 : 1;
+    // Browsers report a pinch on a trackpad as a turn of the wheel with ctrl, in smaller steps.
+    this.zoomAt(event, Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.0015)));
+    point(this, event);
+  }
+
+  zoomAt({ clientX, clientY }, factor) {
+    if (!this.picture) return;
+    const bounds = this.stage.getBoundingClientRect();
+    const [dx, dy] = [clientX - bounds.left - bounds.width / 2, clientY - bounds.top - bounds.height / 2];
+    const before = this.scale() / devicePixelRatio;
+    setScale(camera.scale * factor);
+    const after = this.scale() / devicePixelRatio;
+    this.shift(dx / before - dx / after, dy / before - dy / after);
+  }
+
+  // By pixels of the picture.
+  shift(x, y) {
+    camera.x = clamp(camera.x + x / this.picture.width, 0, 1);
+    camera.y = clamp(camera.y + y / this.picture.height, 0, 1);
+    camera.fitted = false;
+    place();
+  }
+
+  press(event) {
+    if (event.button !== 0 || event.target.closest(".message")) return;
+    this.stage.setPointerCapture(event.pointerId);
+    this.fingers.set(event.pointerId, event);
+    if (this.fingers.size === 1) this.travelled = 0;
+  }
+
+  move(event) {
+    const before = this.fingers.get(event.pointerId);
+    if (!before) return point(this, event);
+    this.travelled += Math.hypot(event.clientX - before.clientX, event.clientY - before.clientY);
+    if (!this.picture || (this.travelled < 4 && this.fingers.size === 1)) return;
+    this.stage.classList.add("dragged");
+    const middle = (points) => ({ clientX: mean(points, "clientX"), clientY: mean(points, "clientY") });
+    const spread = ([one, other]) => (other ? Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY) : 0);
+    const old = [...this.fingers.values()];
+    this.fingers.set(event.pointerId, event);
+    const now = [...this.fingers.values()];
+    const [from, to] = [middle(old), middle(now)];
+    const zoom = this.scale() / devicePixelRatio;
+    this.shift((from.clientX - to.clientX) / zoom, (from.clientY - to.clientY) / zoom);
+    if (spread(old) > 0) this.zoomAt(to, spread(now) / spread(old));
+  }
+
+  release(event) {
+    if (!this.fingers.delete(event.pointerId) || this.fingers.size) return;
+    this.stage.classList.remove("dragged");
+  }
+}
+
+const mean = (points, key) => points.reduce((sum, point) => sum + point[key], 0) / points.length;

@@ -1,0 +1,147 @@
+// Pointing at a channel, and pinning it large beside the input.
+
+const TWICE = 220;    // milliseconds in which a second click makes the first one half of a double click
+
+function point(pane, event) {
+  pointedChannel = pane ? pane.channelUnder(event) : null;
+  for (const each of panes) {
+    if (pointedChannel === null) each.tip.hidden = each.pointed.hidden = true;
+    else each.showTip(pointedChannel);
+    each.stage.classList.toggle("over", each === pane && pointedChannel !== null);
+  }
+  if (pointedChannel !== null) say(spokenNumbers(pane.picture, pointedChannel), 150);
+}
+
+let before = null;  // what was pinned before a click that may become a double click
+let opening = 0;
+
+// Opening the panel makes the picture smaller, so it waits until it is clear that this is not half of a double click.
+function click(channel, clicks) {
+  if (clicks === 1) before = state.channel;
+  if (channel === null || clicks > 1) return;
+  state.channel = channel === state.channel ? null : channel;
+  place();
+  clearTimeout(opening);
+  opening = setTimeout(pinned, TWICE);
+}
+
+function doubleClick() {
+  clearTimeout(opening);
+  state.channel = before;
+  fit();
+}
+
+function pinned() {
+  point(null);  // the picture may move away from under the pointer
+  showPinned();
+  writeAddress();
+  const pane = panes.find(({ picture }) => picture);
+  if (state.channel !== null && pane) say(spokenNumbers(pane.picture, state.channel));
+}
+
+function pinNeighbour(by) {
+  const pane = panes.find(({ picture }) => picture?.tiles);
+  if (!pane) return;
+  const at = state.channel === null ? -1 : tileOf(pane.picture, state.channel);
+  const tile = at < 0 ? (by > 0 ? 0 : pane.picture.tiles.count - 1) : clamp(at + by, 0, pane.picture.tiles.count - 1);
+  state.channel = channelOf(pane.picture, tile);
+  pinned();
+  bringIntoView(pane, tile);
+}
+
+function bringIntoView(pane, tile) {
+  const { x, y, width, height } = tileBox(pane.picture, tile);
+  const reach = (size, zoom) => size / zoom / 2;
+  const move = (low, high, middle, half) => Math.min(0, low - (middle - half)) || Math.max(0, high - (middle + half));
+  const dx = move(x, x + width, camera.x * pane.picture.width, reach(pane.stage.clientWidth, pane.zoom));
+  const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.stage.clientHeight, pane.zoom));
+  if (!camera.fitted && (dx || dy)) pane.shift(dx, dy);
+  else place();
+}
+
+function unpin() {
+  const focused = find("#pin").contains(document.activeElement);
+  state.channel = null;
+  pinned();
+  if (focused) panes[0].stage.focus();  // its button is gone
+}
+
+function showPinned() {
+  const panel = find("#pin");
+  const shown = panes.filter(({ picture }) => state.channel !== null && tileOf(picture, state.channel) >= 0);
+  panel.hidden = !shown.length;
+  place();
+  if (!shown.length) return;
+  const [{ picture }] = shown;
+  find("h2", panel).textContent = `Channel ${state.channel}`;
+  find(".where", panel).textContent = `tile ${tileOf(picture, state.channel) + 1} of ${picture.tiles.count}`;
+  const size = boxSize(shown.length * (picture.ofModel ? 1 : 2));
+  const whole = channelOverall(picture, state.channel);
+  const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : "this image", tileNumbers(pane.picture, state.channel)]);
+  const figures = make("div", "figures");
+  figures.append(...shown.flatMap((pane) => pinnedFigures(pane, size)));
+  const said = make("div", "said");
+  said.append(numbersTable([...columns, [count(overall?.images, "image"), whole]]), constantNote(whole));
+  find(".pinned", panel).replaceChildren(figures, said);
+}
+
+// Where there is room the panel is beside the grid, which then stays as large as it is or nearly so; else it is below.
+function boxSize(amount) {
+  const { clientWidth: width, clientHeight: height } = find("main");
+  const beside = !comparing() && width >= 1000;
+  find("#work").classList.toggle("beside", beside);
+  if (beside) return clamp((width - height) / amount, 232, 400);
+  const table = narrow.matches ? 0 : 320;
+  return clamp(Math.min((width - 28 - table) / amount - 14, innerHeight * 0.3), 72, 340);
+}
+
+function pinnedFigures(pane, size) {
+  const { picture, unit, image } = pane;
+  const box = tileBox(picture, tileOf(picture, state.channel));
+  const wanted = (size * devicePixelRatio) / Math.max(box.width, box.height);
+  const scale = wanted > 1 ? Math.floor(wanted) : wanted;
+  const canvas = Object.assign(make("canvas"), { width: Math.round(box.width * scale), height: Math.round(box.height * scale) });
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = scale < 1;
+  context.drawImage(image, box.x, box.y, box.width, box.height, 0, 0, canvas.width, canvas.height);
+  const letter = comparing() ? `${LETTERS[pane.side]}, ` : "";
+  const width = canvas.width / devicePixelRatio;
+  const height = canvas.height / devicePixelRatio;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", visible(`Channel ${state.channel} of ${unit.unit}`));
+  const figures = [figure(canvas, `${letter}channel`, width, height)];
+  const seen = unit.pictures.find(({ view }) => view === "input");
+  if (seen && !picture.ofModel) figures.push(inputFigure(seen, unit, letter, Math.max(width, height)));
+  return figures;
+}
+
+// As large as the channel, but of its own shape: a bar of a vector is a strip.
+function inputFigure(seen, unit, letter, size) {
+  const larger = Math.max(seen.width, seen.height);
+  const width = (size * seen.width) / larger;
+  const height = (size * seen.height) / larger;
+  const input = make("img", seen.width < width ? "grown" : "");
+  input.src = seen.src;
+  input.alt = visible(`Input of ${unit.unit}`);
+  return figure(input, `${letter}input`, width, height);
+}
+
+function figure(content, caption, width, height) {
+  const whole = make("figure");
+  const box = make("span", "box");
+  for (const element of [content, box]) Object.assign(element.style, { width: `${width}px`, height: `${height}px` });
+  box.append(content);
+  whole.append(box, make("figcaption", "", caption));
+  return whole;
+}
+
+// A ring marks the place pointed at in the channel and in the input alike.
+function cross(event) {
+  const body = find(".pinned");
+  const box = event.target.closest(".box");
+  body.classList.toggle("crossed", Boolean(box) && event.type !== "pointerleave");
+  if (!box) return;
+  const bounds = box.getBoundingClientRect();
+  body.style.setProperty("--x", `${(100 * (event.clientX - bounds.left)) / bounds.width}%`);
+  body.style.setProperty("--y", `${(100 * (event.clientY - bounds.top)) / bounds.height}%`);
+}

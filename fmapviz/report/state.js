@@ -1,0 +1,122 @@
+// What is chosen: images, view, layer and channel.
+
+// `units`: numbers of the images of A and, when two are compared, B; `name` and `view` identify a picture across images.
+const state = { side: 0, units: [0, null], view: null, name: null, channel: null };
+const panes = [new Pane(0)];
+const comparing = () => state.units[1] !== null;
+const isShown = (picture) => picture.view === state.view && picture.name === state.name;
+let pointedChannel = null;
+let known = [];  // the pictures of image A, and of the model
+
+// The layers that were chosen, the last one first: a view without it shows the one chosen before, or its first; the next
+// view that has it returns to it, and so does another image, if the view was chosen last.
+let chosen = [];
+let viewChosen = false;
+
+const narrow = matchMedia("(max-width: 720px)");
+const images = new List(find("#images"), { row: 52, noun: "image", draw: drawImage, mark: markImage, choose: chooseImage });
+const layers = new List(find("#layers"), { row: 44, noun: "layer", draw: drawLayer, choose: (picture) => chooseLayer(picture) });
+
+function drawImage(item, row) {
+  const [folder, name] = nameParts(item.unit);
+  const text = make("span", "two");
+  text.append(...cutName(name, "name"), make("span", "note", [folder, item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
+  text.title = visible(item.unit);
+  if (item.thumbnail !== false) row.append(thumbnail(item));
+  row.append(text);
+}
+
+function thumbnail({ href }) {
+  const thumb = make("img", "thumb");
+  return Object.assign(thumb, { alt: "", decoding: "async", src: `${address(href)}input.png` });
+}
+
+function markImage(row, item) {
+  const letters = comparing() ? LETTERS.filter((_, side) => state.units[side] === item.index) : [];
+  find(".letter", row)?.remove();
+  if (letters.length) row.append(make("span", "letter", letters.join("")));
+}
+
+function drawLayer(picture, row) {
+  const { layer } = picture;
+  const text = make("span", "two");
+  const label = picture.title || picture.name;
+  const numbered = layer && label.match(/^(\d+) (.+)$/s);
+  text.append(...cutName(numbered ? numbered[2] : label, "name"));
+  text.append(make("span", "note", layer ? `${layer.type} \u00b7 ${shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
+  text.title = visible(label);
+  if (layer) row.append(make("span", "number", numbered ? numbered[1] : layer.index));
+  row.append(text);
+  const constant = layerOverall(picture)?.constant.length;
+  if (constant) row.append(Object.assign(make("span", "badge", `${constant} dead`), { title: "Channels that never vary" }));
+}
+
+// Gradients and class maps are numbered in their own way, and there are several of one layer.
+function pictureLike({ name, layer }, view) {
+  const ofView = known.filter((picture) => picture.view === view);
+  return ofView.find((picture) => picture.name === name)
+    ?? ofView.find((picture) => withoutNumber(picture.name) === withoutNumber(name))
+    ?? ofView.find((picture) => layer && picture.layer?.name === layer.name);
+}
+
+function nearest(view) {
+  for (const choice of chosen) {
+    const like = pictureLike(choice, view);
+    if (like) return like;
+  }
+  return known.find((picture) => picture.view === view);
+}
+
+// What is shown for want of another is no choice.
+function rememberChoice() {
+  const shown = known.find(isShown);
+  if (!shown || nearest(shown.view) === shown) return;
+  const { name, layer } = shown;
+  chosen = [{ name, layer }, ...chosen.filter((choice) => choice.name !== name)];
+}
+
+function returnToChoice() {
+  const like = viewChosen && chosen.length ? pictureLike(chosen[0], state.view) : null;
+  if (like) state.name = like.name;
+}
+
+function chooseImage(item, other) {
+  const side = other ? 1 - state.side : state.side;
+  if (other && !comparing()) return compareWith(item.index);
+  state.units[side] = item.index;
+  update();
+}
+
+function chooseLayer(picture) {
+  Object.assign(state, { name: picture.name, view: picture.view });
+  viewChosen = false;
+  update();
+}
+
+function chooseView(view) {
+  const picture = nearest(view);
+  if (!picture) return;  // another image without it is being loaded
+  Object.assign(state, { view, name: picture.name });
+  viewChosen = true;
+  layers.filter.value = "";
+  update();
+}
+
+function compareWith(index) {
+  state.units[1] = index;
+  state.side = 1;
+  update();
+}
+
+function toggleCompare() {
+  if (run.units.length < 2) return;
+  if (!comparing()) return compareWith(state.units[0] + 1 < run.units.length ? state.units[0] + 1 : state.units[0] - 1);
+  state.units[1] = null;
+  state.side = 0;
+  update();
+}
+
+function changeSide(side) {
+  state.side = comparing() ? side : 0;
+  update();
+}
