@@ -36,9 +36,14 @@ class ConvolutionCount(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def check(name: str, out: Path, options: InputOptions | None = None) -> str:
-    """Draw with one model, make sure that nothing is missing, and say in a line what there was."""
+def check(name: str, out: Path, options: InputOptions | None = None, *, side: int | None = None) -> str:
+    """Draw with one model, make sure that nothing is missing, and say in a line what there was.
+
+    A detector enlarges pictures itself, to 800 pixels or so; `side` is how far instead.
+    """
     model = load_model(name, weights="random", options=options)
+    if side:
+        model.module.transform.min_size = (side,)
     convolutions = [module for module in model.module.modules() if isinstance(module, torch.nn.Conv2d)]
     kind, dimensions = (torch.nn.Conv2d, 4) if convolutions else (torch.nn.Conv3d, 5)
     layers = {layer for layer, module in model.module.named_modules() if isinstance(module, kind)}

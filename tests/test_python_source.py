@@ -322,13 +322,16 @@ def test_a_forward_pass_that_fails_keeps_its_traceback_in_the_failure(code):
 # --- the command
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "fmapviz", *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
+@pytest.fixture
+def command(fmapviz):
+    def run(*arguments):
+        done = fmapviz(*arguments, cwd=Path.cwd())
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
 
 
-def test_the_command_draws_what_the_code_builds_and_says_what_it_sees():
+def test_the_command_draws_what_the_code_builds_and_says_what_it_sees(command):
     write("net.py", CODE + PREPARED)
     done = command("net.py:build(width=2)", "red.png", "--to", "png", "--json", "--name", "mine")
     assert done.returncode == 0, done.stderr
@@ -344,7 +347,7 @@ def test_the_command_draws_what_the_code_builds_and_says_what_it_sees():
     )
 
 
-def test_the_command_shows_a_traceback_of_the_users_code_once_and_exits_with_2():
+def test_the_command_shows_a_traceback_of_the_users_code_once_and_exits_with_2(command):
     write("net.py", CODE + "\ndef broken():\n    raise KeyError('width')\n")
     failed = command("net.py:broken", "red.png")
     assert failed.returncode == 2
@@ -355,7 +358,7 @@ def test_the_command_shows_a_traceback_of_the_users_code_once_and_exits_with_2()
     assert "not a literal" in wrong.stderr
 
 
-def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once():
+def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once(command):
     write("net.py", CODE + "\nclass Late(Net):\n    def forward(self, x):\n        return self.head(self.body(x))\n")
     Image.new("RGB", (40, 30)).save("black.png")
     failed = command("net.py:Late", "red.png", "black.png")
@@ -364,7 +367,7 @@ def test_a_forward_pass_that_fails_for_every_image_shows_its_traceback_once():
     assert failed.stderr.count("[E_MODEL]") == 2
 
 
-def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure(code):
+def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure(command, code):
     write(
         "net.py",
         CODE

@@ -72,14 +72,13 @@ def test_every_command_of_the_readme(workplace):
     assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
 
 
-def test_every_program_of_the_readme(workplace):
+def test_every_program_of_the_readme(workplace, fmapviz):
     printed = ""
     for program in PYTHON:
-        result = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], cwd=workplace, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stderr
-        printed += result.stdout
+        strict = f"import warnings\nwarnings.simplefilter('error')\n{program}"
+        result = fmapviz("-c", strict, cwd=workplace)
+        assert result.returncode == 0, result.stderr.decode()
+        printed += result.stdout.decode()
     assert printed.count("torch.Size([2, 512, 7, 7])") == 2
     assert "12 images," in printed
     assert "4 features.10 (256, 13, 13)" in printed

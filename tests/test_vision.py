@@ -36,7 +36,6 @@ ARCHITECTURES = [
     "squeezenet1_1",
     "ssdlite320_mobilenet_v3_large",
     "swin_t",
-    "vgg11_bn",
     "vit_b_32",
 ]
 

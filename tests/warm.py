@@ -1,10 +1,10 @@
-"""Run the command in new processes that have everything imported already, which takes most of the time of a small run.
+"""Run the command, or a program, in new processes that have imported everything already: most of the time of a small run.
 
 A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
 its own arguments, environment, working directory and streams.
 
     python warm.py SOCKET               # the server
-    python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server
+    python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server; `-c PROGRAM ARGS...` as Python itself
 """
 
 import gc
@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 
 STREAMS = (0, 1, 2)
 
@@ -56,10 +57,26 @@ def run(request, streams):
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    if request["arguments"][:1] == ["-c"]:
+        execute(*request["arguments"][1:])
     sys.argv = ["fmapviz", *request["arguments"]]
     from fmapviz.cli import main
 
     main()
+
+
+def execute(program, *arguments):
+    sys.argv = ["-c", *arguments]
+    sys.path.insert(0, "")
+    code = 1
+    try:
+        exec(program, {"__name__": "__main__"})
+        code = 0
+    except BaseException:  # noqa: BLE001  told as Python itself tells it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def ask(path, arguments, *, environment=None, directory=None, streams=STREAMS, timeout=120):
