@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fmapviz.values import Drawn
+    from fmapviz.values import Drawn, Measures
 
 FILE, CSV_FILE, JSON_FILE = "stats.safetensors", "stats.csv", "stats.json"
 _Key = tuple[str, str, str, int]
+_Described = tuple[str, str, str, str, int, int]  # the fields of a `Place`, and the number of a channel's values
 _COUNTS = ("zeros", "nonfinite")
 _COLUMNS = ("low", "high", "mean", "std", "zeros", "nonfinite")
 _NONE = np.zeros(0)
@@ -122,12 +123,13 @@ def encode(drawn: Drawn) -> bytes:
     It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, uint32, of the
     channels of all layers one after the other; its metadata says which. Of these two, what is zero everywhere is left out.
     """
-    places: dict[Place, Any] = {}
+    places: dict[_Described, Measures] = {}
     for drawing in drawn.drawings:
-        if drawing.measures is not None:
+        measures = drawing.measures
+        if measures is not None:
             label = drawing.target.label if drawing.target else ""
-            place = Place(drawing.layer, drawing.of, label, drawing.type, len(drawing.measures.low))
-            places.setdefault(place, drawing.measures)
+            place = (drawing.layer, drawing.of, label, drawing.type, len(measures.low), measures.values)
+            places.setdefault(place, measures)
     columns = {
         column: np.concatenate(
             [_NONE, *(getattr(measures, column) for measures in places.values())],
@@ -137,17 +139,14 @@ def encode(drawn: Drawn) -> bytes:
         for column in _COLUMNS
     }
     needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
-    return save(needed, {"layers": _describe(tuple((place, measures.values) for place, measures in places.items()))})
+    return save(needed, {"layers": _describe(tuple(places))})
 
 
 @lru_cache(maxsize=16)
-def _describe(layout: tuple[tuple[Place, int], ...]) -> str:
+def _describe(layout: tuple[_Described, ...]) -> str:
     """Say what the channels are of: most images of a run have the same layers."""
-    return json.dumps([
-        {"layer": place.layer, "of": place.of, "target": place.target, "type": place.type, "channels": place.channels,
-         "values": values}
-        for place, values in layout
-    ])  # fmt: skip
+    names = ("layer", "of", "target", "type", "channels", "values")
+    return json.dumps([dict(zip(names, place, strict=True)) for place in layout])
 
 
 def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path]]:

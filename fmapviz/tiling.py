@@ -107,7 +107,7 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
         ([[1.0, 2.0]], [[4.0, 2.0]], [[0, 1]])
     """
     each = maps.mean((-2, -1), dtype=torch.float32) if moments else None
-    mean = maps.mean((1, 2, 3), dtype=torch.float32) if each is None else each.mean(1)
+    mean = maps.mean((1, 2, 3), dtype=torch.float32) if each is None else _mean_of_rows(each)
     # A NaN or an infinity anywhere shows in the mean, so finite maps need no second look. To ask a GPU would mean to wait
     # for it, and looking costs it next to nothing.
     if _on_cpu(maps) and all(map(isfinite, mean.tolist())):
@@ -125,6 +125,14 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
         bad=(~finite).sum((-2, -1)),
         moments=_moments(known, known.nanmean((-2, -1)), low, high) if moments else None,
     )
+
+
+def _mean_of_rows(means: Tensor) -> Tensor:
+    """Do so by NumPy where it can: for so few numbers torch takes ten times as long to begin."""
+    if not _on_cpu(means):
+        return means.mean(1)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite values are what is looked for
+        return torch.from_numpy(np.add.reduce(means.numpy(), 1) / np.float32(means.shape[1]))
 
 
 def _moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
