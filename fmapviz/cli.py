@@ -16,7 +16,7 @@ from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
 from fmapviz.options import COLORMAPS, InputOptions, Style
-from fmapviz.process import Interrupted, leave, open_missing_streams, signals_heeded
+from fmapviz.process import Interrupted, leave, loading, open_missing_streams, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
@@ -243,8 +243,9 @@ def run(
     if not paths and any(registry.constant(VIEWS, member, "NEEDS") != "kernels" for member in views):
         raise RequestError("missing argument 'INPUT'", hint="images or folders; only --view kernels needs none")
 
-    from fmapviz.inputs import find_images
-    from fmapviz.pipeline import visualize
+    with loading():
+        from fmapviz.inputs import find_images
+        from fmapviz.pipeline import visualize
 
     def count() -> int:
         return sum(1 for _ in find_images(paths, avoid=Path(out)))
@@ -295,7 +296,8 @@ def list_layers(
     check_name(model)
     options = InputOptions.parse(size=size, fit=fit, mean=None, std=None)
 
-    from fmapviz import listing, vision
+    with loading():
+        from fmapviz import listing, vision
 
     vision.never_compile()
     with results_only():

@@ -325,6 +325,12 @@ def as_records(layers: Sequence[LayerStatistics]) -> Json:
     return Json("[\n  " + ",\n  ".join(map(_record, layers)) + "]" if layers else "[]")
 
 
+_LAYER, _NUMBERS = (
+    b'  {"layer": ',
+    b', "min": [',
+)  # how `_record` begins, and what is behind all that a person asks for first
+
+
 def _record(each: LayerStatistics) -> str:
     place = each.place
     fields = {
@@ -346,9 +352,11 @@ def _record(each: LayerStatistics) -> str:
 def read_dead(run: Path) -> dict[str, tuple[int, int, int]]:
     """Tell from a run's `stats.json` how many channels of each map never vary, are constant on every image, exist."""
     try:
-        layers = json.loads((run / JSON_FILE).read_bytes())["layers"]
+        lines = (run / JSON_FILE).read_bytes().splitlines()
     except FileNotFoundError:
         return {}
+    # The numbers of all channels, to parse which takes longest, are at the end of each layer's line.
+    layers = [json.loads(line.partition(_NUMBERS)[0] + b"}") for line in lines if line.startswith(_LAYER)]
     named = ((f"{each['layer']}{_SAID[each['of']]}{each['class'] or ''}", each) for each in layers)
     return {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named}
 

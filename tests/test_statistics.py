@@ -759,6 +759,16 @@ def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
     assert (summary.exit_code, summary.pictures) == (0, 0)
 
 
+def test_what_is_said_of_dead_channels_is_what_the_document_says(look, pictures):
+    hostile = 'x", "min": [1]\n  {"layer": "y'
+    model = Makes(**{hostile: lambda x: x * 0, "plain": lambda x: x})
+    summary = look(model, pictures[:2], layers=["*"], views=["maps", "inputs"])
+    layers = json_of(summary.directory)["layers"]
+    counts = [(len(each["constant"]), len(each["dead"]), each["channels"]) for each in layers]
+    assert list(summary.dead.values()) == counts
+    assert summary.dead[hostile] == (3, 3, 3)
+
+
 @pytest.mark.parametrize("views", [["gradcam"], ["kernels"]])
 def test_views_that_have_no_statistics_are_refused(look, pictures, views):
     with pytest.raises(RequestError):
