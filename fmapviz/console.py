@@ -273,7 +273,7 @@ def dead_channels(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
             told.append(f"{layer}: {flat - constant} of {channels} channels are the same all over each image")
     if dead and not told:
         what = "layer" if not any(" (" in name for name in dead) else "feature map"  # several may be of one layer
-        return [f"every channel of all {_count(len(dead), what)} varies"]
+        return [f"every channel of {'the' if len(dead) == 1 else 'all'} {_count(len(dead), what)} varies"]
     hidden = len(told) - DEAD_LAYERS
     return [*told[:DEAD_LAYERS], f"... and {_count(hidden, 'more such line')}: see stats.csv"] if hidden > 0 else told
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from fmapviz.pictures import kernel_picture
 from fmapviz.runs import writing_to
+from fmapviz.sketches import measures_of
+from fmapviz.tiling import measure
 from fmapviz.units import commit, find_done, read_unit, stage
 from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
 from fmapviz.views.kernels import choose, rows_of, tiles_of, weight_of
@@ -123,6 +125,7 @@ def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw
         shown = weight if chosen is None else weight[chosen]
         known = shown[shown.isfinite()]
         limits = (float(known.min()), float(known.max())) if len(known) else None
+    (measures,) = measures_of(measure(weight.reshape(1, len(weight), 1, -1), moments=True))
     return Drawing(
         view=view,
         layer=layer.name,
@@ -135,5 +138,6 @@ def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw
         of="weights",
         tiles=tiles_of(tuple(weight.shape), style),
         channels=None if chosen is None else tuple(chosen.tolist()),
+        measures=measures,
         limits=limits,
     )

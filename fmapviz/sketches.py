@@ -63,7 +63,7 @@ class Sketch:
     def finish(self) -> Iterator[list[Drawing]]:
         """Give each image's drawings; one without pixels where only what the layer is like is wanted."""
         statistics = _statistics(self.ranges, single=self.single)
-        measures = _measures(self.moments) if self.moments else None
+        measures = measures_of(self.moments) if self.moments else None
         chosen = None if self.chosen is None else self.chosen.tolist()
         pixels = {view: values.numpy() for view, values in self.pixels.items()}
         limits = None if self.limits is None else [_numbers(limit).tolist() for limit in self.limits]
@@ -197,8 +197,8 @@ def sketch(
         sketched.undrawn[layer] = f"has {maps.shape[1]} channels, none of those chosen"
     else:
         _draw(sketched, maps, plan.draws(of), style)
-        if of == "output" and (plan.reduces or plan.counts):
-            _reduce(sketched, maps, plan, style, picture)
+    if of == "output" and (plan.reduces or plan.counts):
+        _reduce(sketched, maps, plan, style, picture)
     return sketched
 
 
@@ -251,10 +251,9 @@ def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tens
 
 
 def _reduce(sketched: Sketch, maps: Tensor, plan: Plan, style: Style, picture: tuple[int, int] | None) -> None:
-    ranges = sketched.ranges
-    if sketched.chosen is not None:
-        maps, ranges = take_channels(maps, ranges, sketched.chosen)
-    sketched.left_out = None if ranges.bad is None else ranges.bad.sum(1)
+    """Put all channels together, also where only some are shown."""
+    bad = sketched.ranges.bad
+    sketched.left_out = None if bad is None else bad.sum(1)
     for view, count in plan.counts.items():
         sketched.counted[view] = count(maps)
     for view, reduction in plan.reduces.items():
@@ -284,7 +283,7 @@ def _histogram(counts: NDArray[np.int64], low: NDArray[Any], high: NDArray[Any],
     return Histogram(counts, float(low), float(high), int(bad))
 
 
-def _measures(ranges: Ranges) -> list[Measures]:
+def measures_of(ranges: Ranges) -> list[Measures]:
     """Give what is known of each channel, for each image."""
     moments = ranges.moments
     assert moments

@@ -138,14 +138,14 @@ def is_sealed(data: bytes) -> bool:
 def make_way(path: Path, content: bytes) -> None:
     """Make sure that what is to be replaced, if anything is there, was made by fmapviz.
 
-    What we make begins alike each time, also where its end was damaged.
+    What we make begins alike each time, also where its end was damaged. An empty file is left by a full disk.
 
     Raises:
         RefusedError: It was not.
     """
     try:
         with path.open("rb") as file:
-            ours = file.read(_SIGNATURE_BYTES) == content[:_SIGNATURE_BYTES]
+            ours = file.read(_SIGNATURE_BYTES) in {content[:_SIGNATURE_BYTES], b""}
     except FileNotFoundError:
         return
     except OSError:  # a directory, say

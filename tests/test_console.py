@@ -166,6 +166,7 @@ def test_printable_keeps_what_can_be_read():
 def test_channels_that_never_vary_are_told_layer_by_layer_and_not_too_many():
     assert dead_channels({}) == []
     assert dead_channels({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["every channel of all 2 layers varies"]
+    assert dead_channels({"conv1": (0, 0, 8)}) == ["every channel of the 1 layer varies"]
     of_both = {"conv1": (0, 0, 8), "conv1 (gradient) top1": (0, 0, 8)}
     assert dead_channels(of_both) == ["every channel of all 2 feature maps varies"]
     assert dead_channels({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels never vary"]

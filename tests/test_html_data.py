@@ -259,6 +259,7 @@ def test_kernels_are_told_of_too(look, tmp_path):
     # Of three input channels a tile is a filter; otherwise a filter is a row of tiles, of which nothing is told.
     assert (records["first"]["tiles"]["count"], records["second"]["tiles"]) == (6, None)
     weight = Net().first.weight.detach().numpy()
+    assert np.allclose(numbers(records["first"]), reference(weight), rtol=1e-4, atol=1e-6)
     for tile, kernel in zip(tiles(unit, records["first"]), weight, strict=True):
         scale = len(tile) // 3
         levels = (kernel - kernel.min()) / (kernel.max() - kernel.min()) * 255 + 0.5

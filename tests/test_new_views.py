@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 from torch import nn
@@ -159,7 +160,7 @@ def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, c
     path = paint(tmp_path / "a.png")
     unit = look([path], views=view, style=Style(**style)).directory / "a.png"
     for index, (layer, maps) in enumerate(hooked(path).items()):
-        large = enlarge(reduce(maps[[0, 3, 4]] if "channels" in style else maps, view))
+        large = enlarge(reduce(maps, view))  # whichever channels the grids show
         low, high = float(large.min()), float(large.max())
         if style.get("norm") == "signed":
             low, high = -max(-low, high), max(-low, high)
@@ -173,14 +174,20 @@ def test_all_channels_together_lie_over_the_input(tmp_path, look, view, style, c
         assert (abs(found - expected) > 1 + alpha).mean() < 0.01
 
 
-def test_the_strongest_channels_alone_may_be_put_together(tmp_path, look):
+@pytest.mark.parametrize("channels", ["top:2", "top:1:mean", "0,2", "99"])
+def test_all_channels_are_put_together_whichever_the_grids_show(tmp_path, look, channels):
     path = paint(tmp_path / "a.png")
-    unit = look([path], views="mean", style=Style(channels="top:2", alpha=1.0, colormap="gray")).directory / "a.png"
-    for index, (layer, maps) in enumerate(hooked(path).items()):
-        chosen = maps[maps.amax((1, 2)).argsort(descending=True)[:2]]
-        large = enlarge(chosen.mean(0))
-        found = pixels_of(unit / f"0{index}_{layer}.mean.png")[..., 0].astype(int)
-        assert abs(found - stretched(large, float(large.min()), float(large.max()))).max() <= 1
+    views = ["mean", "max", "contact", "histogram", "pca"]
+    one, other = (
+        look([path], views=["maps", *views][shown:], style=Style(**style), to=["png", "raw"], name=name).directory / "a.png"
+        for name, shown, style in (("some", 0, {"channels": channels, "labels": False}), ("all", 1, {"labels": False}))
+    )
+    names = [name for name in pictures(other) if ".pca" not in name or channels != "99"]
+    assert len(names) > 6
+    assert all(np.array_equal(pixels_of(one / name), pixels_of(other / name)) for name in names)
+    with safe_open(one / "raw.safetensors", "np") as some, safe_open(other / "raw.safetensors", "np") as every:
+        assert set(every.keys()) <= set(some.keys())
+        assert all(np.array_equal(some.get_tensor(key), every.get_tensor(key)) for key in every.keys())  # noqa: SIM118
 
 
 @pytest.mark.parametrize("size", [(9, 31), (40, 12), (7, 7)])
@@ -331,12 +338,9 @@ def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels)
     assert (largest["min"], largest["max"]) == pytest.approx((float(finite[finite > -9].min()), float(finite.max())))
 
 
-def test_only_the_channels_that_are_drawn_are_told_of(tmp_path, look):
+def test_where_all_values_are_finite_nothing_is_told(tmp_path, look):
     path = paint(tmp_path / "a.png")
-    style = Style(channels="0,2")
-    unit = look([path], Holes(), views=["mean", "contact"], types="Identity", style=style).directory / "a.png"
-    assert facts_of(unit / "00_first.mean.png")["Not finite"].startswith("4 values")
-    sound = look([path], Net(), views=["mean", "contact", "pca"], style=style).directory / "a.png"
+    sound = look([path], Net(), views=["mean", "contact", "pca"]).directory / "a.png"
     assert not any("Not finite" in facts_of(file) for file in sound.glob("*.png"))
 
 
@@ -595,7 +599,7 @@ def test_tensorboard_reads_histograms_and_pictures(tmp_path, look, channels):
         *(f"mean/{name}" for name in names[:2]),
     }
     for name, each in zip(names, maps.values(), strict=True):
-        values = each if channels == "all" else each[[1, 2]]
+        values = each  # whichever channels grids would show
         (event,) = reader.Tensors(f"values/{name}")
         rows = make_ndarray(event.tensor_proto)
         counts, edges = np.histogram(values.numpy().ravel(), bins=64, range=(float(values.min()), float(values.max())))

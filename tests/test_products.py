@@ -283,13 +283,13 @@ def test_a_folder_of_that_name_is_a_folder_like_any_other(look, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["index.html", "stats.csv", "stats.json", "stats.js"])
-@pytest.mark.parametrize("damage", ["deleted", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
 def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
     run = look([folder], to=["html", "stats"]).directory
     data = (run / name).read_bytes()
     (run / name).unlink()
     if damage != "deleted":
-        (run / name).write_bytes(data[:-3] if damage == "cut" else data[:-3] + b"xyz")
+        (run / name).write_bytes({"cut": data[:-3], "changed": data[:-3] + b"xyz", "emptied": b""}[damage])
     assert [problem[0] for problem in problems(run)] == [name]
     summary = look([folder], to=["html", "stats"])
     assert (summary.done, summary.skipped) == (0, 3)
@@ -297,14 +297,16 @@ def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
     assert problems(run) == []
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
 def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
     """What it lists is as fmapviz made it, so it must be known again without the record."""
     run = look([folder]).directory
     data = (run / "products.json").read_bytes()
     (run / "products.json").unlink()
     if damage != "deleted":
-        (run / "products.json").write_bytes(data[:-3] if damage == "cut" else data.replace(b"1", b"2", 1))
+        (run / "products.json").write_bytes(
+            {"cut": data[:-3], "changed": data.replace(b"1", b"2", 1), "emptied": b""}[damage]
+        )
     assert look([folder]).skipped == 3
     assert (run / "products.json").read_bytes() == data
     assert problems(run) == []

@@ -1202,7 +1202,7 @@ def test_a_report_of_kernels_alone(open_report, tmp_path):
     assert not report.page.locator("#views").is_visible()
     assert report.page.locator("#compare").is_disabled()
     report.press("c", "ArrowRight", "ArrowDown", "v", "]")
-    assert (report.text(".pane h3"), report.texts("#pin figcaption")) == ("the model", ["channel"])
+    assert (report.text(".pane h3"), report.texts("#pin figcaption")) == ("the model", ["filter"])
     weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
     assert told(report, "#pin") == pytest.approx(measured(weights)[:4, 0], rel=1e-4)
     assert report.loaded() == ["_model/report.js", "_model/00_features.0.kernels.png"]

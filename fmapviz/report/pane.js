@@ -116,7 +116,7 @@ class Pane {
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
     const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `Channel ${channel}`), constantNote(whole));
+    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), constantNote(whole));
     const bounds = this.stage.getBoundingClientRect();
     const tile = this.pointed.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.tip;

@@ -73,7 +73,7 @@ function showPinned() {
   place();
   if (!shown.length) return;
   const [{ picture }] = shown;
-  find("h2", panel).textContent = `Channel ${state.channel}`;
+  find("h2", panel).textContent = `${channelWord(picture)} ${state.channel}`;
   find(".where", panel).textContent = `tile ${tileOf(picture, state.channel) + 1} of ${picture.tiles.count}`;
   const size = boxSize(shown.length * (picture.ofModel ? 1 : 2));
   const whole = channelOverall(picture, state.channel);
@@ -108,8 +108,8 @@ function pinnedFigures(pane, size) {
   const width = canvas.width / devicePixelRatio;
   const height = canvas.height / devicePixelRatio;
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", visible(`Channel ${state.channel} of ${unit.unit}`));
-  const figures = [figure(canvas, `${letter}channel`, width, height)];
+  canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
+  const figures = [figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)];
   const seen = unit.pictures.find(({ view }) => view === "input");
   if (seen && !picture.ofModel) figures.push(inputFigure(seen, unit, letter, Math.max(width, height)));
   return figures;

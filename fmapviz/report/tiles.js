@@ -61,10 +61,16 @@ function constantNote(numbers) {
   return numbers?.constant ? make("p", "constant", `Never varies, over ${count(overall.images, "image")}`) : "";
 }
 
+// A tile of a convolution's weights is a filter, which gives a channel.
+function channelWord(picture) {
+  return picture.view === "kernels" ? "Filter" : "Channel";
+}
+
 function spokenNumbers(picture, channel) {
   const numbers = tileNumbers(picture, channel);
-  if (!numbers) return `channel ${channel}`;
+  const word = channelWord(picture).toLowerCase();
+  if (!numbers) return `${word} ${channel}`;
   const { minimum, maximum, mean, zeros, strange } = numbers;
   const rest = strange > 0 ? `, not finite ${share(strange)}` : "";
-  return `channel ${channel}: minimum ${number(minimum)}, maximum ${number(maximum)}, mean ${number(mean)}, zeros ${share(zeros)}${rest}`;
+  return `${word} ${channel}: minimum ${number(minimum)}, maximum ${number(maximum)}, mean ${number(mean)}, zeros ${share(zeros)}${rest}`;
 }
