@@ -125,7 +125,8 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
 
     Returns:
         uint8 `(N, h, w, 3)` on the device of `maps`. The mean is grey, 2.5 deviations below it are 0 and above it 255; a
-        component without a deviation is 128. Places with a value that is not finite are drawn as a checkerboard.
+        component without a deviation is 128. Places with a value that is not finite are drawn as a checkerboard; a channel
+        that has no other values takes no part.
 
     Example:
         >>> maps = torch.randn(1, 64, 55, 55)
@@ -134,7 +135,10 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
     """
     mean, components, deviations = (part.to(maps.device) for part in (basis.mean, basis.components, basis.deviations))
     weights = components / deviations.where(deviations > 0, 1)[:, None] * (127.5 / _REACH)
-    centred = maps.detach().float().flatten(2) - mean[:, None]
+    values = maps.detach().float().flatten(2)
+    known = values.isfinite().any(2, keepdim=True)
+    known |= ~known.any(1, keepdim=True)  # where there is nothing at all that is to be seen
+    centred = torch.where(known, values - mean[:, None], 0)
     levels = weights @ centred
     # What is not finite in any channel is not finite in any component: even times zero it is NaN.
     finite = levels.isfinite().all(1, keepdim=True)
@@ -144,14 +148,20 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
 
 
 def _finite_places(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the places whose values are all finite, `(C, n)`, and their mean, float64 `(C)`."""
+    """Give the places whose values are all finite, `(C, n)`, and their mean, float64 `(C)`.
+
+    A channel without any finite value would leave no place; it is zero instead, and says nothing.
+    """
     maps = maps.detach()
     places = maps.movedim(1, 0).flatten(1) if maps.ndim == 4 else maps
     if places.device.type == "mps":  # Apple's GPUs have no float64
         places = places.cpu()
     mean = places.mean(1, dtype=torch.float64)
     if not bool(mean.isfinite().all()):
-        places = places[:, places.isfinite().all(0)]
+        finite = places.isfinite()
+        known = finite.any(1, keepdim=True)
+        known |= ~known.any()
+        places = places.where(known, 0)[:, (finite | ~known).all(0)]
         mean = places.sum(1, dtype=torch.float64) / max(1, places.shape[1])
     return places, mean
 

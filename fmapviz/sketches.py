@@ -236,7 +236,16 @@ def _draw(sketched: Sketch, maps: Tensor, draws: Mapping[str, Draw], style: Styl
         if is_grid:
             sketched.tiles[view] = laid
         elif pixels.ndim == 4:
-            sketched.broken[view] = None if ranges.bad is None else (~maps.isfinite()).any(1).sum((1, 2))
+            sketched.broken[view] = None if ranges.bad is None else _broken_places(maps)
+
+
+def _broken_places(maps: Tensor) -> Tensor:
+    """Count the places with a value that is not finite, but for channels that have no other."""
+    bad = ~maps.isfinite()
+    silent = bad.flatten(2).all(2)
+    silent &= ~silent.all(1, keepdim=True)
+    counts: Tensor = (bad & ~silent[..., None, None]).any(1).sum((1, 2))
+    return counts
 
 
 def _limits(ranges: Ranges, style: Style, *, vector: bool) -> tuple[Tensor, Tensor] | None:

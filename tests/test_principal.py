@@ -259,3 +259,15 @@ def test_a_vector_has_no_picture():
     vector = torch.randn(2, 10)
     with pytest.raises(NotAMapError, match=r"^is a vector, not a map$"):
         pca.draw(vector, measure(vector[:, :, None, None]), Style())
+
+
+def test_a_channel_without_finite_values_takes_no_part():
+    maps = torch.randn(1, 6, 9, 11, generator=torch.Generator().manual_seed(3))
+    maps[0, 1, 2:4, 5] = torch.inf
+    spoilt = maps.clone()
+    spoilt[0, 4] = torch.nan
+    rest = [0, 1, 2, 3, 5]
+    basis = fit(spoilt)
+    assert torch.allclose(basis.deviations, fit(maps[:, rest]).deviations, rtol=1e-5)
+    assert basis.components[:, 4].tolist() == [0, 0, 0]
+    assert torch.equal(paint(spoilt, basis), paint(maps[:, rest], fit(maps[:, rest])))
