@@ -56,19 +56,24 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
                 tell(event)
     if not surveyor.images:
         return {}
-    known = load(job.directory, job.info.fingerprint)  # another process may have been faster
-    if known is not None:
+    drawn = _drawn(job)  # before another look at what is remembered, which is there before the first image is drawn
+    known = load(job.directory, job.info.fingerprint)
+    if known is not None:  # another process was faster
         return known.shared
-    _check_lost(job, surveyor.paths)
+    _check_lost(drawn, surveyor.paths, force=job.force)
     with writing_to(job.directory):
         return save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish())).shared
 
 
-def _check_lost(job: Job, seen: AbstractSet[str]) -> None:
-    """Make sure that what was just found out is of the images that are drawn already, if there are any."""
+def _drawn(job: Job) -> set[str]:
+    """Give the images that the run has finished directories of."""
     records = filter(None, map(read_unit, find_units(job.directory)))
-    drawn = {record["source"]["path"] for record in records if record.get("kind") is None}
-    if drawn <= seen if job.force else drawn in (set(), seen):
+    return {record["source"]["path"] for record in records if record.get("kind") is None}
+
+
+def _check_lost(drawn: AbstractSet[str], seen: AbstractSet[str], *, force: bool) -> None:
+    """Make sure that what was just found out is of the images that are drawn already, if there are any."""
+    if drawn <= seen if force else drawn in (set(), seen):
         return
     raise RefusedError(
         f"what the images drawn so far have in common is lost, {FILE} is gone or damaged: {len(drawn)} were drawn, "

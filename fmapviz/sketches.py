@@ -80,7 +80,6 @@ class Sketch:
                 "shape": self.shape,
                 "statistics": own,
                 "measures": measures[image] if measures else None,
-                "channels": None if chosen is None else tuple(chosen[image]),
                 "samples": self.samples,
                 "of": self.of,
                 "vector": self.vector,
@@ -91,14 +90,11 @@ class Sketch:
             if self.targets and not target:
                 yield []
                 continue
+            shown = None if chosen is None else tuple(chosen[image])
             drawn = [
-                Drawing(
-                    view=view,
-                    pixels=values[image],
-                    tiles=self.tiles.get(view),
-                    broken=broken[view][image] if view in broken else None,
-                    **common,
-                )
+                Drawing(view=view, pixels=values[image], broken=broken[view][image], **common)
+                if view in broken
+                else Drawing(view=view, pixels=values[image], tiles=self.tiles.get(view), channels=shown, **common)
                 for view, values in pixels.items()
             ]
             drawn += [

@@ -263,17 +263,22 @@ def test_filters_that_are_not_there_are_no_picture():
     assert tiles_of((10, 3, 3, 3), Style(channels="10-20")) is None
 
 
+def of_own_levels(shape, style):
+    """Draw filters of a grey level of their own each, by which it is found again where they lie."""
+    levels = torch.linspace(1, 0.5, shape[0])
+    kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+    chosen = choose(kernels, Style(**style))
+    pixels = draw(kernels, Style(**style, norm="fixed:0,1"))
+    return pixels, levels, range(shape[0]) if chosen is None else chosen.tolist()
+
+
 @pytest.mark.parametrize(
     "shape", [(10, 3, 5, 4), (10, 1, 5, 4), (7, 3, 2, 5, 5), (1, 3, 6, 6), (1, 1, 3, 2, 2), (9, 3, 1, 1)], ids=str
 )
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
-    """Each filter is of a grey level of its own, by which its tile is found again."""
-    levels = torch.linspace(1, 0.5, shape[0])
-    kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
-    pixels = draw(kernels, Style(**style, norm="fixed:0,1"))
-    tiles, chosen = tiles_of(shape, Style(**style)), choose(kernels, Style(**style))
-    numbers = range(shape[0]) if chosen is None else chosen.tolist()
+    pixels, levels, numbers = of_own_levels(shape, style)
+    tiles = tiles_of(shape, Style(**style))
     assert tiles.count == len(numbers)
     for position, number in enumerate(numbers):
         rows, columns = (pixels == as_bytes(levels[number].clone())).view(*pixels.shape[:2], -1).all(-1).nonzero().unbind(1)
@@ -291,11 +296,8 @@ def test_a_row_of_tiles_is_not_one_tile():
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
-    levels = torch.linspace(1, 0.5, shape[0])
-    kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
-    pixels = draw(kernels, Style(**style, norm="fixed:0,1"))
-    rows, chosen = rows_of(shape, Style(**style)), choose(kernels, Style(**style))
-    numbers = range(shape[0]) if chosen is None else chosen.tolist()
+    pixels, levels, numbers = of_own_levels(shape, style)
+    rows = rows_of(shape, Style(**style))
     assert (rows.count, rows.columns) == (len(numbers), 1)
     for position, number in enumerate(numbers):
         down, across = (pixels == as_bytes(levels[number].clone())).nonzero().unbind(1)

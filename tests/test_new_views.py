@@ -182,6 +182,7 @@ def test_all_channels_are_put_together_whichever_the_grids_show(tmp_path, look, 
         look([path], views=["maps", *views][shown:], style=Style(**style), to=["png", "raw"], name=name).directory / "a.png"
         for name, shown, style in (("some", 0, {"channels": channels, "labels": False}), ("all", 1, {"labels": False}))
     )
+    assert not [file for file in one.glob("*.png") if ".maps" not in file.name and "Channels" in facts_of(file)]
     names = [name for name in pictures(other) if ".pca" not in name or channels != "99"]
     assert len(names) > 6
     assert all(np.array_equal(pixels_of(one / name), pixels_of(other / name)) for name in names)
