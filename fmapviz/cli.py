@@ -212,6 +212,15 @@ def run(
         bool, typer.Option("--strict", help="End at the first input that fails.", rich_help_panel=_RUNNING)
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Draw finished images again.", rich_help_panel=_RUNNING)] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Draw finished images again of which a file is missing or changed.",
+                     rich_help_panel=_RUNNING),
+    ] = False,
+    fsync: Annotated[
+        bool,
+        typer.Option("--fsync", help="Call an image done when it would survive a power failure.", rich_help_panel=_RUNNING),
+    ] = False,
     open_report: Annotated[
         bool, typer.Option("--open", help="Write a report, and open it in the browser.", rich_help_panel=_RUNNING)
     ] = False,
@@ -274,6 +283,8 @@ def run(
             workers=workers,
             strict=strict,
             force=force,
+            repair=repair,
+            fsync=fsync,
             on_event=console.tell,
         )
         console.finish(summary, Path(out))
@@ -329,17 +340,24 @@ def list_models(
 @app.command()
 def verify(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of runs, a run, or one image's.")],
+    hashed: Annotated[
+        bool, typer.Option("--hash/--no-hash", help="Read every file, or compare sizes only.", rich_help_panel=_RUNNING)
+    ] = True,
     json: Json = False,
 ) -> int:
-    """Check that everything DIR claims to hold is there and whole."""
+    """Check that everything DIR claims to hold is there and whole, and nothing else; say what repairs it."""
+    from fmapviz.verification import REMEDIES
     from fmapviz.verification import verify as look_through
 
     units = files = damaged = 0
-    for place in look_through(directory):
+    needed = set()
+    for place in look_through(directory, hashed=hashed):
         units, files, damaged = units + 1, files + place.files, damaged + bool(place.problems)
         for problem in place.problems:
+            needed.add(problem.remedy)
             if json:
-                say_json({"event": "problem", "path": str(problem.path), "message": problem.message})
+                fields = {"path": str(problem.path), "message": problem.message, "remedy": problem.remedy}
+                say_json({"event": "problem", **fields})
             else:
                 say(f"{printable(str(problem.path))}: {problem.message}")
     code = 3 if damaged else 0
@@ -347,7 +365,9 @@ def verify(
         say_json({"event": "summary", "directories": units, "files": files, "damaged": damaged, "exit_code": code})
     elif damaged:
         say_error(f"{damaged} of {units} directories are not as they were made")
-        say_error("hint: the command that made them, with --force, makes images' directories anew")
+        for remedy, hint in REMEDIES.items():
+            if remedy in needed:
+                say_error(f"hint: {hint}")
     else:
         say(f"{units} directories, {files} files: all there and whole")
     return code

@@ -15,13 +15,13 @@ from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
 from tensorboard.plugins.histogram import metadata as histograms
 from tensorboard.plugins.image import metadata as images
 
+from fmapviz import files
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-BUFFER_BYTES = 2**20  # small pictures go to the disk together
 
 _METADATA = images.create_summary_metadata("", "")  # as TensorBoard makes it, but once
 _METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
@@ -43,7 +43,7 @@ def create(path: Path) -> Iterator[Callable[[Event], None]]:
         OSError: Not everything could be written.
     """
     unfinished = path.with_name("events.partial")
-    with unfinished.open("xb", buffering=BUFFER_BYTES) as file:
+    with files.create(unfinished) as file:
 
         def append(event: Event) -> None:
             write_record(file, event.SerializeToString())
@@ -52,7 +52,7 @@ def create(path: Path) -> Iterator[Callable[[Event], None]]:
         header.source_metadata.writer = "fmapviz"
         append(header)
         yield append
-    unfinished.rename(path)
+    files.rename(unfinished, path)
 
 
 def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, description: str) -> Event:

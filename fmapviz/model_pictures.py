@@ -11,8 +11,9 @@ import numpy as np
 from fmapviz.pictures import kernel_picture
 from fmapviz.runs import writing_to
 from fmapviz.sketches import measures_of
+from fmapviz.staging import stage
 from fmapviz.tiling import measure
-from fmapviz.units import commit, find_done, read_unit, stage
+from fmapviz.units import commit, find_done, read_unit
 from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
 from fmapviz.views.kernels import choose, rows_of, tiles_of, weight_of
 
@@ -42,6 +43,7 @@ def draw_model(
     run: Path,
     *,
     force: bool,
+    sync: bool = False,
 ) -> tuple[int, dict[str, str]]:
     """Draw the weights of layers, unless that is done.
 
@@ -52,6 +54,7 @@ def draw_model(
         info: The run's settings.
         run: The run directory.
         force: Draw them again even if they are there.
+        sync: Wait until all of it would survive a power failure.
 
     Returns:
         How many pictures were written, and which layers have no kernels, with the reason.
@@ -86,7 +89,7 @@ def draw_model(
                 for write in writes:
                     write(picture)
         record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
-        commit(staging, run, file, record, force=force)
+        commit(staging, run, file, record, force=force, sync=sync)
     return len(drawings), undrawn
 
 

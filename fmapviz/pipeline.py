@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fmapviz import __version__, registry, rehearsal, survey
+from fmapviz import __version__, registry, rehearsal
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
 from fmapviz.foresight import Foresight
 from fmapviz.inputs import find_images
@@ -29,7 +29,7 @@ from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_output, forgetting_refused, note_failure, open_run
+from fmapviz.runs import check_output, forgetting_refused, is_surveyed, note_failure, open_run
 from fmapviz.statistics import read_dead
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -67,6 +67,8 @@ def visualize(
     workers: int | None = None,
     strict: bool = False,
     force: bool = False,
+    repair: bool = False,
+    fsync: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> RunSummary:
     """Draw the feature maps of a model for some images: the whole run.
@@ -99,6 +101,8 @@ def visualize(
             as a module is copied for them, all but its numbers, unless somebody has hung hooks into it.
         strict: End at the first input that fails.
         force: Draw finished images again.
+        repair: Look through finished images, and draw those again of which a file is missing or changed.
+        fsync: Wait until an image's files would survive a power failure before it is called done.
         on_event: Called in this thread with each `Started`, `Outcome` and `Notice`.
 
     Returns:
@@ -167,7 +171,7 @@ def visualize(
         versions=_versions(),
     )
     is_new = not out.exists()
-    directory = open_run(out, info, name=name)
+    directory = open_run(out, info, name=name, sync=fsync)
     tell = on_event or _ignore
     tell(Started(directory, info))
     remarks = _remarks(existing, types, kinds) if chosen else ()
@@ -184,6 +188,8 @@ def visualize(
         batch_size=(batch_size or (None if target.type == "cpu" else 16)) if loaded.batches else 1,
         workers=workers or min(8, os.cpu_count() or 1),
         force=force,
+        repair=repair,
+        sync=fsync,
         several=not _is_one_file(typed),
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
@@ -226,7 +232,7 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     if not job.plan.kernels:
         return 0, {}
     writers = {form: writer for form, writer in job.writers.items() if "pictures" in _needs(form)}
-    return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force)
+    return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force, sync=job.sync)
 
 
 def _go_through(
@@ -234,10 +240,10 @@ def _go_through(
 ) -> RunSummary:
     """Draw every image, then what sees none, and make what is made of all of them."""
     begun = time.monotonic()
-    if job.plan.of_images and job.plan.drawn and survey.is_needed(job.info.settings):
+    if job.plan.of_images and job.plan.drawn and is_surveyed(job.info.settings):
         found = list(found)
         job.plan = replace(job.plan, shared=rehearsal.rehearse(job, found, tell))
-    publisher = Publisher(job.directory, job.info)
+    publisher = Publisher(job.directory, job.info, sync=job.sync)
     summary = _account(job, found, tell, publisher, strict=strict)
     of_model, undrawn = _draw_model(job)
     left_out = publisher.publish()
@@ -273,7 +279,7 @@ def _account(
                 counts["pictures"] += event.pictures
                 if event.failure:
                     failures.append(event.failure)
-                    note_failure(job.directory, event.failure)
+                    note_failure(job.directory, event.failure, sync=job.sync)
                     if strict:
                         break
         except OutputError as error:

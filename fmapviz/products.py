@@ -12,9 +12,12 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from fmapviz import files, records
 from fmapviz.inputs import in_natural_order
+from fmapviz.records import FORMAT, SEAL_BYTES, seal
 from fmapviz.runs import read_failures
-from fmapviz.units import FORMAT, HIDDEN, UNIT_FILE, digest, is_sealed, make_way, seal, stage
+from fmapviz.staging import HIDDEN, stage
+from fmapviz.units import UNIT_FILE, make_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,10 +27,9 @@ if TYPE_CHECKING:
 
 FILE = "products.json"
 _TRIES = 8  # while other processes add images
-_SEAL_BYTES = 70  # the end of a sealed record, which tells its content
 
 
-def publish(run: Path, makers: Iterable[Publish]) -> list[Path]:
+def publish(run: Path, makers: Iterable[Publish], *, sync: bool = False) -> list[Path]:
     """Make what is made of all images, if it is not there or of other images; replace what was made before.
 
     Processes that write into one run at once each look again when they have finished: the last one sees every image.
@@ -36,6 +38,7 @@ def publish(run: Path, makers: Iterable[Publish]) -> list[Path]:
         run: The run directory.
         makers: Each gives contents by file name, for the run directory and those of its images in natural order, and those
             of them that it had to leave out because they are damaged.
+        sync: Wait until all of it would survive a power failure.
 
     Returns:
         The images' directories that were left out; as long as there are any, everything is made anew every time.
@@ -53,7 +56,8 @@ def publish(run: Path, makers: Iterable[Publish]) -> list[Path]:
             break
         made = [make(run, units) for make in makers]
         left_out = list(dict.fromkeys(unit for _, damaged in made for unit in damaged))
-        _write(run, "" if left_out else state, {name: content for files, _ in made for name, content in files.items()})
+        contents = {name: content for made_here, _ in made for name, content in made_here.items()}
+        _write(run, "" if left_out else state, contents, sync=sync)
         if left_out:
             break
     return left_out
@@ -66,12 +70,8 @@ def find_units(run: Path) -> list[Path]:
 
 def read(run: Path) -> dict[str, Any] | None:
     """Read the record of what was made of all images; None if there is none, or none that is whole."""
-    try:
-        data = (run / FILE).read_bytes()
-        document = json.loads(data) if is_sealed(data) else None
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) and isinstance(document.get("files"), list) else None
+    document = records.load(run / FILE, sealed=True)
+    return document if document and isinstance(document.get("files"), list) else None
 
 
 def _units(place: Path) -> Iterator[Path]:
@@ -97,9 +97,8 @@ def _state(run: Path, units: Iterable[Path]) -> str:
 
 
 def _end(record: Path) -> bytes:
-    with suppress(OSError), record.open("rb", buffering=0) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _SEAL_BYTES))
-        return file.read(_SEAL_BYTES)
+    with suppress(OSError):
+        return files.read(record, start=-SEAL_BYTES)
     return b""
 
 
@@ -112,21 +111,26 @@ def _is_current(run: Path, state: str) -> bool:
 
 def _is_whole(path: Path, entry: Mapping[str, Any]) -> bool:
     try:
-        return bool(path.stat().st_size == entry["size"] and digest(path) == entry["sha256"])
+        return files.measure(path) == (entry["size"], entry["sha256"])
     except OSError:
         return False
 
 
-def _write(run: Path, state: str, files: Mapping[str, bytes]) -> None:
+def _write(run: Path, state: str, contents: Mapping[str, bytes], *, sync: bool) -> None:
     entries = [
         {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in sorted(files.items())
+        for name, content in sorted(contents.items())
     ]
+    known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
+    contents = {FILE: seal({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
+    for name, content in contents.items():
+        make_way(run / name, content, known=name in known)
     with stage(run) as staging:
-        for name, content in files.items():
-            (staging / name).write_bytes(content)
-        (staging / FILE).write_bytes(seal({"fmapviz": FORMAT, "of": state, "files": entries}))
-        for name in (FILE, *files):
-            make_way(run / name, (staging / name).read_bytes()[:64])
-        for name in (FILE, *files):
-            (staging / name).replace(run / name)
+        for name, content in contents.items():
+            files.write(staging / name, content)
+            if sync:
+                files.sync(staging / name)
+        for name in contents:
+            files.replace(staging / name, run / name)
+        if sync:
+            files.sync(run)

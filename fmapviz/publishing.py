@@ -22,9 +22,10 @@ PUBLISH_SECONDS = 30.0
 class Publisher:
     """Makes what is made of all images of a run: at its end, and before that now and then, for who cannot wait."""
 
-    def __init__(self, directory: Path, info: RunInfo) -> None:
+    def __init__(self, directory: Path, info: RunInfo, *, sync: bool = False) -> None:
         modules = [registry.fetch(WRITERS, form) for form in info.formats]
         self._directory = directory
+        self._sync = sync
         self._makers = [partial(module.publish, info=info) for module in modules if hasattr(module, "publish")]
         self._due = time.monotonic() + PUBLISH_SECONDS
 
@@ -42,4 +43,4 @@ class Publisher:
             OutputError: It could not be written.
         """
         with writing_to(self._directory):
-            return publish(self._directory, self._makers)
+            return publish(self._directory, self._makers, sync=self._sync)

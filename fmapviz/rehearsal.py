@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.errors import RefusedError
 from fmapviz.products import find_units
-from fmapviz.runs import writing_to
-from fmapviz.survey import FILE, Survey, Surveyor, load, save
+from fmapviz.runs import SURVEY_FILE, writing_to
+from fmapviz.survey import Survey, Surveyor, load, save
 from fmapviz.units import read_unit
 from fmapviz.values import Notice
 from fmapviz.work import work
@@ -62,7 +62,7 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
         return known.shared
     _check_lost(drawn, surveyor.paths, force=job.force)
     with writing_to(job.directory):
-        return save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish())).shared
+        return save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish()), sync=job.sync).shared
 
 
 def _drawn(job: Job) -> set[str]:
@@ -76,7 +76,7 @@ def _check_lost(drawn: AbstractSet[str], seen: AbstractSet[str], *, force: bool)
     if drawn <= seen if force else drawn in (set(), seen):
         return
     raise RefusedError(
-        f"what the images drawn so far have in common is lost, {FILE} is gone or damaged: {len(drawn)} were drawn, "
+        f"what the images drawn so far have in common is lost, {SURVEY_FILE} is gone or damaged: {len(drawn)} were drawn, "
         f"{len(seen)} of these or others are given now",
         hint="--force, with all images of the run at least, draws everything anew; or begin another run with --name",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -12,17 +13,22 @@ from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from fmapviz import files, records
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.units import FORMAT, seal, stage, sweep
+from fmapviz.records import FORMAT, seal
+from fmapviz.staging import HIDDEN, stage
+from fmapviz.units import UNIT_FILE, read_unit, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from fmapviz.values import Failure, RunInfo
 
 RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
+SURVEY_FILE = "survey.json"
+_LINE_SEAL = b', "sha256": "'
 
 
 def check_output(out: Path) -> None:
@@ -40,7 +46,7 @@ def check_output(out: Path) -> None:
         raise OutputError(f"cannot write to {quote(place)}: read-only, or not permitted", hint="another --out may do")
 
 
-def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
+def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = False) -> Path:
     """Find the run with the same settings, or begin a new one.
 
     Args:
@@ -48,6 +54,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
         info: The settings.
         name: The run's directory in `out`. None: the model's name, or the first of `alexnet-2`, `alexnet-3`, ... whose
             settings are the same or that is free.
+        sync: Wait until what is written would survive a power failure.
 
     Raises:
         RefusedError: The named directory belongs to a run with other settings, was not made by fmapviz, or was made by a
@@ -59,7 +66,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
     names = [name] if name else _numbered(info.model)
     for candidate in names:
         directory = out / candidate
-        if _make(directory, info) or _fingerprint(directory) == info.fingerprint:
+        if _make(directory, info, sync=sync) or _is_same(directory, info, sync=sync):
             with writing_to(directory):
                 sweep(out)
                 sweep(directory)
@@ -83,14 +90,14 @@ def forgetting_refused(run: Path, *, out_too: bool) -> Iterator[None]:
     except RequestError:
         with suppress(OSError):  # whatever is left does no harm
             if [entry.name for entry in run.iterdir()] == [RUN_FILE]:
-                (run / RUN_FILE).unlink()
-                run.rmdir()
+                files.remove(run / RUN_FILE)
+                files.remove_folder(run)
                 if out_too:
-                    run.parent.rmdir()
+                    files.remove_folder(run.parent)
         raise
 
 
-def note_failure(run: Path, failure: Failure) -> None:
+def note_failure(run: Path, failure: Failure, *, sync: bool = False) -> None:
     """Append one line to `failures.jsonl`, in one piece, so that many processes can.
 
     Raises:
@@ -99,26 +106,41 @@ def note_failure(run: Path, failure: Failure) -> None:
     fields = asdict(failure)
     if failure.report is None:
         del fields["report"]
-    line = (json.dumps({"time": round(time.time(), 3), **fields}) + "\n").encode("ascii")
+    line = _sealed_line({"time": round(time.time(), 3), **fields})
     with writing_to(run):
-        file = os.open(run / FAILURES_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-        try:
-            if os.write(file, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(file)
+        files.append(run / FAILURES_FILE, line)
+        if sync:
+            files.sync(run / FAILURES_FILE)
+            files.sync(run)
+
+
+def is_whole_failure(line: bytes) -> bool:
+    """Tell whether a line of `failures.jsonl` is as it was written, or the beginning of one that was cut off."""
+    body, _, end = line.rpartition(_LINE_SEAL)
+    seal_of_line = hashlib.sha256(body).hexdigest().encode() + b'"}'
+    return end == seal_of_line or not (line.endswith(b"}") or (body and len(end) >= len(seal_of_line)))
+
+
+def _sealed_line(fields: Mapping[str, Any]) -> bytes:
+    body: bytes = json.dumps(fields).removesuffix("}").encode("ascii")
+    return body + _LINE_SEAL + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
 
 
 def read_failures(run: Path) -> list[dict[str, Any]]:
     """Read what `failures.jsonl` tells, of each input the last, in the order of their paths; empty if there is none."""
     last: dict[str, dict[str, Any]] = {}
-    with suppress(FileNotFoundError):
-        for line in (run / FAILURES_FILE).read_text(encoding="ascii", errors="replace").splitlines():
-            with suppress(ValueError):  # a line that was cut off
-                failure = json.loads(line)
-                if isinstance(failure, dict):
-                    last[str(failure.get("path"))] = failure
+    with suppress(OSError):
+        for line in files.read(run / FAILURES_FILE).splitlines():
+            if failure := records.parse(line):  # not a line that was cut off
+                failure.pop("sha256", None)
+                last[str(failure.get("path"))] = failure
     return [last[path] for path in sorted(last)]
+
+
+def is_surveyed(settings: Mapping[str, Any]) -> bool:
+    """Tell from a run's settings whether something that it draws depends on all of its images."""
+    style = settings["style"]
+    return bool(style["norm"] == "run" or (style["pca"] == "shared" and "pca" in settings["views"]))
 
 
 @contextmanager
@@ -147,48 +169,82 @@ def _numbered(model: str) -> Any:
     yield from (f"{stem}-{number}" for number in count(2))
 
 
-def _make(directory: Path, info: RunInfo) -> bool:
+def _make(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     """Begin a run, and tell whether it was free to do so: the rename decides between many processes."""
-    if os.path.lexists(directory / RUN_FILE):
+    if files.exists(directory / RUN_FILE):
         return False
+    with writing_to(directory):
+        files.make_folders(directory.parent)
+        with stage(directory.parent) as staging:
+            _write(staging, info, sync=sync)
+            try:
+                files.rename(staging, directory)
+            except OSError as error:
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                    return False
+                raise
+        if sync:
+            files.sync_folders(directory.parent, directory.parent.parent)
+    return True
+
+
+def _write(staging: Path, info: RunInfo, *, sync: bool) -> None:
     document = {
         "fmapviz": FORMAT,
         "fingerprint": info.fingerprint,
         "settings": info.settings,
         "versions": dict(info.versions),
     }
-    with writing_to(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with stage(directory.parent) as staging:
-            (staging / RUN_FILE).write_bytes(seal(document))
-            try:
-                staging.rename(directory)
-            except OSError as error:
-                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-                    return False
-                raise
-    return True
+    files.write(staging / RUN_FILE, seal(document))
+    if sync:
+        files.sync(staging / RUN_FILE)
+        files.sync(staging)
 
 
-def _fingerprint(directory: Path) -> str | None:
+def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
+    """Tell whether a directory holds the run with these settings; if so, a damaged `run.json` is made again."""
+    if records.load(directory / RUN_FILE, sealed=True) is None and _is_remnant(directory, info):
+        with writing_to(directory), stage(directory) as staging:
+            _write(staging, info, sync=sync)
+            files.replace(staging / RUN_FILE, directory / RUN_FILE)
+            if sync:
+                files.sync(directory)
     document = read_run(directory)
     if document is None:
-        return None
+        return False
     if document["fmapviz"] > FORMAT:
         raise RefusedError(
             f"{quote(directory)} was made by a newer version of fmapviz", hint="pip install --upgrade fmapviz"
         )
-    fingerprint = document.get("fingerprint")
-    return fingerprint if isinstance(fingerprint, str) else None
+    return bool(document.get("fingerprint") == info.fingerprint)
+
+
+def _is_remnant(directory: Path, info: RunInfo) -> bool:
+    """Tell whether what is left of a damaged run is of these settings: its images say so, or there is nothing else."""
+    try:
+        data = files.read(directory / RUN_FILE)
+        document = records.parse(data)
+    except FileNotFoundError:
+        data, document = None, None
+    except OSError:
+        return False
+    if data is not None and (not records.is_remnant(data) or (document and _version(document) > FORMAT)):
+        return False
+    unit = next((record for path in directory.rglob(UNIT_FILE) if (record := read_unit(path.parent))), None)
+    if unit is not None:
+        return bool(unit.get("run") == info.fingerprint)
+    return data is not None and [path.name for path in directory.iterdir() if not path.name.startswith(HIDDEN)] == [RUN_FILE]
 
 
 def read_run(directory: Path) -> dict[str, Any] | None:
-    """Read a run's `run.json`; None if there is none, or none that is whole."""
-    try:
-        document = json.loads((directory / RUN_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) and isinstance(document.get("fmapviz"), int) else None
+    """Read a run's `run.json`; None if there is none, or none that can be read."""
+    document = records.load(directory / RUN_FILE)
+    return document if document and _version(document) else None
+
+
+def _version(document: Mapping[str, Any]) -> int:
+    version = document.get("fmapviz")
+    return version if isinstance(version, int) else 0
 
 
 def _description(directory: Path) -> str:

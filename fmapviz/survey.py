@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fmapviz import files, records
 from fmapviz.principal import Basis, Covariance
+from fmapviz.records import FORMAT, seal
+from fmapviz.runs import SURVEY_FILE
+from fmapviz.staging import stage
 from fmapviz.tiling import Shared
-from fmapviz.units import FORMAT, is_sealed, make_way, seal, stage
+from fmapviz.units import make_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from fmapviz.values import Drawn, ImageFile
 
     Key = tuple[str, str, str]
-
-FILE = "survey.json"
 
 
 class Surveyor:
@@ -78,13 +78,7 @@ class Survey:
     shared: Mapping[Key, Shared]
 
 
-def is_needed(settings: Mapping[str, Any]) -> bool:
-    """Tell from a run's settings whether something that it draws depends on all of its images."""
-    style = settings["style"]
-    return bool(style["norm"] == "run" or (style["pca"] == "shared" and "pca" in settings["views"]))
-
-
-def save(run: Path, fingerprint: str, survey: Survey) -> Survey:
+def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> Survey:
     """Remember what was found out, unless another process was faster.
 
     Returns:
@@ -97,13 +91,18 @@ def save(run: Path, fingerprint: str, survey: Survey) -> Survey:
     records = [_record(key, each) for key, each in survey.shared.items()]
     document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": records}
     with stage(run) as staging:
-        (staging / FILE).write_bytes(seal(document))
+        content = seal(document)
+        files.write(staging / SURVEY_FILE, content)
+        if sync:
+            files.sync(staging / SURVEY_FILE)
         try:
-            os.link(staging / FILE, run / FILE)
+            files.link(staging / SURVEY_FILE, run / SURVEY_FILE)
         except OSError:  # it is there already, or the file system knows no links
             if load(run, fingerprint) is None:
-                make_way(run / FILE, (staging / FILE).read_bytes())
-                (staging / FILE).replace(run / FILE)
+                make_way(run / SURVEY_FILE, content)
+                files.replace(staging / SURVEY_FILE, run / SURVEY_FILE)
+        if sync:
+            files.sync(run)
     known = load(run, fingerprint)
     assert known is not None
     return known
@@ -111,12 +110,8 @@ def save(run: Path, fingerprint: str, survey: Survey) -> Survey:
 
 def load(run: Path, fingerprint: str) -> Survey | None:
     """Give what a run remembers; None if there is nothing, or nothing that is whole."""
-    try:
-        data = (run / FILE).read_bytes()
-        document = json.loads(data) if is_sealed(data) else {}
-    except (OSError, ValueError):
-        return None
-    if not isinstance(document, dict) or document.get("run") != fingerprint:
+    document = records.load(run / SURVEY_FILE, sealed=True)
+    if document is None or document.get("run") != fingerprint:
         return None
     shared = {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
     return Survey(document["images"], shared)

@@ -1,38 +1,31 @@
 """An output directory per image: stage it, commit it, ask whether it is done.
 
 The directory is the commit. It is written under a hidden staging name and renamed when it is whole, so what stands under a
-name without a leading dot is complete. Staging names carry host and process, so that leftovers of a killed process can be
-told from the work of a living one.
+name without a leading dot is complete.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
-import shutil
-import socket
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from fmapviz import files, records
 from fmapviz.errors import RefusedError, quote
 from fmapviz.inputs import path_hash
+from fmapviz.records import FORMAT, seal
+from fmapviz.staging import ASIDE, WRECK, hidden, leftovers
 from fmapviz.values import ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
     from pathlib import Path
 
 UNIT_FILE = "unit.json"
-SMALL_BYTES = 2**20
-FORMAT = 1
-HIDDEN = ".fmapviz-"
-ASIDE = "-old"  # ends the hidden name of a finished directory that another one is to replace
-WRECK = "-damaged"  # ends the hidden name of one whose record was lost
+EVENTS_FILE = "events.out.tfevents.fmapviz"
 _SIGNATURE_BYTES = 13
-_SEAL = b',\n "sha256": "'
 
 
 def find_done(run: Path, file: ImageFile) -> Path | None:
@@ -47,35 +40,29 @@ def find_own(run: Path, file: ImageFile) -> Path | None:
     return next((directory for directory in _candidates(run, file) if _is_of(read_unit(directory), file)), None)
 
 
+def find_places(run: Path, record: Mapping[str, Any]) -> list[Path]:
+    """List where in a run the directory with this record may be."""
+    return _candidates(run, _file_of(record))
+
+
 def read_unit(directory: Path) -> dict[str, Any] | None:
     """Read the record of a finished directory; None if there is none, or none that is whole."""
-    try:
-        record = json.loads((directory / UNIT_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
+    record = records.load(directory / UNIT_FILE)
     return record if _is_complete(record) else None
 
 
-@contextmanager
-def stage(parent: Path) -> Iterator[Path]:
-    """Make a hidden directory to write into; whatever is left of it in the end is removed."""
-    staging = _hidden(parent)
-    staging.mkdir()
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *, force: bool = False) -> Path:
+def commit(
+    staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *, force: bool = False, sync: bool = False
+) -> Path:
     """List the staged files in `unit.json` and rename the directory to its final name.
 
     Args:
-        staging: See `stage`; holds everything but `unit.json`.
+        staging: See `fmapviz.staging.stage`; holds everything but `unit.json`.
         run: The run directory.
         file: Which input it belongs to.
         record: What else `unit.json` tells.
         force: Replace a finished directory of the same input even if it is up to date.
+        sync: Wait until all of it would survive a power failure.
 
     Returns:
         The finished directory. If another process was faster, that is the other's.
@@ -86,16 +73,27 @@ def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *,
     """
     source = {"path": file.path, "size": file.size, "mtime_ns": file.mtime_ns}
     with os.scandir(staging) as staged:
-        files = [_entry(file) for file in sorted(staged, key=lambda file: file.name)]
-    document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": files}
-    (staging / UNIT_FILE).write_bytes(seal(document))
+        entries = [_entry(file) for file in sorted(staged, key=lambda file: file.name)]
+    document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": entries}
+    files.write(staging / UNIT_FILE, seal(document))
+    if sync:
+        for name in (*(entry["name"] for entry in entries), UNIT_FILE, "."):
+            files.sync(staging / name)
     unit: Path | None = None
+    own: Path | None
     aside: list[Path] = []
     try:
         # Its own old place first: another's name may be free for the moment in which that is replaced.
-        names = dict.fromkeys([find_own(run, file) or run / file.unit, *_candidates(run, file)])
+        own = find_own(run, file)
+        wrecks = [place for place in _candidates(run, file) if force and is_wreck(place)]
+        names = dict.fromkeys([*wrecks, own or run / file.unit, *_candidates(run, file)])
         places = (name for name in names if _place(staging, name, run, file, force=force, aside=aside))
         unit = next(places, None)
+        if unit and sync:
+            files.sync_folders(unit.parent, run)
+        if unit and own and own != unit and _is_of(read_unit(own), file):
+            with suppress(FileNotFoundError):
+                aside.append(_move_aside(own, run, ASIDE))  # it had to make do with another name
     finally:
         for old in aside:
             _hand_down(old, unit) if unit else _put_back(old, run)
@@ -105,67 +103,46 @@ def commit(staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *,
 
 
 def sweep(run: Path) -> None:
-    """Remove what killed processes of this host left staged, and put back what one had moved aside and not yet replaced."""
-    for leftover in run.glob(f"{HIDDEN}{_host()}-*"):
-        pid = leftover.name.removeprefix(f"{HIDDEN}{_host()}-").partition("-")[0]
-        if not pid.isdecimal() or _alive(int(pid)):
-            continue
+    """Remove what killed processes left staged, and put back what one had moved aside and not yet replaced."""
+    for leftover in leftovers(run):
         if leftover.name.endswith(ASIDE):
             _put_back(leftover, run)
         elif not leftover.name.endswith(WRECK):
-            shutil.rmtree(leftover, ignore_errors=True)
+            files.remove_tree(leftover)
 
 
-def seal(document: dict[str, Any]) -> bytes:
-    """Write a record as JSON whose last entry is the SHA-256 of all before it, so that no byte changes unnoticed.
-
-    Example:
-        >>> is_sealed(seal({"fmapviz": 1})), is_sealed(seal({"fmapviz": 1}).replace(b"1", b"2", 1))
-        (True, False)
-    """
-    # A line for each entry, and for each of a list of records; json's own `indent` is written in Python, and slow.
-    entries = (f"{_dumps(key)}: {_lines(value)}" for key, value in document.items())
-    body = ("{\n " + ",\n ".join(entries)).encode("ascii")
-    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+def is_wreck(directory: Path) -> bool:
+    """Tell a directory of ours whose record is lost from somebody else's, as well as that can be told."""
+    return any(files.exists(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE)) and not read_unit(directory)
 
 
-def is_sealed(data: bytes) -> bool:
-    """Tell whether a record is byte for byte as `seal` wrote it."""
-    body, _, end = data.rpartition(_SEAL)
-    return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+def has_wreck(run: Path, file: ImageFile) -> bool:
+    """Tell whether a directory that an input may have had has lost its record."""
+    return any(map(is_wreck, _candidates(run, file)))
 
 
-def make_way(path: Path, content: bytes) -> None:
+def make_way(path: Path, content: bytes, *, known: bool = False) -> None:
     """Make sure that what is to be replaced, if anything is there, was made by fmapviz.
 
-    What we make begins alike each time, also where its end was damaged. An empty file is left by a full disk.
+    What we make begins alike each time, also where its end was damaged. A power failure leaves nothing of a file, or zeros.
+
+    Args:
+        path: What is to be replaced.
+        content: What by, or the beginning of that.
+        known: Whether a record that is whole says that a file of that name is ours, whatever its content is now.
 
     Raises:
         RefusedError: It was not.
     """
     try:
-        with path.open("rb") as file:
-            ours = file.read(_SIGNATURE_BYTES) in {content[:_SIGNATURE_BYTES], b""}
+        there = files.read(path, most=_SIGNATURE_BYTES)
+        ours = known or there == content[:_SIGNATURE_BYTES] or not there.strip(b"\0")
     except FileNotFoundError:
         return
     except OSError:  # a directory, say
         ours = False
     if not ours:
         raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
-
-
-def digest(path: Path) -> str:
-    """Give the SHA-256 of a file, hexadecimal."""
-    return _measure(path)[1]
-
-
-def _measure(path: str | Path) -> tuple[int, str]:
-    """Give the size and the SHA-256 of a file."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  a Path for each of 50 small files takes as long as this
-        size = os.fstat(file.fileno()).st_size
-        if size > SMALL_BYTES:
-            return size, hashlib.file_digest(file, "sha256").hexdigest()
-        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` begins with a buffer of 256 KiB
 
 
 def _candidates(run: Path, file: ImageFile) -> list[Path]:
@@ -200,22 +177,30 @@ def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force:
     while (result := _rename(staging, directory, run)) == "taken":
         with suppress(FileNotFoundError):  # another process is just replacing it: once more
             record = _read_standing(directory)
-            if force and record is None and _is_wreck(directory):
-                directory.rename(_hidden(run, WRECK))
+            if record is None and (_is_remnant(directory) or (force and is_wreck(directory))):
+                aside.append(_move_aside(directory, run, WRECK))
                 continue
             if not _is_of(record, file):
                 return False  # another image's, or not ours
             if _is_current(record, file) and not force:
                 return True  # another process was faster
-            old = _hidden(run, ASIDE)
-            directory.rename(old)
-            aside.append(old)
+            aside.append(_move_aside(directory, run, ASIDE))
     return result == "placed"
 
 
-def _is_wreck(directory: Path) -> bool:
-    """Tell a directory of ours whose record is lost from somebody else's. It is hidden, not removed, in case it is not."""
-    return any((directory / name).exists() for name in (UNIT_FILE, "input.png", "events.out.tfevents.fmapviz"))
+def _move_aside(directory: Path, run: Path, ending: str) -> Path:
+    place = hidden(run, ending)
+    files.rename(directory, place)
+    return place
+
+
+def _is_remnant(directory: Path) -> bool:
+    """Tell whether something is left of a directory's record that only we can have written, or a power failure."""
+    try:
+        data = files.read(directory / UNIT_FILE)
+    except OSError:
+        return False
+    return records.is_remnant(data) or b'\n "source": {"path": "' in data
 
 
 def _read_standing(directory: Path) -> dict[str, Any] | None:
@@ -242,8 +227,8 @@ def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "tak
     if _is_inside_unit(directory, run):
         return "blocked"
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        staging.rename(directory)
+        files.make_folders(directory.parent)
+        files.rename(staging, directory)
     except OSError as error:
         if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not directory.parent.is_dir()):
             return "blocked"
@@ -251,7 +236,7 @@ def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "tak
             return "taken"  # ENOENT: the folder around it is just being replaced by another image's directory
         raise
     if _is_inside_unit(directory, run):  # which took the name of a folder that was still empty
-        directory.rename(staging)
+        files.rename(directory, staging)
         return "blocked"
     return "placed"
 
@@ -264,16 +249,25 @@ def _hand_down(old: Path, successor: Path) -> None:
     """Move what somebody else has laid into a directory to the one that replaces it, and remove the rest."""
     record = read_unit(old)
     if record is None:
+        _remove_wreck(old, successor)
         return
     ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
     with suppress(OSError):  # another process is at it as well, or replaces the successor: a sweep finds what is left
         for path in old.iterdir():
             if path.name not in ours:
-                taken = os.path.lexists(successor / path.name)
-                path.rename(successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
-        waste = _hidden(old.parent)
-        old.rename(waste)  # half of it must never be put back
-        shutil.rmtree(waste, ignore_errors=True)
+                taken = files.exists(successor / path.name)
+                files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
+        files.remove_tree(_move_aside(old, old.parent, ""))  # half of it must never be put back
+
+
+def _remove_wreck(wreck: Path, successor: Path) -> None:
+    """Remove a directory whose record is lost, if all that is in it is in its successor too; it stays hidden if not."""
+    record = read_unit(successor)
+    if record is None:
+        return
+    with suppress(OSError):
+        if {path.name for path in wreck.iterdir()} <= {UNIT_FILE, *(entry["name"] for entry in record["files"])}:
+            files.remove_tree(wreck)
 
 
 def _put_back(old: Path, run: Path) -> None:
@@ -281,8 +275,9 @@ def _put_back(old: Path, run: Path) -> None:
     record = read_unit(old)
     if record is None:
         return
-    source = record["source"]
-    file = ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
+    file = _file_of(record)
+    if not _is_inside(file.unit):
+        return
     candidates = _candidates(run, file)
     successor = find_own(run, file)
     if successor:
@@ -295,41 +290,16 @@ def _put_back(old: Path, run: Path) -> None:
                 break
 
 
-class Json(str):
-    """A value that is JSON already: lists of many numbers, which the encoder takes long for."""
-
-    __slots__ = ()
-
-
-_dumps = json.JSONEncoder(allow_nan=False).encode
+def _file_of(record: Mapping[str, Any]) -> ImageFile:
+    source = record["source"]
+    return ImageFile(source["path"], str(record.get("unit")), source.get("size"), source.get("mtime_ns"))
 
 
-def _lines(value: object) -> str:
-    if isinstance(value, Json):
-        return value
-    if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
-        return _dumps(value)
-    return "[\n  " + ",\n  ".join(map(_dumps, value)) + "]"
+def _is_inside(unit: str) -> bool:
+    """Tell whether a name that a record claims leads to a place in the run; whoever may write there may have made it up."""
+    return all(part and not part.startswith(".") for part in unit.split("/"))
 
 
 def _entry(file: os.DirEntry[str]) -> dict[str, Any]:
-    size, sha256 = _measure(file.path)
+    size, sha256 = files.measure(file.path)
     return {"name": file.name, "size": size, "sha256": sha256}
-
-
-def _hidden(parent: Path, ending: str = "") -> Path:
-    return parent / f"{HIDDEN}{_host()}-{os.getpid()}-{token_hex(4)}{ending}"
-
-
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

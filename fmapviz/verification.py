@@ -1,19 +1,36 @@
-"""Check that a directory really holds, whole, everything that it claims to hold."""
+"""Check that a directory really holds, whole, everything that it claims to hold, and nothing else."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from fmapviz import products, survey
+from fmapviz import files, products, records
 from fmapviz.errors import RequestError, quote
-from fmapviz.runs import FAILURES_FILE, RUN_FILE, read_run
-from fmapviz.units import HIDDEN, UNIT_FILE, digest, is_sealed, read_unit
+from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
+from fmapviz.staging import HIDDEN
+from fmapviz.units import UNIT_FILE, find_places, is_wreck, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
+
+    Remedy = Literal["repair", "again", "anew", "remove", "none"]
+
+REMEDIES: Mapping[Remedy, str] = {
+    "repair": "images: the command that made them, with --repair, draws those again that are not whole",
+    "again": "what is made of a whole run: the same command makes it again",
+    "anew": f"{SURVEY_FILE}: the same command with --force and all images of the run draws everything anew",
+    "remove": "what does not belong there: remove it, or move it away",
+}
+
+_AHEAD = 64  # directories that are looked through while one waits for its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +40,13 @@ class Problem:
     Attributes:
         path: The file or directory.
         message: What is wrong with it.
+        remedy: What helps: the command that made the run, with `--repair`; the same command `again`; `anew`, with `--force`
+            and all images; to `remove` what does not belong there; or `none` of these.
     """
 
     path: Path
     message: str
+    remedy: Remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +64,20 @@ class Verified:
     problems: tuple[Problem, ...]
 
 
-def verify(directory: Path) -> Iterator[Verified]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The run that a directory is in."""
+
+    directory: Path
+    fingerprint: str | None
+
+
+def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
     """Look through a directory of runs, a run, or the directory of one image.
+
+    Args:
+        directory: Which.
+        hashed: Whether to read every file; otherwise only sizes are compared, and records with their own checksums.
 
     Yields:
         One for every directory that claims to be an image's, and one for every run directory with problems of its own.
@@ -54,95 +86,154 @@ def verify(directory: Path) -> Iterator[Verified]:
         RequestError: Nothing in it was made by fmapviz.
     """
     empty = True
-    for place in _places(directory):
-        empty = False
-        yield place
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for place in _in_order(pool, _steps(directory, hashed=hashed)):
+            empty = False
+            yield place
     if empty:
         raise RequestError(f"no run of fmapviz: {quote(directory)}")
 
 
-def _places(top: Path) -> Iterator[Verified]:
+def is_damaged(unit: Path) -> bool:
+    """Tell whether a file of an image's directory is missing or changed."""
+    return any(problem.remedy == "repair" for problem in _look_through(unit, None, hashed=True).problems)
+
+
+def _in_order(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], Verified]]) -> Iterator[Verified]:
+    """Take steps in several threads, reading not too far ahead: there may be millions."""
+    pending: deque[Future[Verified]] = deque()
+    for step in steps:
+        pending.append(pool.submit(step))
+        if len(pending) > _AHEAD:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
     refusals: list[OSError] = []
-    for here, folders, files in os.walk(top, onerror=refusals.append):
+    runs: list[_Run] = []
+    for here, folders, names in os.walk(top, onerror=refusals.append):
         place = Path(here)
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
-        if RUN_FILE in files:
-            made = (products.read(place) or {"files": []})["files"]
-            yield Verified(place, 1 + len(made), _verify_run(place, set(files)))
-        elif UNIT_FILE in files:
-            yield _verify_unit(place, {*files, *folders})
+        while runs and not place.is_relative_to(runs[-1].directory):
+            runs.pop()
+        run = runs[-1] if runs else None
+        if RUN_FILE in names:
+            known = records.load(place / RUN_FILE, sealed=True)
+            runs.append(_Run(place, str(known.get("fingerprint")) if known else None))
+            yield partial(_look_through_run, place, {*names, *_links(place, folders)}, hashed=hashed)
+        elif UNIT_FILE in names:
             folders.clear()
-        elif _inside_run(place, top) and files:
-            yield Verified(place, 0, _strangers(place, set(files)))
+            yield partial(_look_through, place, run, hashed=hashed)
+        elif run is not None and is_wreck(place):
+            folders.clear()
+            yield partial(Verified, place, 0, (Problem(place / UNIT_FILE, "missing", "repair"),))
+        elif run is not None and (strangers := {*names, *_links(place, folders)}):
+            yield partial(Verified, place, 0, tuple(_strangers(place, strangers)))
     for refusal in refusals:
-        if Path(refusal.filename) != top:
-            yield Verified(Path(refusal.filename), 0, (Problem(Path(refusal.filename), str(refusal.strerror)),))
+        where = Path(refusal.filename)
+        if where != top:
+            yield partial(Verified, where, 0, (Problem(where, str(refusal.strerror), "none"),))
 
 
-def _verify_run(place: Path, present: set[str]) -> tuple[Problem, ...]:
-    if read_run(place) is None:
-        return _verify_record(place / RUN_FILE)
-    records = [name for name in (RUN_FILE, products.FILE, survey.FILE) if name in present or name == RUN_FILE]
-    claimed = {str(entry["name"]): entry for entry in (products.read(place) or {"files": []})["files"]}
-    strangers = present - {*records, FAILURES_FILE} - claimed.keys()
-    settings = (read_run(place) or {}).get("settings")
-    if settings and survey.FILE not in present and _is_surveyed(place, settings):
-        records.append(survey.FILE)
-    return (
-        *(problem for name in records for problem in _verify_record(place / name)),
-        *_damaged(place, claimed),
-        *_strangers(place, strangers),
-    )
+def _links(place: Path, folders: list[str]) -> list[str]:
+    """Give the links among folders, which are not followed."""
+    return [name for name in folders if (place / name).is_symlink()]
 
 
-def _is_surveyed(place: Path, settings: Mapping[str, Any]) -> bool:
+def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -> Verified:
+    run, made = read_run(place), products.read(place)
+    claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
+    found = [Problem(place / RUN_FILE, fault, "again") for fault in _record_faults(place / RUN_FILE)]
+    if run is None:
+        return Verified(place, 1 + len(claimed), tuple(found))
+    if products.FILE in present:
+        found += (Problem(place / products.FILE, fault, "again") for fault in _record_faults(place / products.FILE))
+    if SURVEY_FILE in present or _is_surveyed(place, run):
+        found += (Problem(place / SURVEY_FILE, fault, "anew") for fault in _record_faults(place / SURVEY_FILE))
+    if FAILURES_FILE in present:
+        found += _failure_problems(place / FAILURES_FILE)
+    found += (Problem(place / name, fault, "again") for name, fault in _faults(place, claimed, hashed=hashed))
+    found += _strangers(place, present - {RUN_FILE, products.FILE, SURVEY_FILE, FAILURES_FILE} - claimed.keys())
+    return Verified(place, 1 + len(claimed), tuple(found))
+
+
+def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:
     """Tell whether a run's pictures were drawn by what all of its images have in common."""
-    draws = any(form in {"png", "html", "tensorboard"} for form in settings.get("formats", ()))
     try:
-        if not draws or not survey.is_needed(settings):
+        settings = run["settings"]
+        draws = any(form in {"png", "html", "tensorboard"} for form in settings["formats"])
+        if not draws or not is_surveyed(settings):
             return False
     except (KeyError, TypeError):  # of another version
         return False
     return any((record := read_unit(unit)) and record.get("kind") is None for unit in products.find_units(place))
 
 
-def _verify_unit(place: Path, present: set[str]) -> Verified:
+def _failure_problems(path: Path) -> Iterator[Problem]:
+    try:
+        lines = files.read(path).splitlines()
+    except OSError as error:
+        yield Problem(path, str(error.strerror), "remove")
+        return
+    for number, line in enumerate(lines, 1):
+        if not is_whole_failure(line):
+            yield Problem(path, f"line {number} is damaged", "remove")
+
+
+def _look_through(place: Path, run: _Run | None, *, hashed: bool) -> Verified:
     record = read_unit(place)
+    found = [Problem(place / UNIT_FILE, fault, "repair") for fault in _record_faults(place / UNIT_FILE)]
     if record is None:
-        return Verified(place, 0, _verify_record(place / UNIT_FILE))
+        return Verified(place, 0, tuple(found or [Problem(place / UNIT_FILE, "damaged", "repair")]))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
-    strangers = _strangers(place, present - claimed.keys() - {UNIT_FILE})
-    return Verified(place, len(claimed), (*_verify_record(place / UNIT_FILE), *_damaged(place, claimed), *strangers))
+    found += (Problem(place / name, fault, "repair") for name, fault in _faults(place, claimed, hashed=hashed))
+    if run is not None and run.fingerprint is not None and not found:
+        if record.get("run") != run.fingerprint:
+            found.append(Problem(place, "of a run with other settings", "remove"))
+        elif place not in find_places(run.directory, record):
+            found.append(Problem(place, f"a copy of {quote(record.get('unit'))}", "remove"))
+    try:
+        present = {path.name for path in place.iterdir()}
+    except OSError as error:
+        return Verified(place, len(claimed), (*found, Problem(place, str(error.strerror), "none")))
+    return Verified(place, len(claimed), (*found, *_strangers(place, present - claimed.keys() - {UNIT_FILE})))
 
 
-def _damaged(place: Path, claimed: Mapping[str, dict[str, Any]]) -> Iterator[Problem]:
+def _faults(place: Path, claimed: Mapping[str, dict[str, Any]], *, hashed: bool) -> Iterator[tuple[str, str]]:
     for name, entry in claimed.items():
-        if fault := _fault(place / name, entry):
-            yield Problem(place / name, fault)
+        if fault := _fault(place / name, entry, hashed=hashed) if _is_plain(name) else "no name of a file":
+            yield name, fault
 
 
-def _verify_record(record: Path) -> tuple[Problem, ...]:
+def _is_plain(name: str) -> bool:
+    """Tell whether a name that a record claims stays in its directory: whoever wrote the record may have made it up."""
+    return name not in {"", ".", ".."} and not set(name) & {"/", "\0"}
+
+
+def _record_faults(record: Path) -> Iterator[str]:
     """Compare a record with its own checksum."""
     try:
-        return () if is_sealed(record.read_bytes()) else (Problem(record, "damaged"),)
+        if not records.is_sealed(files.read(record)):
+            yield "damaged"
     except OSError as error:
-        return (Problem(record, str(error.strerror)),)
+        yield str(error.strerror)
 
 
-def _fault(path: Path, entry: dict[str, Any]) -> str | None:
+def _fault(path: Path, entry: Mapping[str, Any], *, hashed: bool) -> str | None:
     try:
-        if path.stat().st_size != entry["size"]:
-            return f"{path.stat().st_size} bytes instead of {entry['size']}"
-        return None if digest(path) == entry["sha256"] else "other content than was written"
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return "not a regular file"
+        if status.st_size != entry["size"]:
+            return f"{status.st_size} bytes instead of {entry['size']}"
+        return "other content than was written" if hashed and files.measure(path)[1] != entry["sha256"] else None
     except FileNotFoundError:
         return "missing"
     except OSError as error:
         return str(error.strerror)
 
 
-def _strangers(place: Path, names: set[str]) -> tuple[Problem, ...]:
-    return tuple(Problem(place / name, "not made by fmapviz") for name in sorted(names))
-
-
-def _inside_run(place: Path, top: Path) -> bool:
-    return any(read_run(parent) is not None for parent in place.parents if parent.is_relative_to(top))
+def _strangers(place: Path, names: AbstractSet[str]) -> Iterator[Problem]:
+    return (Problem(place / name, "not made by fmapviz", "remove") for name in sorted(names))

@@ -30,9 +30,11 @@ from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
 from fmapviz.sharing import Sharing
 from fmapviz.sketches import MixedBatchError
+from fmapviz.staging import stage
 from fmapviz.tracebacks import report_of
-from fmapviz.units import commit, find_done, find_own, stage
+from fmapviz.units import commit, find_done, find_own, has_wreck
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Unit
+from fmapviz.verification import is_damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -60,6 +62,9 @@ class Job:
     Attributes:
         batch_size: Images in one forward pass; None: as many as changes nothing in what is drawn, see `fmapviz.sharing`.
         workers: Threads.
+        force: Whether to draw finished images again.
+        repair: Whether to draw those again of which a file is not as it was written.
+        sync: Whether to wait until what is written would survive a power failure.
         several: Whether more than one image is expected.
         foresight: See `fmapviz.drawing.attach`.
         on_drawn: Given what is drawn of each image, which is then not written; None: it is written.
@@ -80,6 +85,8 @@ class Job:
     batch_size: int | None
     workers: int
     force: bool
+    repair: bool = False
+    sync: bool = False
     several: bool = True
     foresight: Foresight | None = None
     on_drawn: Callable[[ImageFile, Drawn], None] | None = None
@@ -100,6 +107,7 @@ class _Prepared:
     file: ImageFile
     notices: tuple[str, ...]
     values: Tensor
+    anew: bool  # in the place of what is there, though that is of the same file
 
     @property
     def bytes(self) -> int:
@@ -174,8 +182,8 @@ class _Steps:
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
             return None
-        anew = self._job.force or self._job.on_drawn
-        done = None if anew else find_done(self._job.directory, item)
+        anew = self._job.force or (self._job.repair and not self._is_whole(item))
+        done = None if anew or self._job.on_drawn else find_done(self._job.directory, item)
         if done is not None:
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=done))
@@ -183,7 +191,7 @@ class _Steps:
         torch.set_num_threads(self._cores_to_read)
         try:
             image = read_image(item, channels=self._job.model.preparation.channels)
-            return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels))
+            return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels), anew)
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
             tell(Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error), error.hint, report)))
@@ -251,7 +259,7 @@ class _Steps:
                 "undrawn": dict(drawn.undrawn),
                 **({"predictions": [each.record for each in drawn.predictions]} if job.info.top else {}),
             }
-            place = commit(staging, job.directory, prepared.file, record, force=job.force)
+            place = commit(staging, job.directory, prepared.file, record, force=prepared.anew, sync=job.sync)
         self._release(prepared.file)
         tell(
             Outcome(
@@ -264,6 +272,10 @@ class _Steps:
                 predictions=drawn.predictions,
             )
         )
+
+    def _is_whole(self, file: ImageFile) -> bool:
+        done = find_done(self._job.directory, file)
+        return done is not None and not is_damaged(done) and not has_wreck(self._job.directory, file)
 
     def _may_share(self, batch: list[_Prepared], drawer: Drawer) -> bool:
         """Tell whether to draw a batch as one; the first thread that asks finds out if images may share a forward pass."""

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import nn
 from warm import ask
 
-from fmapviz import products, publishing
+from fmapviz import files, products, publishing
 from fmapviz.errors import FmapvizError, OutputError, RefusedError, printable
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
@@ -350,15 +350,15 @@ def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeyp
 
 
 def test_a_full_disk_is_told_and_repaired(folder, look, monkeypatch, tmp_path):
-    write = Path.write_bytes
+    write = files.write
 
-    def full(self, data):
-        if self.name == "index.html":
+    def full(path, *parts):
+        if path.name == "index.html":
             raise OSError(28, "No space left on device")
-        return write(self, data)
+        write(path, *parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(files, "write", full)
         with pytest.raises(OutputError, match="No space left"):
             look([folder])
     run = tmp_path / "out/net"

@@ -14,7 +14,10 @@ from races import EIGHT_AT_ONCE
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.options import Style
 from fmapviz.runs import check_output, note_failure, open_run, read_run
-from fmapviz.values import Failure, RunInfo
+from fmapviz.staging import stage
+from fmapviz.units import commit
+from fmapviz.values import Failure, ImageFile, RunInfo
+from fmapviz.verification import verify
 
 INFO = RunInfo(
     model="net",
@@ -163,7 +166,6 @@ FOREIGN = {
     "a run.json that is a list": lambda place: (place.mkdir(), (place / "run.json").write_text("[1]")),
     "a run.json of binary data": lambda place: (place.mkdir(), (place / "run.json").write_bytes(b"\xff\0")),
     "a run.json that is a directory": lambda place: (place / "run.json").mkdir(parents=True),
-    "an empty run.json": lambda place: (place.mkdir(), (place / "run.json").touch()),
     "a file in its place": lambda place: place.write_text("mine"),
 }
 
@@ -179,6 +181,50 @@ def test_what_is_not_ours_is_left_alone(kind, tmp_path, refused):
     assert open_run(tmp_path, INFO) == tmp_path / "net-3"
     after = tree(tmp_path)
     assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize("left", [b"", bytes(300), b'{\n "fmapviz": 1,\n "finger'])
+@pytest.mark.parametrize("images", [0, 1])
+def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, tmp_path):
+    directory = open_run(tmp_path, INFO)
+    whole = (directory / "run.json").read_bytes()
+    for number in range(images):
+        with stage(directory) as staging:
+            commit(staging, directory, ImageFile(f"/{number}", f"{number}", 1, 1), {"run": INFO.fingerprint})
+    (directory / "run.json").write_bytes(left)
+    if images:
+        assert open_run(tmp_path, replace(INFO, weights="others")) == tmp_path / "net-2"
+    assert (directory / "run.json").read_bytes() == left
+    assert open_run(tmp_path, INFO) == directory
+    assert (directory / "run.json").read_bytes() == whole
+
+
+def test_a_run_whose_record_was_deleted_goes_on_if_an_image_tells_whose_it_is(tmp_path):
+    directory = open_run(tmp_path, INFO)
+    with stage(directory) as staging:
+        commit(staging, directory, ImageFile("/a", "a", 1, 1), {"run": INFO.fingerprint})
+    (directory / "run.json").unlink()
+    assert open_run(tmp_path, INFO) == directory
+    assert next(iter(verify(tmp_path))).problems == ()
+
+
+def test_any_flipped_byte_of_a_run_is_repaired_or_refused(tmp_path):
+    directory = open_run(tmp_path, INFO)
+    with stage(directory) as staging:
+        commit(staging, directory, ImageFile("/a", "a", 1, 1), {"run": INFO.fingerprint})
+    whole = (directory / "run.json").read_bytes()
+    refused = 0
+    for position in range(len(whole)):
+        damaged = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
+        (directory / "run.json").write_bytes(damaged)
+        try:
+            open_run(tmp_path, INFO, name="net")
+        except RefusedError:
+            refused += 1
+            assert (directory / "run.json").read_bytes() == damaged
+        else:
+            assert (directory / "run.json").read_bytes() == whole
+    assert refused <= 14  # the beginning tells whose it is, and the number behind it a newer version
 
 
 def test_a_dangling_link_in_its_place_is_left_alone(tmp_path, refused):
@@ -256,7 +302,7 @@ from pathlib import Path
 from fmapviz.errors import FmapvizError
 from fmapviz.runs import check_output, open_run
 from fmapviz.options import Style
-from fmapviz.values import Failure, RunInfo
+from fmapviz.values import Failure, ImageFile, RunInfo
 
 if os.getuid() == 0:
     os.setuid(65534)
@@ -299,6 +345,7 @@ def test_failures_are_appended_line_by_line(tmp_path):
     lines = (tmp_path / "failures.jsonl").read_text(encoding="ascii").splitlines()
     noted = [json.loads(line) for line in lines]
     assert all(entry.pop("time") > 1.7e9 for entry in noted)
+    assert all(len(entry.pop("sha256")) == 64 for entry in noted)
     assert noted == [
         {"path": "/photos/a.png", "code": "E_DECODE", "message": "image is damaged: '/photos/a.png'", "hint": None},
         {"path": "/photos/\udce9\n.png", "code": "E_FORMAT", "message": "not an image", "hint": "look at it"},
@@ -343,7 +390,7 @@ from dataclasses import replace
 from pathlib import Path
 from fmapviz.runs import note_failure, open_run
 from fmapviz.options import Style
-from fmapviz.values import Failure, RunInfo
+from fmapviz.values import Failure, ImageFile, RunInfo
 
 out, task = Path(sys.argv[1]), sys.argv[2]
 info = RunInfo("net", "", None, "", (), (), (), (), (), Style())
@@ -374,7 +421,7 @@ def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.units import stage
+from fmapviz.staging import stage
 
 left = [stage(Path(place)) for place in sys.argv[1:]]
 for staged in left:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,9 @@ from races import EIGHT_AT_ONCE
 
 from fmapviz.errors import RefusedError
 from fmapviz.inputs import path_hash
-from fmapviz.units import commit, find_done, read_unit, stage, sweep
+from fmapviz.records import seal
+from fmapviz.staging import stage
+from fmapviz.units import commit, find_done, read_unit, sweep
 from fmapviz.values import ImageFile
 from fmapviz.verification import verify
 
@@ -149,8 +152,6 @@ def test_a_finished_unit_is_found_while_its_source_is_the_same(run):
 
 
 DAMAGED = [
-    b"",
-    b"{",
     b"\xff\xfe",
     b"[]",
     b"null",
@@ -175,10 +176,76 @@ def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
     assert tree(run / "lena.png") == {"unit.json": record}
 
 
+WHOLE = seal({"fmapviz": 1, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
+REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
+
+
+@pytest.mark.parametrize("record", REMNANTS)
+def test_where_a_power_failure_left_nothing_of_a_record_the_image_is_made_again(record, run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").write_bytes(record)
+    assert find_done(run, source()) is None
+    assert finish(run, source(), "new") == directory
+    assert (directory / "input.png").read_text() == "new"
+    assert hidden(run) == []
+    assert problems(run) == []
+
+
+def test_what_somebody_laid_into_a_damaged_directory_stays_under_a_hidden_name(run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").write_bytes(b"")
+    (directory / "notes.txt").write_text("mine")
+    finish(run, source(), "new")
+    (name,) = hidden(run)
+    assert tree(run / name) == {"unit.json": b"", "input.png": b"old", "notes.txt": b"mine"}
+    assert problems(run) == []
+
+
+def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
+    directory = finish(run, source(), "old")
+    (directory / "unit.json").unlink()
+    other = finish(run, source(), "other")
+    assert other != directory
+    assert finish(run, source(), "new", force=True) == directory
+    assert not other.exists()
+    assert hidden(run) == []
+
+
+@pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
+def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path):
+    """Whoever may write into the run could have made it up."""
+    left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
+    left.mkdir()
+    record = {"fmapviz": 1, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
+    (left / "unit.json").write_bytes(seal(record))
+    sweep(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in run.iterdir()] == [left.name]
+
+
+def test_what_another_host_left_is_swept_after_a_day(run):
+    fresh, old = (run / f".fmapviz-ffffff-1-abcdef-0000000{number}" for number in range(2))
+    for path in (fresh, old):
+        path.mkdir()
+    os.utime(old, (time.time() - 90_000,) * 2)
+    sweep(run)
+    assert list(run.iterdir()) == [fresh]
+
+
+def test_what_a_process_of_our_own_number_left_is_swept(run):
+    """As in another container, whose processes have the same numbers."""
+    left = run / f".fmapviz-{HOST}-{os.getpid()}-other0-00000000"
+    left.mkdir()
+    with stage(run) as staging:
+        sweep(run)
+        assert list(run.iterdir()) == [staging]
+
+
 FORCED = """
 import sys
 from pathlib import Path
-from fmapviz.units import commit, stage
+from fmapviz.staging import stage
+from fmapviz.units import commit
 from fmapviz.values import ImageFile
 
 run = Path(sys.argv[1])
@@ -360,7 +427,8 @@ def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.units import commit, stage
+from fmapviz.staging import stage
+from fmapviz.units import commit
 from fmapviz.values import ImageFile
 
 run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
@@ -492,7 +560,8 @@ def test_a_unit_that_cannot_be_put_back_is_kept(run):
 REPLACED = """
 import os, sys
 from pathlib import Path
-from fmapviz.units import commit, stage
+from fmapviz.staging import stage
+from fmapviz.units import commit
 from fmapviz.values import ImageFile
 
 run, what = Path(sys.argv[1]), sys.argv[2]
@@ -530,7 +599,8 @@ def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
 MANY = """
 import os, sys
 from pathlib import Path
-from fmapviz.units import commit, stage, sweep
+from fmapviz.staging import stage
+from fmapviz.units import commit, sweep
 from fmapviz.values import ImageFile
 
 run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import pytest
 from fmapviz import png, registry
 from fmapviz.errors import RequestError
 from fmapviz.options import Style
-from fmapviz.runs import note_failure, open_run
-from fmapviz.units import commit, seal, stage
+from fmapviz.records import seal
+from fmapviz.runs import note_failure, open_run, read_failures
+from fmapviz.staging import stage
+from fmapviz.units import commit
 from fmapviz.values import Failure, ImageFile, Picture, RunInfo
 from fmapviz.verification import verify
 
@@ -32,7 +36,7 @@ def finish(run, unit):
         for form in INFO.formats:
             with registry.fetch("fmapviz.writers", form).open_writer(staging, None) as write:
                 write(picture)
-        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"model": "net", "layers": []})
+        return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint, "model": "net"})
 
 
 @pytest.fixture
@@ -103,6 +107,110 @@ def test_folders_that_are_empty_are_no_problem(out):
 # --- what is not
 
 
+def remedies(directory):
+    return {problem.remedy for place in verify(directory) for problem in place.problems}
+
+
+def test_a_unit_of_another_run_is_named(out, unit):
+    other = open_run(out, replace(INFO, weights="others"), name="third")
+    shutil.copytree(unit, other / "cats/b.png")
+    assert problems(out) == [(str(other / "cats/b.png"), "of a run with other settings")]
+    assert remedies(out) == {"remove"}
+
+
+def test_a_copy_of_a_unit_in_its_own_run_is_named(out, unit):
+    shutil.copytree(unit, out / "net/b copy.png")
+    assert problems(out) == [(str(out / "net/b copy.png"), "a copy of 'cats/b.png'")]
+
+
+def test_a_link_in_a_run_is_named_and_not_followed(out, unit, tmp_path):
+    (out / "net/link.png").symlink_to(unit)
+    (out / "net/loop").symlink_to(out)
+    (unit / "00_conv.maps.png").rename(tmp_path / "elsewhere.png")
+    (unit / "00_conv.maps.png").symlink_to(tmp_path / "elsewhere.png")
+    assert problems(out) == [
+        (str(out / "net/link.png"), "not made by fmapviz"),
+        (str(out / "net/loop"), "not made by fmapviz"),
+        (str(unit / "00_conv.maps.png"), "not a regular file"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["00_conv.maps.png", "unit.json"])
+def test_a_pipe_in_a_files_place_is_not_waited_for(name, unit):
+    (unit / name).unlink()
+    os.mkfifo(unit / name)
+    assert problems(unit) == [(str(unit / name), "not a regular file")]
+
+
+@pytest.mark.parametrize("name", ["../../../secret", "/etc/passwd", "", ".", "..", "a\0b"])
+def test_a_record_that_leads_out_of_its_directory_is_not_followed(name, unit, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    entry = {"name": name, "size": 6, "sha256": sha256(b"secret").hexdigest()}
+    record = json.loads((unit / "unit.json").read_bytes())
+    record["files"].append(entry)
+    del record["sha256"]
+    (unit / "unit.json").write_bytes(seal(record))
+    assert [message for _, message in problems(unit)] == ["no name of a file"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"fmapviz": NaN}', '{"fmapviz": 1e999}', "9" * 10_000])
+def test_what_json_readers_stumble_over_is_damaged(text, out, unit):
+    (unit / "unit.json").write_text(text)
+    (out / "net/run.json").write_text(text)
+    assert problems(out) == [(str(out / "net/run.json"), "damaged"), (str(unit / "unit.json"), "damaged")]
+
+
+def test_without_hashing_only_sizes_are_compared(out, unit):
+    picture = unit / "00_conv.maps.png"
+    whole = picture.read_bytes()
+    picture.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert list(verify(out, hashed=False)) == [replace(place, problems=()) for place in verify(out)]
+    picture.write_bytes(whole[:-1])
+    assert [problem.path for place in verify(out, hashed=False) for problem in place.problems] == [picture]
+
+
+def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_off_is_not(out):
+    path = out / "net/failures.jsonl"
+    note_failure(out / "net", Failure("/photos/d.png", "E_FORMAT", "not an image"))
+    whole = path.read_bytes()
+    for position in range(len(whole) - 1):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert [message for _, message in problems(out)] in (["line 1 is damaged"], ["line 2 is damaged"]), position
+    second = whole.index(b"\n") + 1
+    for length in range(second, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert problems(out) == [], length
+    note_failure(out / "net", Failure("/photos/e.png", "E_FORMAT", "not an image"))
+    assert problems(out) == []
+    assert [failure["path"] for failure in read_failures(out / "net")] == ["/photos/c.png", "/photos/e.png"]
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda run: (run / "a.png/00_conv.maps.png").unlink(), "repair"),
+        (lambda run: (run / "a.png/unit.json").write_bytes(b""), "repair"),
+        (lambda run: (run / "a.png/unit.json").unlink(), "repair"),
+        (lambda run: (run / "run.json").write_bytes(b""), "again"),
+        (lambda run: (run / "products.json").write_bytes(b""), "again"),
+        (lambda run: (run / "survey.json").write_bytes(b""), "anew"),
+        (lambda run: (run / "notes.txt").write_bytes(b""), "remove"),
+    ],
+)
+def test_each_problem_tells_what_helps(change, remedy, out):
+    change(out / "net")
+    assert remedies(out) == {remedy}
+
+
+def test_many_directories_are_told_in_order(out):
+    for number in range(200):
+        finish(out / "net", f"x{number:03}.png")
+    (out / "net/x150.png/00_conv.maps.png").unlink()
+    found = [place.directory.name for place in verify(out / "net")]
+    assert found == ["net", "a.png", "b.png", *(f"x{number:03}.png" for number in range(200))]
+    assert [path for path, _ in problems(out)] == [str(out / "net/x150.png/00_conv.maps.png")]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_byte_is_named(name, unit):
     path = unit / name
@@ -141,7 +249,7 @@ def test_a_missing_file_is_named(name, unit):
 
 def test_a_unit_without_its_record_is_named(out, unit):
     (unit / "unit.json").unlink()
-    assert problems(out) == [(str(unit / name), "not made by fmapviz") for name in FILES[:2]]
+    assert problems(out) == [(str(unit / "unit.json"), "missing")]
 
 
 @pytest.mark.parametrize("name", FILES[:2])

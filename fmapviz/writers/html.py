@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmapviz import files
 from fmapviz.errors import printable
 from fmapviz.report.links import link
 from fmapviz.report.page import pack, render_page, unit_script
@@ -48,8 +49,7 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
         "notices": [printable(notice) for notice in unit.notices],
         "pictures": pictures,
     }
-    with (directory / _SCRIPT).open("xb") as file:
-        file.write(unit_script(document))
+    files.write(directory / _SCRIPT, unit_script(document))
 
 
 def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:

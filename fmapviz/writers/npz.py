@@ -9,6 +9,7 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
+from fmapviz import files
 from fmapviz.raw_maps import collect
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
     yield lambda _: None
     arrays, told = collect(unit)
     # `numpy.savez` takes names as keyword arguments, of which it keeps some for itself.
-    with ZipFile(directory / "raw.npz", "x") as archive:
+    with files.create(directory / "raw.npz") as file, ZipFile(file, "w") as archive:
         for name, values in ("__metadata__", np.array(json.dumps(told))), *arrays.items():
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, values, allow_pickle=False)

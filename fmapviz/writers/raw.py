@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import save
 
+from fmapviz import files
 from fmapviz.raw_maps import collect
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
     """
     yield lambda _: None
     arrays, told = collect(unit)
-    with (directory / "raw.safetensors").open("xb") as file:
-        file.writelines(_in_order(save(arrays, told)))  # `save_file` hides what went wrong with the disk
+    files.write(directory / "raw.safetensors", *_in_order(save(arrays, told)))
 
 
 def _in_order(data: bytes) -> tuple[bytes, memoryview]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz import statistics
+from fmapviz import files, statistics
 from fmapviz.errors import printable
+from fmapviz.records import FORMAT, seal
 from fmapviz.report.page import pack, statistics_script
-from fmapviz.units import FORMAT, read_unit, seal
+from fmapviz.units import read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,7 @@ def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], Non
         OSError: The file could not be written, or is there already.
     """
     yield lambda _: None
-    with (directory / statistics.FILE).open("xb") as file:
-        file.write(statistics.encode(unit.drawn))
+    files.write(directory / statistics.FILE, statistics.encode(unit.drawn))
 
 
 def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:
@@ -52,13 +52,13 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byt
         "images": images,
         "layers": statistics.as_records(layers),
     }
-    files = {
+    made = {
         statistics.CSV_FILE: statistics.as_rows(layers).encode("utf-8", "backslashreplace"),
         statistics.JSON_FILE: seal(document),
     }
     if "html" in info.formats:
-        files["stats.js"] = statistics_script(_for_report(images, layers))
-    return files, left_out
+        made["stats.js"] = statistics_script(_for_report(images, layers))
+    return made, left_out
 
 
 def _for_report(images: int, layers: Sequence[LayerStatistics]) -> dict[str, Any]:

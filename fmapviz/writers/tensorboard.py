@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from fmapviz import events
 from fmapviz.errors import printable
+from fmapviz.units import EVENTS_FILE
 from fmapviz.values import Drawing
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def open_writer(directory: Path, _unit: Unit) -> Iterator[Callable[[Picture], No
     Raises:
         OSError: The file could not be written, or is there already.
     """
-    with events.create(directory / "events.out.tfevents.fmapviz") as append:
+    with events.create(directory / EVENTS_FILE) as append:
 
         def write(picture: Picture) -> None:
             append(

@@ -1,0 +1,90 @@
+"""Records: JSON files that tell whether they are as they were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from fmapviz import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = 1
+SEAL_BYTES = 70  # the end of a record, which tells its content
+MAX_BYTES = 2**28  # of an image's record with 500,000 files; whoever makes a larger one is up to something
+
+_SEAL = b',\n "sha256": "'
+_BEGINNING = b'{\n "fmapviz": '
+
+
+class Json(str):
+    """A value that is JSON already: lists of many numbers, which the encoder takes long for."""
+
+    __slots__ = ()
+
+
+def seal(document: dict[str, Any]) -> bytes:
+    """Write a record as JSON whose last entry is the SHA-256 of all before it, so that no byte changes unnoticed.
+
+    Example:
+        >>> is_sealed(seal({"fmapviz": 1})), is_sealed(seal({"fmapviz": 1}).replace(b"1", b"2", 1))
+        (True, False)
+    """
+    # A line for each entry, and for each of a list of records; json's own `indent` is written in Python, and slow.
+    entries = (f"{_dumps(key)}: {_lines(value)}" for key, value in document.items())
+    body = ("{\n " + ",\n ".join(entries)).encode("ascii")
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def is_sealed(data: bytes) -> bool:
+    """Tell whether a record is byte for byte as `seal` wrote it."""
+    body, _, end = data.rpartition(_SEAL)
+    return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def is_remnant(data: bytes) -> bool:
+    """Tell whether this is what a full disk or a power failure leaves of a record: its beginning, nothing, or zeros.
+
+    Example:
+        >>> is_remnant(b""), is_remnant(seal({"fmapviz": 1})[:20]), is_remnant(b"{}")
+        (True, True, False)
+    """
+    return not data.strip(b"\0") or data.startswith(_BEGINNING) or _BEGINNING.startswith(data)
+
+
+def parse(data: bytes) -> dict[str, Any] | None:
+    """Read a JSON object, whoever wrote it; None if it is none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
+    """Read a record; None if there is none, or none that is whole.
+
+    Args:
+        path: The file.
+        sealed: Whether a changed byte makes it none, too.
+    """
+    try:
+        data = files.read(path, most=MAX_BYTES + 1)
+    except OSError:
+        return None
+    if len(data) > MAX_BYTES or (sealed and not is_sealed(data)):
+        return None
+    return parse(data)
+
+
+_dumps = json.JSONEncoder(allow_nan=False).encode
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, Json):
+        return value
+    if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
+        return _dumps(value)
+    return "[\n  " + ",\n  ".join(map(_dumps, value)) + "]"
