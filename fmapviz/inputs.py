@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
 # Names of files that a run's directory holds besides images' directories.
-_RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}
-_RESERVED |= {"index.html", "stats.csv", "stats.json", "stats.js"}
+RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}
+RESERVED |= {"index.html", "stats.csv", "stats.json", "stats.js"}
 
 
 def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator[ImageFile | Failure]:
@@ -104,7 +104,11 @@ def path_hash(path: str) -> str:
         >>> path_hash("/photos/lena.png")
         '41587864'
     """
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:  # of no file: a damaged record claims it
+        encoded = path.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(encoded).hexdigest()[:8]
 
 
 def _absolute(typed: str) -> Path:
@@ -203,7 +207,7 @@ def _make_safe(part: str) -> str:
     safe = re.sub(r'[\\"]', "_", "".join(shown))  # TensorBoard shows no pictures of runs with these in their names
     safe = re.sub(r"^\.", "_", safe)
     safe = re.sub("(?i)(tf)(events)", r"\1_\2", safe)  # TensorBoard takes any such file for data
-    if safe.lower() in _RESERVED:
+    if safe.lower() in RESERVED:
         safe = f"_{safe}"
     encoded = safe.encode()
     return encoded[: _LONGEST_PART - 20].decode(errors="ignore") if len(encoded) > _LONGEST_PART else safe

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, records
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
+from fmapviz.inputs import RESERVED
 from fmapviz.records import FORMAT, seal
 from fmapviz.staging import HIDDEN, stage
 from fmapviz.units import UNIT_FILE, read_unit, sweep
@@ -233,7 +234,10 @@ def _is_remnant(directory: Path, info: RunInfo) -> bool:
     unit = next((record for path in directory.rglob(UNIT_FILE) if (record := read_unit(path.parent))), None)
     if unit is not None:
         return bool(unit.get("run") == info.fingerprint)
-    return data is not None and [path.name for path in directory.iterdir() if not path.name.startswith(HIDDEN)] == [RUN_FILE]
+    if data is None:
+        return False
+    visible = (path for path in directory.rglob("*") if HIDDEN not in str(path.relative_to(directory)))
+    return all(path.is_dir() or path.name in RESERVED or (path.parent / UNIT_FILE).exists() for path in visible)
 
 
 def read_run(directory: Path) -> dict[str, Any] | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fmapviz.errors import printable
@@ -61,17 +62,9 @@ def render_page(run: Mapping[str, Any]) -> bytes:
         >>> b"<title>&lt;b&gt;" in page, b"<b>" in page
         (True, False)
     """
-    environment = Environment(
-        loader=PackageLoader("fmapviz", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["printable"] = printable
     style = _read("report.css")
     script = "\n".join(['"use strict";\n(() => {', *map(_read, _SCRIPTS), "})();\n"])
-    page = environment.get_template("index.html.jinja").render(
+    page = _template().render(
         run=run,
         data=Markup(_to_json(run)),  # noqa: S704 - escaped there
         style=Markup(style),  # noqa: S704 - our own
@@ -125,6 +118,21 @@ def pack(rows: NDArray[Any]) -> str:
     return b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
 
 
+@cache
+def _template() -> Template:
+    """Compile the page: that takes longer than to render it."""
+    environment = Environment(
+        loader=PackageLoader("fmapviz", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    return environment.get_template("index.html.jinja")
+
+
+@cache
 def _read(name: str) -> str:
     return files("fmapviz.report").joinpath(name).read_text("utf-8")
 

@@ -1,0 +1,155 @@
+"""A disk whose n-th operation fails: stands in `fmapviz.files` for `os` and `shutil`, through which all output goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from fmapviz import files, staging
+
+CRASH, TORN = "crash", "torn write"  # the process ends; half of a write is done, and it ends
+POWER, NAMES = "power failure", "power failure that takes names too"  # it ends, see `cut_power`
+FULL, PART = "disk full", "disk full within a write"
+ENDS = {CRASH, TORN, POWER, NAMES}
+GROWING = {"open", "write", "mkdir", "link"}
+
+
+class Crash(BaseException):
+    """The process is dead: whatever it still tries has no effect."""
+
+
+class Disk:
+    """Counts operations, and lets one fail.
+
+    Args:
+        number: Which operation fails, beginning with 1; 0: none.
+        fault: How.
+    """
+
+    def __init__(self, number=0, fault=CRASH):
+        self.number, self.fault = number, fault
+        self.operations = []
+        self.failed = False
+        self.unsynced = set()  # inode numbers of files whose content is not yet on the disk
+        self.names = []  # new names of which the same is true: the directory's inode number, the old one, the new one
+        self._lock = Lock()
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def _operate(self, operation, do, half=lambda: None):
+        """Do one operation, or let it fail."""
+        with self._lock:
+            if self.failed and self.fault in ENDS:
+                raise Crash
+            self.operations.append(operation)
+            if len(self.operations) == self.number:
+                self.failed = True
+                if self.fault in {TORN, PART}:
+                    half()
+                if self.fault in ENDS:
+                    raise Crash
+                if self.fault == FULL:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if operation == "write":
+                    return half.written
+            if self.failed and operation in GROWING:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return do()
+
+    # What fmapviz.files calls.
+
+    def open(self, path, flags, mode=0o777):
+        if not flags & os.O_CREAT:
+            if self.failed and self.fault in ENDS:
+                raise Crash
+            return os.open(path, flags, mode)
+        return self._operate("open", lambda: os.open(path, flags, mode))
+
+    def write(self, file, data):
+        self.unsynced.add(os.fstat(file).st_ino)
+        half = _Half(file, data)
+        return self._operate("write", lambda: os.write(file, data), half)
+
+    def fsync(self, file):
+        def do():
+            os.fsync(file)
+            status = os.fstat(file)
+            self.unsynced.discard(status.st_ino)
+            self.names = [name for name in self.names if name[0] != status.st_ino]
+
+        self._operate("fsync", do)
+
+    def mkdir(self, path):
+        self._operate("mkdir", lambda: os.mkdir(path))
+
+    def rename(self, source, target):
+        def do():
+            os.rename(source, target)
+            self.names.append((Path(target).parent.stat().st_ino, Path(source), Path(target)))
+
+        self._operate("rename", do)
+
+    def replace(self, source, target):
+        self._operate("replace", lambda: os.replace(source, target))
+
+    def link(self, source, target):
+        self._operate("link", lambda: os.link(source, target))
+
+    def unlink(self, path):
+        self._operate("unlink", lambda: os.unlink(path))
+
+    def rmdir(self, path):
+        self._operate("rmdir", lambda: os.rmdir(path))
+
+    def rmtree(self, path, *, ignore_errors):
+        def half():
+            for each in sorted(Path(path).iterdir())[::2]:
+                each.unlink()
+
+        try:
+            self._operate("rmtree", lambda: shutil.rmtree(path, ignore_errors=ignore_errors), half)
+        except OSError:
+            assert ignore_errors
+
+    # What a power failure leaves.
+
+    def cut_power(self, place, *, names):
+        """Empty every file whose content was not synchronized, and take back the names that were not.
+
+        Args:
+            place: Where.
+            names: Whether names are lost, too; they may have reached the disk before what they stand for.
+        """
+        for path in place.rglob("*"):
+            if path.is_file() and path.stat().st_ino in self.unsynced:
+                path.write_bytes(b"")
+        for _, source, target in reversed(self.names if names else ()):
+            if target.exists() and not source.exists():
+                target.rename(source)
+
+
+class _Half:
+    """Writes the first half of something."""
+
+    def __init__(self, file, data):
+        self._file, self._data = file, data
+        self.written = 0
+
+    def __call__(self):
+        half = memoryview(self._data)[: len(memoryview(self._data)) // 2]
+        self.written = os.write(self._file, half) if half else 0
+
+
+@contextmanager
+def put_in(monkeypatch, disk):
+    """Have all output go to a disk, in a process that nobody takes for the one before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", disk)
+        patch.setattr(files, "shutil", disk)
+        patch.setattr(staging, "_THIS", f"{id(disk):x}")
+        yield disk

@@ -1,0 +1,165 @@
+"""Commands, each operation of which is made to fail in turn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from failing_disk import ENDS, FULL, NAMES, PART, POWER, Crash, Disk, put_in
+from PIL import Image
+from torch import nn
+from trees import difference, snapshot
+
+from fmapviz.errors import OutputError
+from fmapviz.options import InputOptions, Style
+from fmapviz.pipeline import visualize
+from fmapviz.units import read_unit
+from fmapviz.values import Outcome
+from fmapviz.verification import verify
+
+IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run does not end where one of these fails on a full disk
+
+
+class Net(nn.Module):
+    """Two convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.first, self.second = nn.Conv2d(3, 2, 3), nn.Conv2d(2, 3, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@dataclass
+class Scenario:
+    """A command.
+
+    Attributes:
+        options: Of the command.
+        finished: Whether it finds a finished run.
+        grown: Whether an image has changed since, and another one has come.
+    """
+
+    options: dict = field(default_factory=dict)
+    finished: bool = False
+    grown: bool = False
+
+    def run(self, inputs, out, **options):
+        given = {
+            "to": ["tensorboard", "png", "html", "raw", "stats"],
+            "views": ["maps", "kernels"],
+            "options": InputOptions(fit="none"),
+            "workers": 1,
+            "batch_size": 1,
+        }
+        return visualize(Net(), inputs, out=out, **{**given, **self.options, **options})
+
+
+SCENARIOS = {
+    "a new run": Scenario(),
+    "a new run by what its images have in common": Scenario(
+        {"views": ["maps", "pca"], "style": Style(norm="run", pca="shared"), "to": ["png", "html"]}
+    ),
+    "a finished run that has grown": Scenario(finished=True, grown=True),
+    "a finished run that is drawn anew": Scenario({"force": True}, finished=True),
+    "a new run that is synchronized": Scenario({"fsync": True}),
+    "a finished run that is drawn anew and synchronized": Scenario({"fsync": True, "force": True}, finished=True),
+}
+
+
+def paint(path, seed):
+    """Write a small picture, of a certain time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 9, 3), np.uint8)).save(path)
+    os.utime(path, ns=(10**18 + seed, 10**18 + seed))
+
+
+def disturb(scenario, fault, images, place, monkeypatch, *, repair=False):
+    """Let each operation of a command fail, in a run of its own; then give the same command, and compare the trees.
+
+    Args:
+        scenario: Which command.
+        fault: How operations fail.
+        images: How many whole images it is given; there is a damaged one, too.
+        place: An empty directory.
+        monkeypatch: Pytest's.
+        repair: Whether the second command is given `--repair`.
+
+    Returns:
+        How many operations failed, and at how many points something was damaged.
+    """
+    begun, reference = _begin(scenario, images, place)
+    expected = snapshot(reference)
+    number = damaged = 0
+    while True:
+        out = place / f"out{number + 1}"
+        if begun.exists():
+            shutil.copytree(begun, out)
+        told = []
+        with put_in(monkeypatch, Disk(number + 1, fault)) as disk:
+            error = _end(scenario, place / "in", out, told)
+        if not disk.failed:
+            assert error is None
+            return number, damaged
+        number += 1
+        where = f"{fault} at operation {number}: {disk.operations[-1]}"
+        _check_end(error, fault, disk.operations[number - 1], where)
+        if fault in {POWER, NAMES}:
+            disk.cut_power(out, names=fault == NAMES)
+        damaged += not _is_whole(out, told, where, may_be_damaged=repair)
+        with put_in(monkeypatch, Disk()):
+            scenario.run(place / "in", out, repair=repair)
+        assert difference(snapshot(out), expected) == [], where
+        assert [problem for each in verify(out) for problem in each.problems] == [], where
+        shutil.rmtree(out)
+
+
+def _begin(scenario, images, place):
+    """Lay out the inputs, and give what the command finds and what it leaves if nothing fails."""
+    inputs, begun, reference = place / "in", place / "begun", place / "reference"
+    for number in range(images):
+        paint(inputs / ("" if number else "more") / f"{number}.png", number)
+    (inputs / "damaged.png").write_bytes(b"no image")
+    if scenario.finished:
+        scenario.run(inputs, begun, force=False)
+        shutil.copytree(begun, reference)
+    if scenario.grown:
+        paint(inputs / "more/0.png", 100)
+        paint(inputs / "new.png", 101)
+    scenario.run(inputs, reference)
+    return begun, reference
+
+
+def _end(scenario, inputs, out, told):
+    """Run a command to its end, and give what it ended with."""
+    try:
+        scenario.run(inputs, out, on_event=told.append)
+    except (Crash, OutputError) as error:
+        return error
+    return None
+
+
+def _check_end(error, fault, operation, where):
+    if fault in ENDS:
+        assert isinstance(error, Crash), where
+    elif operation not in IGNORED and not (fault == PART and operation != "write"):
+        assert isinstance(error, OutputError), where
+        assert "No space left" in str(error), where
+        assert fault in {FULL, PART}
+
+
+def _is_whole(out, told, where, *, may_be_damaged):
+    """Make sure that what stands under a final name is whole, or to be made again by the same command."""
+    if not any(not path.name.startswith(".") for path in out.glob("*")):
+        return True
+    remedies = {problem.remedy for each in verify(out) for problem in each.problems}
+    assert remedies <= {"again", *(["repair"] if may_be_damaged else [])}, where
+    done = {event.unit for event in told if isinstance(event, Outcome) and event.status == "done"}
+    assert may_be_damaged or all(read_unit(unit) for unit in done), where
+    return "repair" not in remedies

@@ -1,0 +1,103 @@
+"""Let each operation of a run fail: nothing is lost, nothing is half there, and the same command goes on.
+
+`make torture` does it with more images.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
+from faults import SCENARIOS, disturb
+
+import fmapviz
+
+POINTS = [
+    ("a new run", CRASH),
+    ("a new run", TORN),
+    ("a new run", FULL),
+    ("a new run", PART),
+    ("a new run by what its images have in common", CRASH),
+    ("a finished run that has grown", CRASH),
+    ("a finished run that is drawn anew", CRASH),
+    ("a finished run that is drawn anew", FULL),
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), POINTS)
+def test_whatever_operation_fails_the_same_command_brings_the_same_tree(name, fault, tmp_path, monkeypatch, record_property):
+    points, damaged = disturb(SCENARIOS[name], fault, 2, tmp_path, monkeypatch)
+    record_property("points", points)
+    assert points > 40
+    assert not damaged
+
+
+@pytest.mark.parametrize("fault", [POWER, NAMES])
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.options.get("fsync")])
+def test_a_power_failure_harms_nothing_that_is_synchronized(name, fault, tmp_path, monkeypatch, record_property):
+    points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch)
+    record_property("points", points)
+    assert points > 80
+    assert not damaged
+
+
+def test_a_power_failure_harms_what_is_not_and_repair_repairs_it(tmp_path, monkeypatch, record_property):
+    points, damaged = disturb(SCENARIOS["a new run"], POWER, 2, tmp_path, monkeypatch, repair=True)
+    record_property("points", points)
+    assert damaged > points / 4
+
+
+# --- there is no other way to the disk
+
+FORBIDDEN = {
+    "os": {"mkdir", "makedirs", "rename", "renames", "replace", "link", "symlink", "unlink", "remove", "rmdir", "removedirs"}
+    | {"open", "write", "pwrite", "truncate", "ftruncate", "fsync", "mkfifo", "mknod"},
+    "shutil": {"rmtree", "copy", "copy2", "copyfile", "copytree", "move"},
+    "Path": {"mkdir", "rename", "unlink", "rmdir", "touch", "write_text", "write_bytes", "symlink_to", "hardlink_to"},
+}
+READING = {
+    "fmapviz/cli.py",  # standard input
+    "fmapviz/console.py",  # standard output that is broken becomes /dev/null
+    "fmapviz/process.py",  # standard streams that are closed
+    "fmapviz/units.py",  # a directory's handle
+    "fmapviz/images.py",
+    "fmapviz/decoding.py",  # in a process of its own
+}
+NO_OUTPUT = {"fmapviz/files.py", "fmapviz/downloads.py", "fmapviz/shapesnet/train.py"}  # the last two: weights
+
+
+def calls(path):
+    """Give each call of a function of a module or of an object: what it is of, its name, and its arguments."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute):
+                yield ast.unparse(function.value), function.attr, node
+            elif isinstance(function, ast.Name):
+                yield "", function.id, node
+
+
+def is_writing(of, name, call):
+    if of in {"os", "shutil"}:
+        return name in FORBIDDEN[of]
+    if name == "open":
+        given = call.args[0 if of else 1 :][:1] + [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+        return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wxa+") for mode in given)
+    return of != "files" and name in FORBIDDEN["Path"]
+
+
+def test_no_other_module_has_a_way_to_the_disk():
+    root = Path(fmapviz.__file__).parent.parent
+    found = [
+        f"{path.relative_to(root)}:{call.lineno} {of}.{name}"
+        for path in sorted(root.glob("fmapviz/**/*.py"))
+        if str(path.relative_to(root)) not in NO_OUTPUT
+        for of, name, call in calls(path)
+        if is_writing(of, name, call) and not (of == "os" and name == "open" and str(path.relative_to(root)) in READING)
+    ]
+    assert found == []
+    assert {name for of, name, call in calls(root / "fmapviz/files.py") if is_writing(of, name, call)} >= {
+        "open", "write", "mkdir", "rename", "replace", "link", "unlink", "rmdir", "rmtree", "fsync",
+    }  # fmt: skip
