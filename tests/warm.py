@@ -8,12 +8,14 @@ its own arguments, environment, working directory and streams.
 """
 
 import gc
+import io
 import json
 import os
 import signal
 import socket
 import sys
 import traceback
+from contextlib import redirect_stdout
 
 STREAMS = (0, 1, 2)
 
@@ -21,7 +23,14 @@ STREAMS = (0, 1, 2)
 def serve(path):
     import fmapviz.listing
     import fmapviz.pipeline  # noqa: F401  this is what it is for
+    from fmapviz import registry
+    from fmapviz.cli import app
 
+    for package in (registry.VIEWS, registry.WRITERS):
+        for name in registry.names(package):
+            registry.fetch(package, name)
+    with redirect_stdout(io.StringIO()):  # the parser, too, imports some things late
+        app(["models", "alexnet"], standalone_mode=False)
     gc.freeze()  # or each child would copy all of it when it collects garbage
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
