@@ -1,5 +1,26 @@
-"""`python -m fmapviz`."""
+"""The command `fmapviz`, and `python -m fmapviz`."""
 
-from fmapviz.cli import main
+from __future__ import annotations
 
-main()
+import os
+import sys
+from typing import NoReturn
+
+from fmapviz.process import Interrupted, signals_heeded
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    try:
+        with signals_heeded():
+            from fmapviz import cli
+
+            cli.main()
+    except Interrupted as interruption:  # before anything has begun, or at the very end
+        sys.stderr.write("interrupted\n")
+        sys.stderr.flush()
+        os._exit(128 + interruption.number)
+
+
+if __name__ == "__main__":
+    main()

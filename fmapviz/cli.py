@@ -16,7 +16,7 @@ from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
 from fmapviz.options import COLORMAPS, InputOptions, Style
-from fmapviz.process import Interrupted, leave, loading, open_missing_streams, signals_heeded
+from fmapviz.process import Interrupted, leave, loading, open_missing_streams, remove_staged, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def main() -> NoReturn:
 
 def _main() -> int:
     open_missing_streams()
-    with signals_heeded():
+    with signals_heeded(_part):
         try:
             return int(app(standalone_mode=False) or 0)
         except FmapvizError as error:
@@ -393,11 +393,16 @@ def _main() -> int:
         except SystemExit as stop:  # the parser's own way out, with 1 where nobody listens to its help any more
             return 0 if stop.code in {None, 0, 1} else 2
         except Interrupted as interruption:
-            say_error("interrupted: what is finished stays, and the same command continues")
-            return _summarize(128 + interruption.number, interruption)
+            remove_staged()
+            return _part(interruption)
         except Exception as error:  # noqa: BLE001  a bug: shown whole, and --json still ends with a summary
             traceback.print_exc()
             return _summarize(1, error)
+
+
+def _part(interruption: Interrupted) -> int:
+    say_error("interrupted: what is finished stays, and the same command continues")
+    return _summarize(128 + interruption.number, interruption)
 
 
 def _summarize(code: int, error: BaseException) -> int:

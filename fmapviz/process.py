@@ -8,12 +8,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+
+GRACE_SECONDS = 1.7  # two are promised
 
 
 class Interrupted(BaseException):
@@ -36,25 +40,48 @@ def loading() -> Iterator[None]:
 
 
 @contextmanager
-def signals_heeded() -> Iterator[None]:
-    """Leave everything whole at the first Ctrl-C or SIGTERM; end at once at the second."""
+def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
+    """Leave everything whole at the first Ctrl-C or SIGTERM; end at once at the second.
+
+    The first raises `Interrupted`. Whoever does not end within `GRACE_SECONDS` all the same, because it is deep in foreign
+    code, or because that has swallowed the exception, is ended then.
+
+    Args:
+        farewell: Says in this case that the process ends.
+    """
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]  # nohup
     seen: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if seen:
             os._exit(128 + number)
         seen.append(number)
-        raise Interrupted(number)
+        interruption = Interrupted(number)
+        threading.Thread(target=_end_soon, args=(interruption, farewell), daemon=True).start()
+        raise interruption
 
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            before[number] = signal.signal(number, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def remove_staged() -> None:
+    """Remove what is being written by a thread that the process does not wait for."""
+    staging = sys.modules.get("fmapviz.staging")  # imported by whatever writes
+    if staging is not None:
+        staging.remove_staged()
+
+
+def _end_soon(interruption: Interrupted, farewell: Callable[[Interrupted], int] | None) -> None:
+    time.sleep(GRACE_SECONDS)
+    remove_staged()
+    with suppress(Exception):
+        if farewell:
+            farewell(interruption)
+    os._exit(128 + interruption.number)
 
 
 def leave(code: int) -> NoReturn:

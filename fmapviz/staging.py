@@ -59,8 +59,10 @@ def leftovers(place: Path) -> Iterator[Path]:
 def remove_staged() -> None:
     """Remove what is being written, of a process that ends now, whatever its threads are at."""
     for staging in tuple(_under_way):
-        for _ in range(3):  # a thread may just be adding a file
-            files.remove_tree(staging)
+        waste = hidden(staging.parent)
+        with suppress(OSError):
+            files.rename(staging, waste)  # so that no thread adds another file
+            files.remove_tree(waste)
 
 
 def _host() -> str:
