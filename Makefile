@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser all-models benchmark samples shapesnet pictures clean
+.PHONY: help demo test torture check browser all-models benchmark samples shapesnet pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, o
 
 test: check browser ## run every check and every test
 	$(BIN)/pytest -n 2 --dist worksteal
+
+torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
+	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
 
 browser: ## make sure that there is a Chromium or Chrome for the tests of the report, if it can be had
 	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \

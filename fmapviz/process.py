@@ -89,6 +89,9 @@ def leave(code: int) -> NoReturn:
 
     If a forward pass goes on for which nobody waits, it must not lose the interpreter at all.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):  # nothing is left to be interrupted
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(number, lambda *_: os._exit(code))
     if threading.active_count() == 1:
         atexit._run_exitfuncs()  # there is no public way; what others have registered is theirs to rely on
     for stream in (sys.stdout, sys.stderr):

@@ -38,7 +38,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say at the end, where nobody overlooks it, what could not be tested here."""
+    """Say at the end, where nobody overlooks it, what was tried how often, and what could not be tested here."""
+    passed = [dict(report.user_properties) for report in terminalreporter.stats.get("passed", [])]
+    if points := sum(each.get("points", 0) for each in passed):
+        terminalreporter.write_line(f"Operations on the disk that were made to fail, one in each run: {points}")
+    if kills := sum(each.get("kills", 0) for each in passed):
+        terminalreporter.write_line(f"Commands that were killed at work: {kills}")
     skipped = terminalreporter.stats.get("skipped", [])
     if any("no browser" in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(

@@ -1,0 +1,197 @@
+"""The command, ended at random moments, by itself and among others that write into the same place."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from faults import paint
+from trees import difference, snapshot
+from warm import ask
+
+from fmapviz.staging import HIDDEN
+from fmapviz.verification import verify
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Exact(nn.Sequential):  # sums of whole numbers do not depend on their order
+    def forward(self, x):
+        return super().forward((x * 255).round())
+
+
+def build():
+    numbers = torch.Generator().manual_seed(0)
+    network = Exact(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 6, 3))
+    for values in network.parameters():
+        values.data = torch.randint(-2, 3, values.shape, generator=numbers).float()
+    return network
+"""
+ARGUMENTS = ("net.py:build", "in", "--out", "out", "--to", "tensorboard,png,html,raw,stats", "--json")
+ARGUMENTS += ("--fit", "none", "--mean", "0", "--std", "1")
+# A shell that starts something in the background makes it deaf to Ctrl-C.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+BY_SERVER = (
+    HEEDING
+    + "import os; from pathlib import Path; Path({pid!r}).write_text(str(os.getpid())); "
+    + ("from fmapviz.__main__ import main; main()")
+)
+
+
+class Command:
+    """The command, begun in a directory.
+
+    Args:
+        place: With the network, and the pictures in `in`.
+        server: Where that of `warm.py` listens; None: a process of its own, from the very beginning.
+    """
+
+    def __init__(self, place, *options, server=None):
+        self.code = None
+        self.errors = place / f"errors-{random.getrandbits(40)}"
+        self._place, self._arguments, self._server = place, [*ARGUMENTS, *options], server
+        self._file = self.errors.with_suffix(".pid")
+        self.process = None
+        self._thread = Thread(target=self._run_warm if server else self._run_cold)
+        self._thread.start()
+        while not self.pid and self.running:
+            time.sleep(0.002)
+
+    @property
+    def running(self):
+        return self._thread.is_alive()
+
+    @property
+    def pid(self):
+        if self.process is not None:
+            return self.process.pid
+        with suppress(FileNotFoundError, ValueError):
+            return int(self._file.read_text())
+        return None
+
+    def kill(self, number=signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self):
+        self._thread.join()
+        return self.code
+
+    def _run_warm(self):
+        program = BY_SERVER.format(pid=str(self._file))
+        with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
+            streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
+            self.code = ask(self._server, ["-c", program, *self._arguments], directory=self._place, streams=streams)
+
+    def _run_cold(self):
+        with self.errors.open("wb") as errors:
+            command = [sys.executable, "-c", f"{HEEDING}from fmapviz.__main__ import main; main()", *self._arguments]
+            self.process = subprocess.Popen(command, cwd=self._place, stdout=subprocess.DEVNULL, stderr=errors)
+            self.code = self.process.wait()
+
+
+class House:
+    """A directory with a network, pictures, and what the command makes of them."""
+
+    def __init__(self, place, images, *, server=None, seed=0):
+        self.place, self.out = place, place / "out"
+        self.random = random.Random(seed)
+        self._server = server
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "net.py").write_text(NETWORK)
+        for number in range(images):
+            paint(place / f"in/{number % 3}/{number}.png", number)
+        (place / "in/damaged.png").write_bytes(b"no image")
+        begun = time.monotonic()
+        command = self.begin()
+        assert self.wait_for_work(command) is not None
+        self.seconds_before = time.monotonic() - begun
+        assert command.wait() == 3, command.errors.read_text()
+        self.seconds = time.monotonic() - begun
+        self.expected = snapshot(self.out)
+        shutil.rmtree(self.out)
+
+    def begin(self, *options):
+        return Command(self.place, *options, server=self._server)
+
+    def wait_for_work(self, command):
+        """Wait until something is written, and give the time of that; None if the command has ended before."""
+        before = self._names()
+        while command.running:
+            if self._names() != before:
+                return time.monotonic()
+            time.sleep(0.002)
+        return None if self._names() == before else time.monotonic()
+
+    def kill_one(self, *options):
+        """Kill the command at a random moment, and tell whether it was at work."""
+        command = self.begin(*options)
+        if self.random.random() < 0.8:
+            self.wait_for_work(command)
+            time.sleep(self.random.uniform(0, self.seconds - self.seconds_before))
+        else:
+            time.sleep(self.random.uniform(0, self.seconds_before))
+        alive = command.running
+        command.kill()
+        command.wait()
+        self.check_whole()
+        return alive and command.code == -signal.SIGKILL
+
+    def kill_some(self, processes, killed, *options):
+        """Begin several commands at once, and kill some of them."""
+        commands = [self.begin(*options) for _ in range(processes)]
+        self.wait_for_work(commands[0])
+        for command in self.random.sample(commands, killed):
+            time.sleep(self.random.uniform(0, self.seconds / 4))
+            command.kill()
+        codes = sorted(command.wait() for command in commands)
+        self.check_whole()
+        return codes
+
+    def interrupt(self, number, *options):
+        """Send a signal at a random moment, and give how long the command took to end."""
+        command = self.begin(*options)
+        time.sleep(self.random.uniform(0, self.seconds))
+        begun = time.monotonic()
+        was_running = command.running
+        command.kill(number)
+        code = command.wait()
+        seconds = time.monotonic() - begun
+        errors = command.errors.read_text()
+        assert code in ({3, 128 + number, -number} if was_running else {3}), (code, errors)
+        assert "Traceback" not in errors or code == -number, errors  # Python itself was just starting
+        assert "Exception ignored" not in errors, errors
+        assert self.hidden() == []
+        self.check_whole()
+        return seconds
+
+    def finish(self):
+        """Give the command once more, and compare what there is with what an undisturbed one leaves."""
+        command = self.begin()
+        assert command.wait() == 3, command.errors.read_text()
+        assert difference(snapshot(self.out), self.expected) == []
+        assert [problem for each in verify(self.out) for problem in each.problems] == []
+        shutil.rmtree(self.out)
+
+    def hidden(self):
+        return [path for path in self.out.rglob("*") if path.name.startswith(HIDDEN)] if self.out.exists() else []
+
+    def check_whole(self):
+        if self.out.exists() and any(self.out.glob("*/run.json")):
+            problems = [problem for each in verify(self.out) for problem in each.problems]
+            assert {problem.remedy for problem in problems} <= {"again"}, problems
+
+    def _names(self):
+        with suppress(FileNotFoundError):
+            return {path: path.stat().st_mtime_ns for path in (self.out, *self.out.iterdir())}
+        return {}

@@ -1,0 +1,32 @@
+"""The command, killed and interrupted at random moments, and many of them at once. `make torture` does more of it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from killing import House
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory, warm):
+    return House(tmp_path_factory.mktemp("house"), 12, server=warm)
+
+
+def test_it_may_be_killed_at_any_moment(house):
+    at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()] * 2]
+    assert any(at_work)
+    house.finish()
+
+
+def test_eight_at_once_of_which_three_are_killed(house):
+    codes = house.kill_some(8, 3)
+    assert codes.count(3) >= 5, codes
+    house.finish()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_may_be_interrupted_at_any_moment_and_leaves_nothing_staged(house, number):
+    for _ in range(6):
+        house.interrupt(number, "--force")
+    house.finish()

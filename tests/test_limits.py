@@ -1,0 +1,118 @@
+"""What the system does not give: room, open files, somewhere to write to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from killing import ARGUMENTS, House
+from trees import difference, snapshot
+from warm import ask
+
+MAIN = "from fmapviz.cli import main; main()"
+LIMIT = "from resource import *; setrlimit({what}, ({number}, {number})); " + MAIN
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory, warm):
+    return House(tmp_path_factory.mktemp("house"), 12, server=warm)
+
+
+@pytest.fixture
+def run(house, warm):
+    """Run the command under a limit, and give its exit code and what it says on standard error."""
+    shutil.rmtree(house.out, ignore_errors=True)
+
+    def limited(program=MAIN, *options, out=os.devnull):
+        told = house.place / "told"
+        with told.open("wb") as errors, Path(os.devnull).open("rb") as given, Path(out).open("wb") as results:
+            streams = [given.fileno(), results.fileno(), errors.fileno()]
+            code = ask(warm, ["-c", program, *ARGUMENTS, *options], directory=house.place, streams=streams)
+        lines = [line for line in told.read_text().splitlines() if "damaged.png" not in line]
+        assert not any("Traceback" in line or "Exception" in line for line in lines), lines
+        return code, lines
+
+    return limited
+
+
+@pytest.mark.parametrize("size", [500, 1000, 2000, 5000, 20_000, 100_000])
+def test_files_of_a_limited_size(size, house, run):
+    code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=size))
+    assert code in {3, 5}
+    if code == 5:
+        assert lines[0].startswith("error: cannot write to 'out")
+        assert lines[0].endswith(": File too large")
+        assert len(lines) <= 2
+    house.check_whole()
+    assert house.hidden() == []
+    house.finish()
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "8", "--batch-size", "8")])
+def test_few_open_files(options, house, run):
+    code, lines = run(LIMIT.format(what="RLIMIT_NOFILE", number=64), *options)
+    assert code == 3, lines
+    assert difference(snapshot(house.out), house.expected) == []
+
+
+def test_results_that_nobody_can_keep(house, run):
+    code, lines = run(MAIN, out="/dev/full")
+    assert code == 5
+    assert [line for line in lines if line.startswith("error")] == [
+        "error: cannot write to standard output: No space left on device"
+    ]
+    house.finish()
+
+
+def test_errors_that_nobody_can_keep(house, warm):
+    shutil.rmtree(house.out, ignore_errors=True)
+    with Path("/dev/full").open("wb") as full, Path(os.devnull).open("rb") as given:
+        streams = [given.fileno(), full.fileno(), full.fileno()]
+        assert ask(warm, ["-c", MAIN, *ARGUMENTS], directory=house.place, streams=streams) == 5
+    house.finish()
+
+
+def mount(options, place):
+    """Say how to have a file system of one's own, of a certain kind, while a command runs."""
+    mounting = f"mount -t tmpfs -o {options} tmpfs {place}"
+    for outside in (["unshare", "-m"], ["unshare", "-rm"]):
+        if shutil.which("unshare") and subprocess.run(
+            [*outside, "sh", "-c", mounting], capture_output=True, check=False
+        ).returncode == 0:  # fmt: skip
+            return [*outside, "sh", "-c", f'{mounting} && "$@"; code=$?; cp -a {place} {place}-after; exit $code', "sh"]
+    pytest.skip("nobody may mount a file system here")
+
+
+@pytest.mark.parametrize("size", ["48k", "160k", "320k"])
+def test_a_small_file_system_that_is_full(size, house):
+    shutil.rmtree(house.out, ignore_errors=True)
+    house.out.mkdir()
+    begin = mount(f"size={size}", house.out)
+    command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS]
+    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=100)
+    after = house.out.with_name("out-after")
+    house.out.rmdir()  # where nothing was mounted any more
+    after.rename(house.out)
+    assert ended.returncode == 5, ended.stderr
+    first, hint = [line for line in ended.stderr.splitlines() if "damaged.png" not in line]
+    assert first.startswith("error: cannot write to 'out")
+    assert first.endswith(": No space left on device")
+    assert hint.endswith("make room and run the same command again")
+    assert house.hidden() == []
+    house.check_whole()
+    house.finish()
+
+
+def test_a_file_system_that_is_read_only(house):
+    shutil.rmtree(house.out, ignore_errors=True)
+    house.out.mkdir()
+    begin = mount("ro", house.out)
+    command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS]
+    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=100)
+    assert (ended.returncode, ended.stderr.splitlines()) == (
+        5, [f"error: cannot write to '{house.out}': read-only, or not permitted", "hint: another --out may do"],
+    )  # fmt: skip

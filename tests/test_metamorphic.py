@@ -1,0 +1,128 @@
+"""However a run is divided, ordered or interrupted, it leaves the same tree; see `trees` for what "the same" means.
+
+The network's sums are of small whole numbers: exact in any order, so that nothing hides behind rounding.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+import torch
+from faults import paint
+from torch import nn
+from trees import difference, snapshot
+
+from fmapviz import pipeline
+from fmapviz.options import InputOptions, Style
+from fmapviz.pipeline import visualize
+from fmapviz.values import Outcome
+from fmapviz.verification import verify
+
+IMAGES = 9
+FORMATS = ["tensorboard", "png", "html", "raw", "npz", "stats"]
+
+
+class Exact(nn.Module):
+    """Two convolutions by whole numbers."""
+
+    def __init__(self):
+        super().__init__()
+        numbers = torch.Generator().manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 3, 3)
+        for values in self.parameters():
+            values.data = torch.randint(-2, 3, values.shape, generator=numbers).float()
+
+    def forward(self, x):
+        return self.second(self.first((x * 255).round()))
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Pictures, and one that cannot be read."""
+    for number in range(IMAGES):
+        paint(tmp_path / f"in/{number}.png", number)
+    (tmp_path / "in/damaged.png").write_bytes(b"no image")
+    return sorted((tmp_path / "in").iterdir())
+
+
+@pytest.fixture
+def leave(tmp_path):
+    """Run, and give what is left."""
+
+    def run(*parts, place="out", **options):
+        given = {"to": FORMATS, "views": ["maps", "mean"], "workers": 1, "batch_size": 1, "out": tmp_path / place}
+        preparation = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
+        for part in parts:
+            visualize(Exact(), part, options=preparation, **{**given, **options})
+        assert [problem for each in verify(tmp_path / place) for problem in each.problems] == []
+        found = snapshot(tmp_path / place)
+        shutil.rmtree(tmp_path / place)
+        return found
+
+    return run
+
+
+def shuffled(inputs, seed):
+    return random.Random(seed).sample(inputs, len(inputs))
+
+
+class EnoughError(Exception):
+    """Somebody has seen enough."""
+
+
+STYLES = {"each image by itself": Style(), "by all images": Style(norm="run")}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_order_workers_and_batch_size_change_nothing(style, workers, batch_size, inputs, leave):
+    expected = leave(inputs, style=STYLES[style])
+    found = leave(shuffled(inputs, workers + batch_size), style=STYLES[style], workers=workers, batch_size=batch_size)
+    assert len(expected) > 9 * IMAGES
+    assert difference(found, expected) == []
+
+
+@pytest.mark.parametrize("parts", [2, 3, 10])
+def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave):
+    mixed = shuffled(inputs, parts)
+    found = leave(*(mixed[part::parts] for part in range(parts)), workers=2)
+    assert difference(found, leave(inputs)) == []
+
+
+@pytest.mark.parametrize("seen", [1, 4, 8])
+@pytest.mark.parametrize("style", STYLES)
+def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, seen, inputs, leave, tmp_path):
+    told = []
+
+    def tell(event):
+        told.append(isinstance(event, Outcome) and event.status == "done")
+        if sum(told) == seen:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        leave(inputs, style=STYLES[style], workers=2, on_event=tell)
+    assert len(list(tmp_path.glob("out/*/*.png/unit.json"))) >= seen
+    assert difference(leave(inputs, style=STYLES[style]), leave(inputs, style=STYLES[style], place="other")) == []
+
+
+def test_a_folder_and_a_list_of_what_is_in_it_are_the_same(inputs, leave):
+    assert difference(leave([inputs[0].parent]), leave(inputs)) == []
+
+
+def test_to_look_again_changes_nothing(inputs, leave):
+    assert difference(leave(inputs, inputs, inputs), leave(inputs)) == []
+
+
+def test_other_settings_do_change_it(inputs, leave):
+    """Or nothing above could fail."""
+    other = difference(leave(inputs, style=Style(padding=3)), leave(inputs))
+    assert len([name for name in other if name.endswith(".png") and "input" not in name]) >= 2 * IMAGES
+
+
+def test_a_device_of_many_cores_is_asked_for(inputs, leave, monkeypatch):
+    """The default number of workers depends on the machine; the tree does not."""
+    monkeypatch.setattr(pipeline.os, "cpu_count", lambda: 7)
+    assert difference(leave(inputs, workers=None, batch_size=None), leave(inputs)) == []

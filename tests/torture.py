@@ -1,0 +1,62 @@
+"""What takes minutes: `make torture`. The short forms of all this are among the tests."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
+from faults import SCENARIOS, disturb
+from killing import House
+
+ROUNDS = 200
+INTERRUPTIONS = 60
+
+
+@pytest.mark.parametrize("fault", [CRASH, TORN, FULL, PART])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_operation(name, fault, tmp_path, monkeypatch, record_property):
+    points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch)
+    record_property("points", points)
+    assert not damaged
+
+
+@pytest.mark.parametrize("fault", [POWER, NAMES])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_power(name, fault, tmp_path, monkeypatch, record_property):
+    synchronized = "fsync" in SCENARIOS[name].options
+    points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch, repair=not synchronized)
+    record_property("points", points)
+    assert not (damaged and synchronized)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_kills(part, tmp_path, record_property):
+    house = House(tmp_path, 40, seed=part)
+    at_work = 0
+    for number in range(ROUNDS // 4):
+        at_work += house.kill_one(*random.Random(number).choice([(), ("--force",), ("--workers", "4"), ("--repair",)]))
+        if number % 10 == 9:
+            house.finish()
+    record_property("kills", at_work)
+    assert at_work > ROUNDS / 4 / 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eight_at_once(seed, tmp_path):
+    house = House(tmp_path, 40, seed=seed)
+    codes = house.kill_some(8, 3, *(["--force"] if seed % 2 else []))
+    assert codes.count(3) >= 5, codes
+    house.finish()
+
+
+def test_signals(tmp_path, record_property):
+    house = House(tmp_path, 40)
+    seconds = []
+    for round_number in range(INTERRUPTIONS):
+        seconds.append(house.interrupt(random.choice([signal.SIGINT, signal.SIGTERM]), "--force"))
+        assert seconds[-1] < 2
+        if round_number % 10 == 9:
+            house.finish()
+    record_property("slowest end", f"{max(seconds):.2f} s")
