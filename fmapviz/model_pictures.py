@@ -15,6 +15,7 @@ from fmapviz.staging import stage
 from fmapviz.tiling import measure
 from fmapviz.units import commit, find_done, read_unit
 from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
+from fmapviz.verification import is_whole
 from fmapviz.views.kernels import choose, rows_of, tiles_of, weight_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def draw_model(
     run: Path,
     *,
     force: bool,
+    repair: bool = False,
     sync: bool = False,
 ) -> tuple[int, dict[str, str]]:
     """Draw the weights of layers, unless that is done.
@@ -54,6 +56,7 @@ def draw_model(
         info: The run's settings.
         run: The run directory.
         force: Draw them again even if they are there.
+        repair: Do so if a file of them is missing or changed.
         sync: Wait until all of it would survive a power failure.
 
     Returns:
@@ -71,6 +74,7 @@ def draw_model(
             undrawn[name] = f"has {len(weight)} filters, none of those chosen"
             del known[name]
     file = _identify(known, info)
+    force = force or (repair and not is_whole(run, file))
     if not known or (not force and find_done(run, file)):
         return 0, undrawn
     drawings = [

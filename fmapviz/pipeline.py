@@ -232,7 +232,9 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     if not job.plan.kernels:
         return 0, {}
     writers = {form: writer for form, writer in job.writers.items() if "pictures" in _needs(form)}
-    return draw_model(job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force, sync=job.sync)
+    return draw_model(
+        job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force, repair=job.repair, sync=job.sync
+    )
 
 
 def _go_through(

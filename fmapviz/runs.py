@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
+_LINE_BEGINS = b'{"time": '
 _LINE_SEAL = b', "sha256": "'
 
 
@@ -117,6 +118,8 @@ def note_failure(run: Path, failure: Failure, *, sync: bool = False) -> None:
 
 def is_whole_failure(line: bytes) -> bool:
     """Tell whether a line of `failures.jsonl` is as it was written, or the beginning of one that was cut off."""
+    if line[: len(_LINE_BEGINS)] != _LINE_BEGINS[: len(line)]:
+        return False
     body, _, end = line.rpartition(_LINE_SEAL)
     seal_of_line = hashlib.sha256(body).hexdigest().encode() + b'"}'
     return end == seal_of_line or not (line.endswith(b"}") or (body and len(end) >= len(seal_of_line)))

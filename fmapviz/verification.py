@@ -8,18 +8,21 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz import files, products, records
 from fmapviz.errors import RequestError, quote
+from fmapviz.inputs import PRODUCTS
 from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
 from fmapviz.staging import HIDDEN
-from fmapviz.units import UNIT_FILE, find_places, is_wreck, read_unit
+from fmapviz.units import UNIT_FILE, find_done, find_places, has_wreck, is_wreck, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
+
+    from fmapviz.values import ImageFile
 
     Remedy = Literal["repair", "again", "anew", "remove", "none"]
 
@@ -94,9 +97,12 @@ def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
         raise RequestError(f"no run of fmapviz: {quote(directory)}")
 
 
-def is_damaged(unit: Path) -> bool:
-    """Tell whether a file of an image's directory is missing or changed."""
-    return any(problem.remedy == "repair" for problem in _look_through(unit, None, hashed=True).problems)
+def is_whole(run: Path, file: ImageFile) -> bool:
+    """Tell whether an input has a finished directory of which no file is missing or changed."""
+    unit = find_done(run, file)
+    if unit is None or has_wreck(run, file):
+        return False
+    return all(problem.remedy != "repair" for problem in _look_through(unit, None, hashed=True).problems)
 
 
 def _in_order(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], Verified]]) -> Iterator[Verified]:
@@ -113,6 +119,7 @@ def _in_order(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], Verified]])
 def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
     refusals: list[OSError] = []
     runs: list[_Run] = []
+    without: set[Path] = set()
     for here, folders, names in os.walk(top, onerror=refusals.append):
         place = Path(here)
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
@@ -125,6 +132,9 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             yield partial(_look_through_run, place, {*names, *_links(place, folders)}, hashed=hashed)
         elif UNIT_FILE in names:
             folders.clear()
+            if run is None and (lost := _run_of(place, top)) and lost not in without:
+                without.add(lost)
+                yield partial(Verified, lost, 1, (Problem(lost / RUN_FILE, "missing", "again"),))
             yield partial(_look_through, place, run, hashed=hashed)
         elif run is not None and is_wreck(place):
             folders.clear()
@@ -135,6 +145,13 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
         where = Path(refusal.filename)
         if where != top:
             yield partial(Verified, where, 0, (Problem(where, str(refusal.strerror), "none"),))
+
+
+def _run_of(unit: Path, top: Path) -> Path | None:
+    """Give the directory of a unit's run, if the unit lies where its record says, and below a certain directory."""
+    parts = PurePath(str((read_unit(unit) or {}).get("unit"))).parts
+    run = Path(*unit.parts[: -len(parts)]) if unit.parts[-len(parts) :] == parts else None
+    return run if run is not None and run.is_relative_to(top) else None
 
 
 def _links(place: Path, folders: list[str]) -> list[str]:
@@ -148,14 +165,16 @@ def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -
     found = [Problem(place / RUN_FILE, fault, "again") for fault in _record_faults(place / RUN_FILE)]
     if run is None:
         return Verified(place, 1 + len(claimed), tuple(found))
-    if products.FILE in present:
+    made_here = present & PRODUCTS
+    if products.FILE in present or made_here:
         found += (Problem(place / products.FILE, fault, "again") for fault in _record_faults(place / products.FILE))
     if SURVEY_FILE in present or _is_surveyed(place, run):
         found += (Problem(place / SURVEY_FILE, fault, "anew") for fault in _record_faults(place / SURVEY_FILE))
     if FAILURES_FILE in present:
         found += _failure_problems(place / FAILURES_FILE)
     found += (Problem(place / name, fault, "again") for name, fault in _faults(place, claimed, hashed=hashed))
-    found += _strangers(place, present - {RUN_FILE, products.FILE, SURVEY_FILE, FAILURES_FILE} - claimed.keys())
+    ours = {RUN_FILE, products.FILE, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
+    found += _strangers(place, present - ours)
     return Verified(place, 1 + len(claimed), tuple(found))
 
 
@@ -183,12 +202,11 @@ def _failure_problems(path: Path) -> Iterator[Problem]:
 
 
 def _look_through(place: Path, run: _Run | None, *, hashed: bool) -> Verified:
-    record = read_unit(place)
-    found = [Problem(place / UNIT_FILE, fault, "repair") for fault in _record_faults(place / UNIT_FILE)]
-    if record is None:
-        return Verified(place, 0, tuple(found or [Problem(place / UNIT_FILE, "damaged", "repair")]))
+    record, faults = read_unit(place), [*_record_faults(place / UNIT_FILE)]
+    if record is None or faults:  # what a damaged record says of others is worth nothing
+        return Verified(place, 0, (Problem(place / UNIT_FILE, (faults or ["damaged"])[0], "repair"),))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
-    found += (Problem(place / name, fault, "repair") for name, fault in _faults(place, claimed, hashed=hashed))
+    found = [Problem(place / name, fault, "repair") for name, fault in _faults(place, claimed, hashed=hashed)]
     if run is not None and run.fingerprint is not None and not found:
         if record.get("run") != run.fingerprint:
             found.append(Problem(place, "of a run with other settings", "remove"))

@@ -32,9 +32,9 @@ from fmapviz.sharing import Sharing
 from fmapviz.sketches import MixedBatchError
 from fmapviz.staging import stage
 from fmapviz.tracebacks import report_of
-from fmapviz.units import commit, find_done, find_own, has_wreck
+from fmapviz.units import commit, find_done, find_own
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Unit
-from fmapviz.verification import is_damaged
+from fmapviz.verification import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -182,7 +182,7 @@ class _Steps:
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
             return None
-        anew = self._job.force or (self._job.repair and not self._is_whole(item))
+        anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item))
         done = None if anew or self._job.on_drawn else find_done(self._job.directory, item)
         if done is not None:
             self._release(item)
@@ -272,10 +272,6 @@ class _Steps:
                 predictions=drawn.predictions,
             )
         )
-
-    def _is_whole(self, file: ImageFile) -> bool:
-        done = find_done(self._job.directory, file)
-        return done is not None and not is_damaged(done) and not has_wreck(self._job.directory, file)
 
     def _may_share(self, batch: list[_Prepared], drawer: Drawer) -> bool:
         """Tell whether to draw a batch as one; the first thread that asks finds out if images may share a forward pass."""

