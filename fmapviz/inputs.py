@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
 # Names of files that a run's directory holds besides images' directories.
-PRODUCTS = {"index.html", "stats.csv", "stats.json", "stats.js"}
-RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json", *PRODUCTS}
+PRODUCTS = {"html": {"index.html"}, "stats": {"stats.csv", "stats.json", "stats.js"}}  # by format
+RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}.union(*PRODUCTS.values())
 
 
 def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator[ImageFile | Failure]:

@@ -51,7 +51,20 @@ def is_remnant(data: bytes) -> bool:
         >>> is_remnant(b""), is_remnant(seal({"fmapviz": 1})[:20]), is_remnant(b"{}")
         (True, True, False)
     """
-    return not data.strip(b"\0") or data.startswith(_BEGINNING) or _BEGINNING.startswith(data)
+    return begins_like(data, _BEGINNING)
+
+
+def begins_like(data: bytes, beginning: bytes) -> bool:
+    """Tell whether data begin as is known, but for one byte; or are less than that, or nothing but zeros.
+
+    Example:
+        >>> begins_like(b"<!doctype html>", b"<!doctyPe"), begins_like(b"<!d", b"<!doctype"), begins_like(b"a", b"<!doctype")
+        (True, True, False)
+    """
+    if not data.strip(b"\0") or (data and beginning.startswith(data)):
+        return True
+    wrong = sum(given != known for given, known in zip(data, beginning, strict=False))
+    return len(data) >= len(beginning) and wrong <= 1
 
 
 def parse(data: bytes) -> dict[str, Any] | None:

@@ -136,7 +136,7 @@ def make_way(path: Path, content: bytes, *, known: bool = False) -> None:
     """
     try:
         there = files.read(path, most=_SIGNATURE_BYTES)
-        ours = known or there == content[:_SIGNATURE_BYTES] or not there.strip(b"\0")
+        ours = known or records.begins_like(there, content[:_SIGNATURE_BYTES])
     except FileNotFoundError:
         return
     except OSError:  # a directory, say

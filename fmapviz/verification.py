@@ -162,12 +162,13 @@ def _links(place: Path, folders: list[str]) -> list[str]:
 def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -> Verified:
     run, made = read_run(place), products.read(place)
     claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
-    found = [Problem(place / RUN_FILE, fault, "again") for fault in _record_faults(place / RUN_FILE)]
+    found = [Problem(place / RUN_FILE, fault, _remedy(place / RUN_FILE)) for fault in _record_faults(place / RUN_FILE)]
     if run is None:
         return Verified(place, 1 + len(claimed), tuple(found))
-    made_here = present & PRODUCTS
+    made_here = {name for form in _settings(run)["formats"] for name in present & PRODUCTS.get(form, set())}
     if products.FILE in present or made_here:
-        found += (Problem(place / products.FILE, fault, "again") for fault in _record_faults(place / products.FILE))
+        record = place / products.FILE
+        found += (Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
     if SURVEY_FILE in present or _is_surveyed(place, run):
         found += (Problem(place / SURVEY_FILE, fault, "anew") for fault in _record_faults(place / SURVEY_FILE))
     if FAILURES_FILE in present:
@@ -178,16 +179,31 @@ def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -
     return Verified(place, 1 + len(claimed), tuple(found))
 
 
+def _remedy(record: Path) -> Remedy:
+    """Say what helps if a run's record is damaged: the same command does, unless it cannot tell that the file is ours."""
+    try:
+        return "again" if records.is_remnant(files.read(record)) else "remove"
+    except OSError:
+        return "again"
+
+
 def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:
     """Tell whether a run's pictures were drawn by what all of its images have in common."""
-    try:
-        settings = run["settings"]
-        draws = any(form in {"png", "html", "tensorboard"} for form in settings["formats"])
-        if not draws or not is_surveyed(settings):
-            return False
-    except (KeyError, TypeError):  # of another version
+    settings = _settings(run)
+    draws = any(form in {"png", "html", "tensorboard"} for form in settings["formats"])
+    if not draws or not is_surveyed(settings):
         return False
     return any((record := read_unit(unit)) and record.get("kind") is None for unit in products.find_units(place))
+
+
+def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give what a run says was asked for, as far as that is told as we tell it."""
+    settings: Any = run.get("settings")  # Any: whatever JSON may hold
+    try:
+        style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
+        return {"formats": list(map(str, settings["formats"])), "views": list(map(str, settings["views"])), "style": style}
+    except (KeyError, TypeError, IndexError):
+        return {"formats": [], "views": [], "style": {"norm": "", "pca": ""}}
 
 
 def _failure_problems(path: Path) -> Iterator[Problem]:
@@ -235,6 +251,8 @@ def _record_faults(record: Path) -> Iterator[str]:
     try:
         if not records.is_sealed(files.read(record)):
             yield "damaged"
+    except FileNotFoundError:
+        yield "missing"
     except OSError as error:
         yield str(error.strerror)
 
