@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
@@ -287,7 +288,8 @@ def _account(
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
             listed = f"{done} of the {job.found} images listed so far are done"
-            error.hint = f"{listed}; make room and run the same command again"
+            full = getattr(error.__cause__, "errno", None) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+            error.hint = f"{listed}; {'make room and run the same command again' if full else 'the same command continues'}"
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found

@@ -71,7 +71,7 @@ def find_units(run: Path) -> list[Path]:
 def read(run: Path) -> dict[str, Any] | None:
     """Read the record of what was made of all images; None if there is none, or none that is whole."""
     document = records.load(run / FILE, sealed=True)
-    return document if document and isinstance(document.get("files"), list) else None
+    return document if document and records.entries(document) is not None else None
 
 
 def _units(place: Path) -> Iterator[Path]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from fmapviz import files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 FORMAT = 1
@@ -90,6 +92,34 @@ def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
     if len(data) > MAX_BYTES or (sealed and not is_sealed(data)):
         return None
     return parse(data)
+
+
+def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Give what a record says of files: of each `name`, `size` and `sha256`; None if it does not, or of files elsewhere."""
+    listed = document.get("files")
+    return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
+
+
+def is_path(text: object) -> bool:
+    r"""Tell whether this can be a path at all.
+
+    Example:
+        >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800"), is_path(7)
+        (True, False, False, False)
+    """
+    try:
+        return isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_entry(entry: object) -> bool:
+    """Tell whether this is said of a file in the record's own directory; whoever wrote the record may have made it up."""
+    if not isinstance(entry, dict):
+        return False
+    name = entry.get("name")
+    plain = isinstance(name, str) and is_path(name) and name not in {"", ".", ".."} and "/" not in name
+    return plain and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
 
 
 _dumps = json.JSONEncoder(allow_nan=False).encode

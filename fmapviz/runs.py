@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
+_LONGEST_STEM = 180  # bytes; file systems allow 255
 _LINE_BEGINS = b'{"time": '
 _LINE_SEAL = b', "sha256": "'
 
@@ -109,7 +110,7 @@ def note_failure(run: Path, failure: Failure, *, sync: bool = False) -> None:
     if failure.report is None:
         del fields["report"]
     line = _sealed_line({"time": round(time.time(), 3), **fields})
-    with writing_to(run):
+    with writing_to(run / FAILURES_FILE):
         files.append(run / FAILURES_FILE, line)
         if sync:
             files.sync(run / FAILURES_FILE)
@@ -169,6 +170,7 @@ def _numbered(model: str) -> Any:
     # Any: an endless iterator, or the list of one name.
     model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", model)  # where code of the user's own lies
     stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
 

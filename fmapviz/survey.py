@@ -113,8 +113,11 @@ def load(run: Path, fingerprint: str) -> Survey | None:
     document = records.load(run / SURVEY_FILE, sealed=True)
     if document is None or document.get("run") != fingerprint:
         return None
-    shared = {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
-    return Survey(document["images"], shared)
+    try:
+        shared = {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
+        return Survey(int(document["images"]), shared)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by somebody else
+        return None
 
 
 def _record(key: Key, shared: Shared) -> dict[str, Any]:
@@ -128,9 +131,9 @@ def _record(key: Key, shared: Shared) -> dict[str, Any]:
 
 def _shared(record: Mapping[str, Any]) -> Shared:
     if "mean" not in record:
-        return Shared(record["low"], record["high"])
+        return Shared(float(record["low"]), float(record["high"]))
     mean, components, deviations = (_tensor(record[name]) for name in ("mean", "components", "deviations"))
-    return Shared(record["low"], record["high"], Basis(mean, components.view(-1, len(mean)), deviations))
+    return Shared(float(record["low"]), float(record["high"]), Basis(mean, components.view(-1, len(mean)), deviations))
 
 
 def _text(values: Tensor) -> str:

@@ -46,7 +46,9 @@ def find_places(run: Path, record: Mapping[str, Any]) -> list[Path]:
 
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
-    """Read the record of a finished directory; None if there is none, or none that is whole."""
+    """Read the record of a finished directory; None if there is none, or none that is whole, or the directory is a link."""
+    if directory.is_symlink():
+        return None
     record = records.load(directory / UNIT_FILE)
     return record if _is_complete(record) else None
 
@@ -113,7 +115,11 @@ def sweep(run: Path) -> None:
 
 def is_wreck(directory: Path) -> bool:
     """Tell a directory of ours whose record is lost from somebody else's, as well as that can be told."""
-    return any(files.exists(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE)) and not read_unit(directory)
+    return (
+        not directory.is_symlink()
+        and any(files.exists(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE))
+        and not read_unit(directory)
+    )
 
 
 def has_wreck(run: Path, file: ImageFile) -> bool:
@@ -163,10 +169,8 @@ def _is_current(record: dict[str, Any], file: ImageFile) -> bool:
 
 def _is_complete(record: Any) -> bool:
     # Any: whatever a JSON file may hold.
-    source, files = (record.get("source"), record.get("files")) if isinstance(record, dict) else (None, None)
-    if not isinstance(source, dict) or not isinstance(files, list) or not isinstance(source.get("path"), str):
-        return False
-    return all(isinstance(entry, dict) and {"name", "size", "sha256"} <= entry.keys() for entry in files)
+    source = record.get("source") if isinstance(record, dict) else None
+    return isinstance(source, dict) and records.is_path(source.get("path")) and records.entries(record) is not None
 
 
 def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force: bool, aside: list[Path]) -> bool:
@@ -224,7 +228,7 @@ def _read_standing(directory: Path) -> dict[str, Any] | None:
 
 def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "taken", "blocked"]:
     """Give a directory its final name, unless that is taken, or blocked by a file or by another image's directory above."""
-    if _is_inside_unit(directory, run):
+    if _is_out_of_bounds(directory, run):
         return "blocked"
     try:
         files.make_folders(directory.parent)
@@ -235,14 +239,16 @@ def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "tak
         if error.errno in {errno.ENOTEMPTY, errno.EEXIST} or (error.errno == errno.ENOENT and staging.exists()):
             return "taken"  # ENOENT: the folder around it is just being replaced by another image's directory
         raise
-    if _is_inside_unit(directory, run):  # which took the name of a folder that was still empty
+    if _is_out_of_bounds(directory, run):  # which took the name of a folder that was still empty
         files.rename(directory, staging)
         return "blocked"
     return "placed"
 
 
-def _is_inside_unit(directory: Path, run: Path) -> bool:
-    return any((parent / UNIT_FILE).exists() for parent in directory.parents if parent != run and parent.is_relative_to(run))
+def _is_out_of_bounds(directory: Path, run: Path) -> bool:
+    """Tell whether it would lie in another image's directory, or behind a link."""
+    between = [parent for parent in directory.parents if parent != run and parent.is_relative_to(run)]
+    return any((parent / UNIT_FILE).exists() or parent.is_symlink() for parent in between)
 
 
 def _hand_down(old: Path, successor: Path) -> None:
@@ -297,7 +303,7 @@ def _file_of(record: Mapping[str, Any]) -> ImageFile:
 
 def _is_inside(unit: str) -> bool:
     """Tell whether a name that a record claims leads to a place in the run; whoever may write there may have made it up."""
-    return all(part and not part.startswith(".") for part in unit.split("/"))
+    return records.is_path(unit) and all(part and not part.startswith(".") for part in unit.split("/"))
 
 
 def _entry(file: os.DirEntry[str]) -> dict[str, Any]:

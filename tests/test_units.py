@@ -214,6 +214,29 @@ def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
     assert hidden(run) == []
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_unit_that_is_a_link_is_somebody_elses(force, run, tmp_path):
+    """Whoever has moved it to another disk, say, may have more there."""
+    directory = finish(run, source(), "old")
+    (directory / "notes.txt").write_text("mine")
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path / "elsewhere")
+    assert find_done(run, source()) is None
+    assert finish(run, source(), "new", force=force) == run / f"lena.png~{path_hash('/photos/lena.png')}"
+    assert directory.is_symlink()
+    assert tree(tmp_path / "elsewhere") == before
+    assert hidden(run) == []
+
+
+def test_nothing_is_written_through_a_folder_that_is_a_link(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (run / "cats").symlink_to(tmp_path / "elsewhere")
+    file = source("/photos/cats/a.png", "cats/a.png")
+    assert finish(run, file) == run / f"a.png~{path_hash('/photos/cats/a.png')}"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 @pytest.mark.parametrize("unit", ["../../outside", "/outside", "", ".", "a/../../b", ".hidden/a"])
 def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path):
     """Whoever may write into the run could have made it up."""

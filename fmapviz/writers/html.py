@@ -70,7 +70,7 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
             {
                 "unit": name,
                 "href": _address(unit, run),
-                "predictions": [_predicted(each) for each in record.get("predictions", [])],
+                "predictions": _predicted(record.get("predictions")),
             }
             for name, (unit, record) in zip(names, images, strict=True)
         ]
@@ -80,7 +80,7 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
             for failure in read_failures(run)
-            if finished.get(str(failure.get("path")), 0.0) < float(failure.get("time") or 0.0)
+            if finished.get(str(failure.get("path")), 0.0) < _number(failure.get("time"))
         ],
     }
     return {"index.html": render_page(page)}, []
@@ -171,5 +171,11 @@ def _facts(info: RunInfo) -> list[list[str]]:
     return [[key, printable(value)] for key, value in facts.items() if value]
 
 
-def _predicted(record: Mapping[str, Any]) -> str:
-    return printable(f"{record.get('class')} {float(record.get('score') or 0):.1%}".replace("%", " %"))
+# Any: what a record holds may be anybody's.
+def _predicted(records: Any) -> list[str]:
+    told = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
+    return [printable(f"{each.get('class')} {_number(each.get('score')):.1%}".replace("%", " %")) for each in told]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0

@@ -1,0 +1,170 @@
+"""Records that somebody has made up, with a right seal: an error of the table at most, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+from contextlib import suppress
+
+import pytest
+from faults import Scenario, paint
+
+from fmapviz.errors import FmapvizError
+from fmapviz.options import Style
+from fmapviz.records import seal
+from fmapviz.verification import verify
+
+SCENARIO = Scenario(
+    {"to": ["html", "stats", "raw"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")}, finished=True
+)
+NESTED = "[" * 100_000 + "]" * 100_000
+LEFT = f".fmapviz-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]}-4194305-abc-1234-old"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    place = tmp_path_factory.mktemp("whole")
+    for number in range(2):
+        paint(place / f"in/{number}.png", number)
+    SCENARIO.run(place / "in", place / "out")
+    return place
+
+
+def sealed(record):
+    """Seal what `seal` would not write: NaN, and other things that JSON does not know."""
+    body = ("{\n " + ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())).encode("ascii")
+    return body + b',\n "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def rewrite(path, **changes):
+    record = json.loads(path.read_bytes())
+    del record["sha256"]
+    for key, change in changes.items():
+        record[key] = change(record[key]) if callable(change) else change
+    path.write_bytes(sealed(record))
+
+
+def unit(**changes):
+    return lambda run: rewrite(run / "0.png/unit.json", **changes)
+
+
+def entry(**changes):
+    return unit(files=lambda files: [*files, {"name": "x", "size": 1, "sha256": "0", **changes}])
+
+
+def product(*entries):
+    return lambda run: rewrite(run / "products.json", files=lambda files: [*files, *entries])
+
+
+def survey(**changes):
+    return lambda run: rewrite(run / "survey.json", **changes)
+
+
+def survey_layer(**changes):
+    return survey(layers=lambda layers: [{**layers[0], **changes}, *layers[1:]])
+
+
+def settings(value):
+    return lambda run: rewrite(run / "run.json", settings=value)
+
+
+def line(**fields):
+    def write(run):
+        with (run / "failures.jsonl").open("a") as file:
+            file.write(json.dumps({"path": "x", "message": "m", "code": "c", "time": 1.0, **fields}) + "\n")
+
+    return write
+
+
+def aside(**changes):
+    def move(run):
+        (run / "0.png").rename(run / LEFT)
+        rewrite(run / LEFT / "unit.json", **changes)
+
+    return move
+
+
+def replaced(name, make):
+    def replace(run):
+        (run / name).unlink()
+        make(run / name)
+
+    return replace
+
+
+CASES = {
+    **{
+        f"a file called {name!r}": entry(name=name)
+        for name in ("../../secret", "/dev/zero", "\ud800", "a\0b", 5, [1], {}, None)
+    },
+    **{f"a file of {size!r} bytes": entry(size=size) for size in ("x", float("inf"), float("nan"), -1, 10**40, [])},
+    "a digest that is a list": entry(sha256=[]),
+    **{f"a unit called {name!r}": unit(unit=name) for name in ("\ud800", "\0", "../../x", 7, "x" * 5000)},
+    **{f"a source at {path!r}": unit(source={"path": path, "size": [], "mtime_ns": {}}) for path in ("\ud800", "/\0", 7)},
+    **{f"of kind {kind!r}": unit(kind=kind) for kind in ("model", [], {})},
+    **{
+        f"predictions {value!r}": unit(predictions=value)
+        for value in (5, [5], "x", [{"class": [], "score": "x"}], [{"score": 10**400}], [{"score": float("nan")}], {"a": 1})
+    },
+    "layers that are a number": unit(layers=5),
+    "a run that is a list": unit(run=[]),
+    "nested too deep": lambda run: (run / "0.png/unit.json").write_text('{"files": ' + NESTED + "}"),
+    "a number too long": lambda run: (run / "0.png/unit.json").write_text('{"files": [], "fmapviz": ' + "9" * 10_000 + "}"),
+    **{
+        f"a product called {name!r}": product({"name": name, "size": 1, "sha256": ""})
+        for name in ("../../secret", "/dev/zero", 5, "\0", "\ud800")
+    },
+    "a product without a name": product({"size": 1}, "x"),
+    "products nested too deep": lambda run: (run / "products.json").write_text(NESTED),
+    "a survey without layers": survey(layers=[]),
+    "a survey of text": survey(layers="x"),
+    "a survey of so many images": survey(images="x"),
+    **{f"a survey from {low!r}": survey_layer(low=low) for low in ("x", None, [])},
+    "a survey of other shapes": survey_layer(mean="AAAAAA==", components="AAAA", deviations="AAAAAA=="),
+    "a survey of no numbers": survey_layer(mean="AAAA", components="x", deviations=5),
+    **{f"a failure at {time!r}": line(time=time) for time in ("x", [1], 10**400, None)},
+    "a failure of lists": line(path=[1], message={"a": 1}, code=None),
+    "a failure of html": line(path="\ud800", message="</script><script>alert(1)</script>", code="\x1b[31m", time=1e12),
+    "failures nested too deep": lambda run: (run / "failures.jsonl").write_text(NESTED),
+    "settings that are a list": settings([]),
+    "settings without a style": settings({"formats": 5}),
+    "a style that is a number": settings({"formats": ["png"], "views": [], "style": 5}),
+    "a version that is text": lambda run: rewrite(run / "run.json", fmapviz="x"),
+    "a version of many digits": lambda run: rewrite(run / "run.json", fmapviz=10**400),
+    **{f"{name} as a pipe": replaced(name, os.mkfifo) for name in ("run.json", "0.png/unit.json", "survey.json")},
+    **{
+        f"{name} as a link": replaced(name, lambda path: path.symlink_to("/dev/zero"))
+        for name in ("run.json", "0.png/unit.json", "products.json", "index.html")
+    },
+    "statistics of noise": lambda run: (run / "0.png/stats.safetensors").write_bytes(b"x" * 100),
+    **{
+        f"moved aside, called {name!r}": aside(unit=name)
+        for name in ("../../up", "\0", "\ud800", "x" * 3000, "/".join("d" * 900))
+    },
+    "moved aside, of no source": aside(source={"path": "\ud800"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_a_record_says(case, whole, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    for options in ({}, {"force": True}, {"repair": True}):
+        out = tmp_path / "place/out"
+        shutil.copytree(whole / "out", out)
+        CASES[case](out / "net")
+        for each in verify(out):
+            assert all(problem.path.is_relative_to(out) for problem in each.problems)
+        with suppress(FmapvizError):
+            SCENARIO.run(whole / "in", out, **options)
+        list(verify(out))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["place", "secret"]
+        assert [path.name for path in out.iterdir()] == ["net"] or case.startswith(("a version", "settings", "run.json"))
+        shutil.rmtree(out)
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_the_seal_of_these_records_is_right():
+    assert sealed({"a": 1, "files": []}) == seal({"a": 1, "files": []})
