@@ -194,7 +194,7 @@ def layer_table(rows: list[LayerInfo]) -> list[str]:
     ]  # fmt: skip
 
 
-_results: list[TextIO] = []
+_results: list[TextIO | None] = []
 
 
 @contextmanager
@@ -214,8 +214,10 @@ def say(text: str) -> None:
     Raises:
         OutputError: Standard output is a file on a full disk, say.
     """
+    stream: TextIO | None = _results[-1] if _results else sys.stdout
+    if stream is None:  # closed from the start; `print` would take what stands in its place
+        return
     try:
-        stream = _results[-1] if _results else sys.stdout
         print(f"{text}\n", end="", flush=True, file=stream)  # in one piece: a signal may come between two
     except OSError as error:
         # What is still buffered would fail again when the interpreter exits.

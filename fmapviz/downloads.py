@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import socket
 import sys
@@ -21,6 +22,7 @@ from fmapviz.errors import WeightsError, printable, quote
 PATIENCE_SECONDS = 5.0
 # How long a download that has begun may bring nothing.
 STALL_SECONDS = 60.0
+LONGEST_NAME = 200  # bytes; file systems allow 255, and torch adds something while it downloads
 
 
 def fetch(url: str) -> Path:
@@ -43,12 +45,17 @@ def fetch(url: str) -> Path:
         raise WeightsError(f"no such URL: {quote(url)}: {error}") from error
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
+    if parts.username is not None:  # nor would a log keep the password
+        message = f"weights cannot be had from {quote(parts.hostname)} with a user name or password in the URL"
+        raise WeightsError(message, hint="download the file yourself, and give --weights FILE")
     name = Path(parts.path).name
     if not name:
         raise WeightsError(f"the URL names no file: {quote(url)}")
     if not _promised_digest(name):
         name = f"{Path(name).stem}~{hashlib.sha256(url.encode()).hexdigest()[:8]}{Path(name).suffix}"
     cached = Path(hub.get_dir()) / "checkpoints" / name
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise WeightsError(f"too long a name for a file: {quote(url)}", hint="get it yourself, and give --weights FILE")
     if cached.exists():
         return cached
     reason = unreachable(url)

@@ -47,14 +47,17 @@ def find_layers(model: nn.Module) -> list[Layer]:
         [('0', 'Conv2d'), ('1', 'ReLU')]
     """
     paths = defaultdict(list)
+    places: dict[str, tuple[str, str]] = {}
     for prefix, module in model.named_modules():
         for name, child in module._modules.items():  # named_children() would hide a child's second name
-            paths[child].append(f"{prefix}.{name}" if prefix else name)
+            path = f"{prefix}.{name}" if prefix else name
+            paths[child].append(path)
+            places.setdefault(path, (prefix, name))  # no name tells: dots may be in those of children
     aliases: dict[str, tuple[str, ...]] = {"": ()}
     layers = []
     for name, module in model.named_modules():
         if name:
-            parent, _, own = name.rpartition(".")
+            parent, own = places[name]
             inherited = (f"{alias}.{own}" for alias in aliases[parent])
             aliases[name] = (*(path for path in paths[module] if path != name), *inherited)
             layers.append(Layer(name, type(module).__name__, module, aliases[name]))

@@ -64,6 +64,15 @@ def test_many_modules_that_all_know_each_other_are_walked_once():
     assert len(find_layers(network)) == 12
 
 
+def test_dots_in_names_of_children_are_no_levels():
+    """`add_module` refuses them, but a network may hold its modules as it likes."""
+    network = nn.Sequential(nn.Sequential(nn.ReLU()))
+    network._modules["."] = network._modules["a.b"] = nn.ReLU()
+    network[0]._modules[".."] = nn.Conv2d(3, 3, 1)
+    found = [(layer.name, layer.aliases) for layer in find_layers(network)]
+    assert found == [("0", ()), ("0.0", ()), ("0...", ()), (".", ("a.b",))]
+
+
 # --- choosing by type
 
 

@@ -131,6 +131,13 @@ def test_a_file_is_fitted_in_with_its_own_classes_and_channels(tmp_path):
         load_model("timm:convnext_atto", weights=str(tmp_path / "my.pth"))
 
 
+def test_a_small_file_whose_tensors_claim_terabytes(tmp_path):
+    state = timm.create_model("resnet10t").state_dict()
+    torch.save(state | {"fc.weight": torch.zeros(1).expand(2**40, 512)}, tmp_path / "my.pth")
+    with pytest.raises(WeightsError, match="no network can be built for the weights in"):
+        load_model("timm:resnet10t", weights=str(tmp_path / "my.pth"))
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A cache of the Hugging Face hub with one model's weights in it."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from fmapviz import vision as vision  # first: timm imports torchvision with everything that can be imported
 from fmapviz.channels import input_channels
-from fmapviz.checkpoints import digesting, find_weights, label, read_checkpoint
+from fmapviz.checkpoints import building_for, digesting, find_weights, label, read_checkpoint
 from fmapviz.downloads import fetch, refusal, unreachable
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.fitting import fit_keys, load_state_dict
@@ -101,7 +101,8 @@ def _own(name: str, weights: str, options: InputOptions) -> Model:
             state, remarks = fit_keys(checkpoint.state, module.state_dict(), path)
             sizes = _sizes_in(state, module)
             if sizes:
-                module = _build(name, options, **sizes)
+                with building_for(path):
+                    module = _build(name, options, **sizes)
         load_state_dict(module, state, path)
     notices = [*checkpoint.notices, *remarks]
     if sizes:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fmapviz import preparation
 from fmapviz.adaptation import classes_in, take_channels
 from fmapviz.channels import input_channels
-from fmapviz.checkpoints import digesting, find_weights, label, read_checkpoint
+from fmapviz.checkpoints import building_for, digesting, find_weights, label, read_checkpoint
 from fmapviz.downloads import fetch
 from fmapviz.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.fitting import fit_keys, load_state_dict
@@ -88,8 +88,9 @@ def _own(name: str, weights: str, options: InputOptions) -> Model:
         checkpoint = read_checkpoint(path, entry)
         plain = _without_numbers(name)
         state, stripped = fit_keys(_modern_keys(checkpoint.state), plain.state_dict(), path)
-        kwargs = _heads_in(name, state)
-        module, adapted = _adapted(name, state, _without_numbers(name, **kwargs) if kwargs else plain, kwargs)
+        with building_for(path):
+            kwargs = _heads_in(name, state)
+            module, adapted = _adapted(name, state, _without_numbers(name, **kwargs) if kwargs else plain, kwargs)
         load_state_dict(module, state, path)
     if options.size is None and "image_size" in kwargs and kwargs["image_size"] not in _trained_size(name):
         options = replace(options, size=(kwargs["image_size"],) * 2)
@@ -180,9 +181,10 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
     their kind, as it is with the preparation of the input.
     """
     kwargs: dict[str, Any] = {}
-    if _is_vit(name) and "encoder.pos_embedding" in state and "conv_proj.weight" in state:
-        patches = state["encoder.pos_embedding"].shape[1] - 1  # all but the class token
-        kwargs = {"image_size": isqrt(patches) * state["conv_proj.weight"].shape[-1]}
+    positions, projection = (state.get(key, torch.empty(0)) for key in ("encoder.pos_embedding", "conv_proj.weight"))
+    if _is_vit(name) and positions.ndim == 3 and projection.ndim == 4 and positions.shape[1] > 1:
+        patches = positions.shape[1] - 1  # all but the class token
+        kwargs = {"image_size": isqrt(patches) * projection.shape[-1]}
     if "googlenet" in name or "inception" in name:
         kwargs = {"transform_input": True, "aux_logits": any(key.lower().startswith("aux") for key in state)}
     if ".segmentation." in models.get_model_builder(name).__module__ and any(key.startswith("aux_") for key in state):
