@@ -30,7 +30,7 @@ from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_output, forgetting_refused, is_surveyed, note_failure, open_run
+from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run
 from fmapviz.statistics import read_dead
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -132,6 +132,8 @@ def visualize(
     if dtype not in {"float32", "float16"}:
         raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
     check_output(out)
+    check_name(name)
+    _device(device, None)
     typed = [inputs] if isinstance(inputs, str | Path) else inputs
     needs_images = any(registry.constant(VIEWS, view, "NEEDS") != "kernels" for view in views)
     found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out)) if needs_images else iter(())

@@ -41,12 +41,24 @@ def check_output(out: Path) -> None:
         OutputError: It cannot.
     """
     place = out.absolute()
+    with writing_to(out), suppress(FileNotFoundError, NotADirectoryError):
+        place.lstat()  # too long, say
     while not os.path.lexists(place):
         place = place.parent
     if not place.is_dir():
         raise OutputError(f"not a directory: {quote(place)}", hint="choose another place with --out")
     if not os.access(place, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to {quote(place)}: read-only, or not permitted", hint="another --out may do")
+
+
+def check_name(name: str | None) -> None:
+    """Make sure that this can be the name of a run's directory.
+
+    Raises:
+        RequestError: It cannot.
+    """
+    if name is not None and not _is_good(name):
+        raise RequestError(f"no good name for a directory: {quote(name)}", hint="without slashes, not beginning with a dot")
 
 
 def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = False) -> Path:
@@ -64,8 +76,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
             newer version.
         OutputError: The disk is full, say.
     """
-    if name is not None and not _is_good(name):
-        raise RequestError(f"no good name for a directory: {quote(name)}", hint="without slashes, not beginning with a dot")
+    check_name(name)
     names = [name] if name else _numbered(info.model)
     for candidate in names:
         directory = out / candidate

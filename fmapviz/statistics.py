@@ -165,12 +165,12 @@ def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path
     for unit in units:
         try:
             layout, columns = _read(unit / FILE)
-        except (OSError, SafetensorError, KeyError, TypeError):
+            if layout not in groups:
+                groups[layout] = _Group(layout, len(columns["low"]))
+            groups[layout].add(columns)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError):
             left_out.append(unit)
             continue
-        if layout not in groups:
-            groups[layout] = _Group(layout)
-        groups[layout].add(columns)
         images += 1
     order: list[_Key] = []
     merged: dict[_Key, LayerStatistics] = {}
@@ -197,24 +197,31 @@ def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
 class _Group:
     """Images that have the same layers: their channels stand in one long row."""
 
-    def __init__(self, layout: str) -> None:
+    def __init__(self, layout: str, count: int) -> None:
         described = json.loads(layout)
         self._places = [
             Place(each["layer"], each["of"], each["target"], each["type"], each["channels"]) for each in described
         ]
         channels = [place.channels for place in self._places]
+        if sum(channels) != count or min(channels, default=0) < 0:
+            raise ValueError(channels)
         self._each = [each["values"] for each in described]
         self._values = np.repeat(np.array(self._each, np.int64), channels)
         self._ends = np.cumsum(channels)
         self._images = 0
-        count = int(sum(channels))
         self._low, self._high = np.full(count, np.nan, np.float32), np.full(count, np.nan, np.float32)
         self._so_far = _Moments(np.zeros(count, np.int64), np.zeros(count), np.zeros(count))
         self._zeros, self._nonfinite = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._dead = np.ones(count, bool)
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add one image, all of whose columns are as long."""
+        """Add one image.
+
+        Raises:
+            ValueError: Its columns are not as long as those of others with such layers.
+        """
+        if any(column.shape != self._low.shape or column.dtype.kind not in "fu" for column in columns.values()):
+            raise ValueError(columns.keys())
         self._images += 1
         low, high, nonfinite = columns["low"], columns["high"], columns["nonfinite"]
         self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)

@@ -299,6 +299,7 @@ def test_what_failed_is_noted(finished):
     (line,) = (summary.directory / "failures.jsonl").read_text().splitlines()
     noted = json.loads(line)
     assert noted.pop("time") > 1.7e9
+    assert len(noted.pop("sha256")) == 64
     assert noted == {
         "path": str(pictures / "bad.png"),
         "code": "E_FORMAT",
@@ -436,7 +437,7 @@ def test_a_named_run(pictures, look, tmp_path):
     assert state(tmp_path / "out/mine") == before
 
 
-@pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{"}])
+@pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}])
 def test_a_directory_that_fmapviz_did_not_make_is_left_alone(content, pictures, look, tmp_path):
     foreign = tmp_path / "out/net"
     foreign.mkdir(parents=True)
@@ -804,8 +805,7 @@ def test_force_repairs_an_image_whose_record_is_lost(pictures, look, tmp_path, d
     assert (again.directory, again.done) == (first.directory, 3)
     assert problems(tmp_path / "out") == []
     assert not list(first.directory.glob("*~*")), "it has its own name again"
-    hidden = list(first.directory.glob(".fmapviz-*-damaged"))
-    assert [path.name for directory in hidden for path in directory.glob("00_*.png")], "what was there is kept"
+    assert not list(first.directory.glob(".fmapviz-*")), "nothing was there that is not there now"
 
 
 def test_nothing_to_draw_is_a_failure_with_the_reason(pictures, look):

@@ -241,6 +241,12 @@ def test_a_run_of_a_newer_version_is_refused(tmp_path, refused):
     refused("net' was made by a newer version of fmapviz", name=None)
 
 
+@pytest.mark.parametrize("name", ["o" * 300, "o/" * 5000])
+def test_a_place_with_too_long_a_name_is_an_output_error(name, tmp_path):
+    with pytest.raises(OutputError, match="File name too long"):
+        check_output(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a\\b", "a\nb", "a\x1b[31m"])
 def test_a_name_that_is_no_good_is_a_wrong_request(name, tmp_path):
     with pytest.raises(RequestError, match="no good name for a directory"):

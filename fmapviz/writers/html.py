@@ -19,7 +19,7 @@ from fmapviz.units import UNIT_FILE, read_unit
 from fmapviz.values import Drawing, HeatMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from fmapviz.values import Measures, Picture, RunInfo, Unit
