@@ -19,6 +19,7 @@ from fmapviz.errors import WeightsError, quote, suggest
 from fmapviz.fitting import fit_keys, load_state_dict
 from fmapviz.mismatches import some
 from fmapviz.refusals import no_state
+from fmapviz.tracebacks import sentence_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,7 +100,10 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
         if not re.match(r"(https?|file)://", weights):
             raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
         url, _, entry = weights.partition("#")
-        return in_folder(fetch(url)), entry or None
+        path = fetch(url)
+        if not _exists(str(path)):
+            raise WeightsError(f"no such weights file: {quote(path)}")
+        return in_folder(path), entry or None
     name, _, entry = weights.rpartition("#")
     if _exists(weights):
         return in_folder(Path(weights)), None
@@ -125,6 +129,7 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
     path = in_folder(path)
     content, header, unread = read_content(path)
     try:
+        _require_end(content)
         found = find_state(content, entry)
         if found is None:
             raise no_state(path, content, unread)
@@ -136,6 +141,26 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
     if unread:
         notices.append(f"left unread what is Python in {quote(path)}: {some(unread)}")
     return Checkpoint(state, classes, tuple(notices))
+
+
+def _require_end(content: object) -> None:
+    """Refuse dictionaries that lie in each other so often that nobody comes to an end who looks for something in them.
+
+    Raises:
+        RecursionError: They do.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(content: object) -> int:
+        if not isinstance(content, dict):
+            return 0
+        if id(content) not in sizes:
+            sizes[id(content)] = 0  # it may lie in itself
+            sizes[id(content)] = 1 + sum(size(value) for value in content.values() if isinstance(value, dict))
+        return sizes[id(content)]
+
+    if size(content) > 1000 + 10 * len(sizes):
+        raise RecursionError
 
 
 def label(path: Path, entry: str | None) -> str:
@@ -160,9 +185,24 @@ def digesting(path: Path) -> Iterator[Future[str]]:
         yield pool.submit(_digest, in_folder(path))
 
 
+@contextmanager
+def building_for(path: Path) -> Iterator[None]:
+    """Say of a network that cannot be built in the sizes of the tensors in a file that these are to blame.
+
+    Raises:
+        WeightsError: A tensor may claim more numbers than there is memory for.
+    """
+    try:
+        yield
+    except Exception as error:  # RuntimeError, TypeError, ValueError, ...: the network's builder has its own ways to fail
+        raise WeightsError(f"no network can be built for the weights in {quote(path)}: {sentence_of(error)}") from error
+
+
 def _digest(path: Path) -> str:
-    """Give what `cat INDEX FILE FILE ... | sha256sum` gives."""
+    """Give what `cat INDEX FILE FILE ... | sha256sum` gives; nothing if one of them is no file."""
     paths = files_of(path)
+    if not all(part.is_file() for part in paths):  # a pipe or a device has no end; whoever reads it says what it is
+        return ""
     if len(paths) == 1:
         return digest_of(path)
     digest = hashlib.sha256()

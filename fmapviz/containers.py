@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
+import struct
 import warnings
 import zipfile
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import torch
+from isal import isal_zlib
 from safetensors import safe_open
 
 from fmapviz.contents import is_state
@@ -24,7 +27,14 @@ if TYPE_CHECKING:
 # What a folder of Hugging Face's may hold, the first that it has is taken.
 _IN_FOLDERS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
 
+# How large what is in an archive may be: so many bytes, and so many times the archive. Weights that are mostly 0 pack well.
+_UNPACKED_BYTES = 2**28
+_UNPACKED_TIMES = 20
+
 _INDEX = ".index.json"
+_LONGEST_NAME = 255  # bytes; no file system has longer ones
+_LENGTHS_AT = 26  # in the header before an entry
+_DIRECTORY = 0x10  # among the attributes of an entry
 _one_at_a_time = Lock()  # see `load_inertly`
 
 
@@ -85,14 +95,57 @@ def _read_pickle(path: Path) -> tuple[Any, tuple[str, ...]]:
     try:
         with _one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about formats of long ago
+            _require_sound(path)
             try:
                 return torch.load(path, map_location="cpu", weights_only=True), ()
             except pickle.UnpicklingError:
                 if not zipfile.is_zipfile(path):
                     raise
                 return load_inertly(path)
+    except WeightsError:
+        raise
     except Exception as error:  # UnpicklingError, RuntimeError, EOFError, KeyError, ...: the file is foreign
         raise unreadable(path, error) from error
+
+
+def _require_sound(path: Path) -> None:
+    """Compare what is in an archive with its checksums, which PyTorch does not look at.
+
+    Raises:
+        WeightsError: They differ, or a megabyte of it would take a gigabyte of memory.
+        zipfile.BadZipFile: It is no whole archive.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        entries = archive.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > _UNPACKED_BYTES + _UNPACKED_TIMES * path.stat().st_size:
+            raise WeightsError(f"refused: {quote(path)} unpacks to {unpacked:,} bytes", hint="no weights pack so well")
+        for entry in entries:
+            # PyTorch leaves the memory as it is for what is marked as a directory; a checksum of 0 was not computed, see
+            # torch.serialization.set_crc32_options.
+            if entry.file_size and entry.external_attr & _DIRECTORY:
+                raise WeightsError(f"cannot read {quote(path)}: damaged, what it holds is marked as empty", hint=DAMAGED)
+            if entry.CRC and _checksum(archive, entry, file) != entry.CRC:
+                raise WeightsError(f"cannot read {quote(path)}: damaged, for it has another checksum", hint=DAMAGED)
+
+
+def _checksum(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> int:
+    """Compute the CRC-32 of what is in an archive; with `zipfile` alone it takes four times as long."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        return _crc32(archive.open(entry), entry.file_size)
+    file.seek(entry.header_offset + _LENGTHS_AT)
+    file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)  # the entry's name, and more about it
+    return _crc32(file, entry.file_size)
+
+
+def _crc32(stream: IO[bytes], size: int) -> int:
+    value = 0
+    while size and (chunk := stream.read(min(size, 1 << 20))):
+        value = isal_zlib.crc32(chunk, value)
+        size -= len(chunk)
+    return value
 
 
 def _read_shards(index: Path) -> dict[str, Any]:
@@ -121,4 +174,6 @@ def _weight_map(index: Path) -> dict[str, str]:
     for name in names:
         if not isinstance(name, str) or re.search(r"[/\\\0]", name) or name in {"", ".", ".."} or name.endswith(_INDEX):
             raise WeightsError(f"refused: {quote(index)} names what is no weights file beside it: {quote(name)}")
+        if len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
+            raise WeightsError(f"{quote(index)} names a file that cannot be there: {quote(name)}")
     return dict(weight_map)

@@ -167,7 +167,7 @@ def _first_parts(keys: Iterable[str]) -> list[str]:
 def _number(key: object, value: object) -> int | None:
     if isinstance(value, int):
         return value
-    return int(key) if isinstance(key, int) or (isinstance(key, str) and key.isdecimal()) else None
+    return int(key) if isinstance(key, int) or (isinstance(key, str) and re.fullmatch(r"\d{1,9}", key)) else None
 
 
 def _joined(name: str, key: str) -> str:

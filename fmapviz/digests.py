@@ -29,7 +29,7 @@ def digest_of_state(state: Mapping[str, Tensor]) -> str:
     """Give the SHA-256 of the names, kinds, shapes and bytes of a state dict, hexadecimal."""
     digest = hashlib.sha256()
     for key, values in state.items():
-        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode())
+        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode("utf-8", "surrogatepass"))
         digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -48,7 +48,7 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
     parts = (f"{name} {type(module).__qualname__} {module.extra_repr()}" for name, module in network.named_modules())
     structure = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(parts))  # a function's address is another one every time
     code = sorted({digest_of(path) for path in (*files, *_code_of(network)) if path.is_file()})
-    return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _code_of(network: nn.Module) -> set[Path]:

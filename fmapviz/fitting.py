@@ -75,13 +75,17 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     Keys of former days are renamed as torch and torchvision do; counts of batches, which the oldest files lack, are 0.
 
     Raises:
-        WeightsError: The keys or shapes are not the same; the first of them are named, and what may be the cause.
+        WeightsError: The keys, the shapes or the kinds of numbers are not the same; the first of them are named, and what
+            may be the cause.
     """
     own = module.state_dict()
     resized = [key for key in own if key in state and state[key].shape != own[key].shape]
     fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
     # The versions of the classes that wrote the file; without one every class looks for older keys, but MNASNet must know.
     fitting._metadata = {"": {"version": module._version}}  # type: ignore[attr-defined]  # as torch does
+    imaginary = [key for key, values in fitting.items() if key in own and values.is_complex() > own[key].is_complex()]
+    if imaginary:  # torch would leave out the imaginary parts
+        raise WeightsError(f"the weights in {quote(path)} do not fit: complex numbers in {some([*map(quote, imaginary)])}")
     alike = all(_lies_like(values, own[key]) for key, values in fitting.items() if key in own)
     try:
         missing, unexpected = module.load_state_dict(fitting, strict=False, assign=alike)

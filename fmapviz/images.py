@@ -11,8 +11,8 @@ import stat
 import struct
 import threading
 import warnings
-from contextlib import suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -22,11 +22,13 @@ from PIL import Image as PillowImage
 
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.npy import MAGIC, read_npy
-from fmapviz.samples import MAX_PIXELS, upright, wrong_channels
+from fmapviz.samples import MAX_PIXELS, finite_range, in_pieces, upright, wrong_channels
 from fmapviz.tiff import read_tiff
 from fmapviz.values import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from fmapviz.values import Bands, ImageFile
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
@@ -40,6 +42,7 @@ _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 # `<unknown>` is what Python calls the header of a .npy file, which NumPy lets it parse.
 _DECODERS = re.compile(r"(PIL|pillow_heif|tifffile|fmapviz\.npy|numpy\.lib\._?format\w*)\b|<unknown>$")
+_MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras and encoders make 1 to 20
 _HUSHING = threading.Lock()
 
 
@@ -63,16 +66,54 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
             `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header), `E_DECODE` (damaged) or `E_CHANNELS`
             (the network takes others).
     """
+    with open_image(file.path) as stream:
+        return Image(file, *decode(stream, file.path, channels=channels))
+
+
+def open_image(path: str) -> BinaryIO:
+    """Open a file for `decode`, if there is something in it.
+
+    Raises:
+        InputError: `E_MISSING`, `E_PERM`, `E_TYPE`, `E_READ` or `E_EMPTY`.
+    """
+    with explained(path), ExitStack() as opened:
+        stream = opened.enter_context(open(path, "rb", opener=_open_without_waiting))
+        _require_content(stream, path)
+        opened.pop_all()
+        return stream
+
+
+def decode(
+    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object] | None = None
+) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    """Decode what a file holds, see `read_image`.
+
+    Args:
+        stream: At the beginning of the file.
+        path: For what is said of it.
+        channels: What the network takes.
+        expect: Called with the number of pixels, or the largest possible, before they are decoded.
+
+    Returns:
+        The pixels and the notices.
+
+    Raises:
+        InputError: `E_READ`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
+    """
     _hush_decoders()
+    with explained(path):
+        return _decode(stream, path, channels=channels, expect=expect or _ignore)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Make an `InputError` of whatever happens between a file and its pixels."""
     try:
-        with open(file.path, "rb", opener=_open_without_waiting) as stream:
-            _require_content(stream, file.path)
-            pixels, notices = _decode(stream, file.path, channels=channels)
-            return Image(file, pixels, notices)
+        yield
     except InputError:
         raise
     except Exception as error:
-        raise _explain(error, file.path) from error
+        raise _explain(error, path) from error
 
 
 def system_error(error: OSError, path: str) -> InputError:
@@ -89,6 +130,10 @@ def system_error(error: OSError, path: str) -> InputError:
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
         return InputError("E_TYPE", f"not a regular file: {quote(path)}")
     return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}")
+
+
+def _ignore(_pixels: int) -> None:
+    """Expect nothing."""
 
 
 def _hush_decoders() -> None:
@@ -122,25 +167,34 @@ def _require_content(stream: BinaryIO, path: str) -> None:
         raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
 
 
-def _decode(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+def _decode(
+    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object]
+) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
     head = stream.read(64)
     stream.seek(0)
     if head.startswith(MAGIC):
+        expect(MAX_PIXELS)
         return read_npy(stream, path, channels=channels)
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, path, head=head)
     if image is None:
+        expect(MAX_PIXELS)
         return read_tiff(stream, path, channels=channels)
     if channels not in {1, 3}:
         raise wrong_channels("a picture of grey or RGB", path, channels=channels)
-    pixels, notices = _decode_picture(stream, image, path)
+    pixels, notices = _decode_picture(stream, image, path, expect=expect)
     return pixels.convert("L") if channels == 1 else pixels, notices
 
 
-def _decode_picture(stream: BinaryIO, image: PillowImage.Image, path: str) -> tuple[PillowImage.Image, tuple[str, ...]]:
+def _decode_picture(
+    stream: BinaryIO, image: PillowImage.Image, path: str, *, expect: Callable[[int], object]
+) -> tuple[PillowImage.Image, tuple[str, ...]]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height}): {quote(path)}")
+    expect(width * height)
+    if image.format in {"JPEG", "MPO"}:
+        _require_few_passes(stream, width * height, path)
     if image.format == "PNG":  # load() skips the checksums of the pixel data
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
@@ -152,6 +206,19 @@ def _decode_picture(stream: BinaryIO, image: PillowImage.Image, path: str) -> tu
     several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
     frames_notice = "holds several pictures: only the first is used" if several else None
     return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
+
+
+def _require_few_passes(stream: BinaryIO, pixels: int, path: str) -> None:
+    """Refuse a JPEG file that goes over its pixels hundreds of times, which takes a minute for 100 kB.
+
+    https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf
+    """
+    place = stream.tell()
+    stream.seek(0)
+    passes = sum(chunk.count(b"\xff\xda") for chunk in iter(partial(stream.read, 1 << 20), b""))
+    stream.seek(place)
+    if passes * pixels > _MOST_PASSES * MAX_PIXELS:
+        raise InputError("E_TOO_LARGE", f"goes over its {pixels:,} pixels {passes} times: {quote(path)}")
 
 
 def _identify(stream: BinaryIO, path: str, *, head: bytes) -> PillowImage.Image | None:
@@ -213,18 +280,22 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
 
 def _scale(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
     """Stretch values of more than 8 bits from their finite range to 0..255."""
+    stored = np.asarray(image)
+    low, high = finite_range(stored) or (0.0, 0.0)
+    grey = np.zeros(stored.shape, np.uint8)
+    pieces = zip(in_pieces(stored), in_pieces(grey), strict=True) if high > low else ()
     with np.errstate(all="ignore"):  # infinity and NaN have their places
-        values = np.asarray(image).astype(np.float64)
-        finite = values[np.isfinite(values)]
-        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        values = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
-    grey = np.nan_to_num(values.clip(0, 255), nan=0).round().astype(np.uint8)
+        for piece, out in pieces:
+            values = (piece.astype(np.float64) - low) * (255 / (high - low))
+            out[:] = np.nan_to_num(values.clip(0, 255), nan=0).round()
     notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
     return PillowImage.fromarray(grey).convert("RGB"), notice
 
 
 def _explain(error: Exception, path: str) -> InputError:
     """Put what went wrong between the file and its pixels into words."""
+    if isinstance(error, OSError) and error.errno == errno.EINVAL:
+        return InputError("E_DECODE", f"image is damaged (refers to what is outside the file): {quote(path)}")
     if isinstance(error, OSError) and error.errno:
         return system_error(error, path)
     if isinstance(error, PillowImage.DecompressionBombError):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from fmapviz.values import Of, Target, Unit
 
+_LONGEST_KEY = 65_000  # bytes; a zip archive, which a NumPy archive is, allows 65,535
+
 _VIEWS: dict[Of, str] = {"input": "inputs", "gradient": "grads", "input gradient": "grad-inputs"}
 
 
@@ -32,7 +34,7 @@ def collect(unit: Unit) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     arrays: dict[str, NDArray[Any]] = {}
     layers = []
     for name, values, record in _named(unit):
-        key = _free(_text(name), arrays)
+        key = _free(_text(name).encode()[:_LONGEST_KEY].decode(errors="ignore"), arrays)
         arrays[key] = np.asarray(values, order="C")
         layers.append({"key": key, "shape": list(values.shape), **record})
     info = unit.info

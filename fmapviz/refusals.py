@@ -118,7 +118,7 @@ def _kinds_of_archive(path: Path) -> Iterator[tuple[str, str]]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError):
+    except Exception:  # noqa: BLE001 - zipfile raises anything of a damaged archive: UnicodeDecodeError, NotImplementedError, ...
         return
     name = repr(str(path))
     if any(entry.endswith("/constants.pkl") for entry in names):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 MAX_VALUES = 3 * MAX_PIXELS
 
+_AT_ONCE = 1 << 22  # values that are computed with together: 32 MiB as float64
 _OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
 
 
@@ -101,6 +102,28 @@ def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Ba
     return Bands(tuple(bands * (channels // len(bands)))), notices
 
 
+def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Give an array of rows in parts, so that what is computed of each takes little memory.
+
+    Example:
+        >>> [len(piece) for piece in in_pieces(np.zeros((9, 1 << 20)))]
+        [4, 4, 1]
+    """
+    rows = max(1, _AT_ONCE // max(1, plane.shape[1]))
+    return (plane[first : first + rows] for first in range(0, len(plane), rows))
+
+
+def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
+    """Give the smallest and the largest finite number among rows of numbers, or None if there is none.
+
+    Example:
+        >>> finite_range(np.array([[1, np.nan], [np.inf, 3]]))
+        (1.0, 3.0)
+    """
+    ranges = [(float(values.min()), float(values.max())) for values in map(_finite, in_pieces(plane)) if values.size]
+    return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
+
+
 def upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Image:
     """Turn a picture by an EXIF orientation, 2 to 8; anything else leaves it as it is."""
     if orientation in range(2, 9):
@@ -113,7 +136,7 @@ def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:
     """Give what becomes 0 and 1, and the notices."""
     if planes.dtype.kind == "b" or planes.dtype == np.uint8:
         return 0.0, 255.0 if planes.dtype == np.uint8 else 1.0, ()
-    ranges = list(_ranges(planes))
+    ranges = [found for found in map(finite_range, planes) if found]
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
     holes = _holes(planes) if planes.dtype.kind == "f" else ()
     if planes.dtype.kind == "f" and 0 <= low <= high <= 1:
@@ -127,16 +150,16 @@ def _holes(planes: NDArray[Any]) -> tuple[str, ...]:
     return tuple(notice for notice in notices if notice)
 
 
-def _ranges(planes: NDArray[Any]) -> Iterator[tuple[float, float]]:
-    """Give the smallest and the largest finite number of each channel that has one."""
-    for plane in planes:
-        finite = plane[np.isfinite(plane)] if plane.dtype.kind == "f" else plane
-        if finite.size:
-            yield float(finite.min()), float(finite.max())
+def _finite(values: NDArray[Any]) -> NDArray[Any]:
+    return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
 def _scale(plane: NDArray[Any], low: float, high: float) -> NDArray[np.float32]:
+    scaled = np.zeros(plane.shape, np.float32)
+    if not high > low:
+        return scaled
     with np.errstate(all="ignore"):  # infinity and NaN have their places
-        values = plane.astype(np.float64)
-        values = (values - low) / (high - low) if high > low else np.zeros_like(values)
-        return np.nan_to_num(values, copy=False, nan=0, posinf=1, neginf=0).clip(0, 1).astype(np.float32)
+        for piece, out in zip(in_pieces(plane), in_pieces(scaled), strict=True):
+            values = (piece.astype(np.float64) - low) / (high - low)
+            out[:] = np.nan_to_num(values, copy=False, nan=0, posinf=1, neginf=0).clip(0, 1)
+    return scaled

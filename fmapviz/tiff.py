@@ -53,7 +53,8 @@ def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImag
         if not chosen:
             raise wrong_channels(_describe(pages, channels), path, channels=channels)
         require_bearable((len(chosen), *pages[0].shape), path, channels=len(chosen) * _samples(pages[0]))
-        pixels, notices = compose(np.concatenate([_planes(page) for page in chosen]), channels)
+        planes = [_planes(page) for page in chosen]
+        pixels, notices = compose(np.concatenate(planes) if len(planes) > 1 else planes[0], channels)
         turn = partial(upright, orientation=pages[0].tags.valueof(_ORIENTATION))
     pixels = pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels)
     several = ("holds several pictures: only the first is used",) if len(chosen) < len(pages) else ()

@@ -367,6 +367,95 @@ def test_content_that_holds_itself_or_is_too_deep(save, state):
         read_checkpoint(path)
 
 
+def test_content_that_holds_the_same_things_over_and_over(save, state):
+    """In the file each is there once; whoever goes through them does not come to an end."""
+    for names in (("a", "b"), ("model", "net"), ("meta", "config")):
+        content = {"epoch": 3}
+        for _ in range(60):
+            content = dict.fromkeys(names, content)
+        with pytest.raises(WeightsError, match="nested without end"):
+            read_checkpoint(save({**content, "weights": state}))
+
+
+def test_an_optimizer_of_many_parameters_is_not_too_much(save, state):
+    optimizer = {"state": {number: {"step": 1.0, "more": {}} for number in range(5000)}}
+    assert read_checkpoint(save({"state_dict": state, "optimizer": optimizer})).state.keys() == state.keys()
+
+
+# What is damaged
+
+
+def test_no_damaged_byte_of_an_archive_goes_into_the_weights(save, state):
+    path = save(state)
+    whole, refused = path.read_bytes(), 0
+    for position in (*range(0, len(whole), 7), *range(whole.index(b"PK\1\2"), len(whole))):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        try:
+            found = read_checkpoint(path).state
+        except WeightsError:
+            refused += 1
+        else:
+            assert found.keys() == state.keys()  # it was between the tensors
+            assert all(torch.equal(values, state[key]) for key, values in found.items())
+    assert refused > sum(values.nbytes for values in state.values()) / 7
+
+
+def test_a_damaged_tensor_is_told(save):
+    path = save({"a": torch.zeros(1000)})
+    whole = path.read_bytes()
+    at = whole.index(bytes(4000)) + 2000
+    path.write_bytes(whole[:at] + b"\1" + whole[at + 1 :])
+    with pytest.raises(WeightsError, match="another checksum"):
+        read_checkpoint(path)
+
+
+@pytest.fixture
+def without_checksums():
+    torch.serialization.set_crc32_options(False)
+    yield
+    torch.serialization.set_crc32_options(True)
+
+
+def test_an_archive_without_checksums_is_read(without_checksums, save, state):
+    path = save(state)
+    with zipfile.ZipFile(path) as archive:
+        assert {entry.CRC for entry in archive.infolist()} == {0}
+    assert read_checkpoint(path).state.keys() == state.keys()
+
+
+def packed(path, target):
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in archive.namelist():
+            made.writestr(name, archive.read(name))
+    return target
+
+
+def test_an_archive_that_somebody_packed_is_read(save, state, tmp_path):
+    assert read_checkpoint(packed(save(state), tmp_path / "packed.pth")).state.keys() == state.keys()
+
+
+def test_an_archive_that_unpacks_to_far_more_than_itself_is_refused(save, state, tmp_path):
+    path = tmp_path / "packed.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with zipfile.ZipFile(save(state)) as whole:
+            archive.writestr("packed/data.pkl", whole.read("weights/data.pkl"))
+        for number in range(3):
+            archive.writestr(f"packed/data/{number}", bytes(2**27))
+    assert path.stat().st_size < 2**21
+    with pytest.raises(WeightsError, match="unpacks to 402,654,"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(("place", "values"), [(b"data.pkl", b"\xff"), (b"PK\1\2\0\0", b"PK\1\2\xff\xff\xff\xff")])
+def test_an_archive_whose_directory_is_damaged_is_refused(place, values, save, state):
+    path = save(state)
+    content = path.read_bytes()
+    at = content.rindex(place)
+    path.write_bytes(content[:at] + values + content[at + len(values) :])
+    with pytest.raises(WeightsError, match="cannot read"):
+        read_checkpoint(path)
+
+
 # What is found by what is typed
 
 
@@ -502,6 +591,13 @@ def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
         assert isinstance(digest.exception(), WeightsError)
 
 
+@pytest.mark.parametrize("name", ["x" * 256, "\u00e9" * 128, "\ud800"])
+def test_an_index_that_names_what_can_be_no_file(name, tmp_path):
+    (tmp_path / "a.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(WeightsError, match=r"names a file that (cannot be|is not) there"):
+        load_weights(network(), str(tmp_path / "a.index.json"))
+
+
 @pytest.mark.parametrize("content", [[torch.ones(3)], argparse.Namespace(), {"model": {"a": torch.ones(3)}}])
 def test_an_index_whose_file_is_no_state_dict(content, tmp_path):
     torch.save(content, tmp_path / "a.bin")
@@ -554,6 +650,10 @@ def test_names_of_classes_under_their_numbers_or_with_them(names, state, save):
 def test_what_are_no_names_of_classes(names, state, save):
     assert read_checkpoint(save({"model": state, "names": names})).classes == ()
     assert read_checkpoint(save({"model": state, "names": names, "labels": ["a"]})).classes == ("a",)
+
+
+def test_a_number_of_a_class_of_which_no_memory_has_enough(save, state):
+    assert read_checkpoint(save({"state_dict": state, "id2label": {"9" * 5000: "cat"}})).classes == ()
 
 
 def test_names_of_classes_in_a_safetensors_header(state, tmp_path):

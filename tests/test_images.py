@@ -158,6 +158,40 @@ def test_the_limit_is_the_one_at_which_pillow_begins_to_warn(tmp_path):
     assert refusal(tmp_path / "under.png") == "E_DECODE"
 
 
+def many_passes(passes: int, side: int) -> bytes:
+    """Make a progressive JPEG file that refines all its blocks, which are grey, again and again: 32767 of them in two bytes.
+
+    ITU-T T.81: F.2.4.3 for the runs of blocks that have nothing to be refined, B.2 for the segments.
+    """
+    content = encoded(PillowImage.new("L", (8, 8)), "JPEG", progressive=True)
+    frame, scan = content.index(b"\xff\xc2"), content.index(b"\xff\xda")
+    size = struct.pack(">HH", side, side)
+    head = content[: frame + 5] + size + content[frame + 9 : scan]
+    table = b"\xff\xc4" + struct.pack(">HB", 20, 0x10) + b"\1" + bytes(15) + b"\xe0"  # one code, of one bit: a run of blocks
+    runs = "0" + "1" * 14
+    bits = runs * ((side // 8 + 1) ** 2 // 32767 + 1)
+    bits += "1" * (-len(bits) % 8)
+    data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    first = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 0, 0, 1)
+    again = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0x21) + data
+    return head + first + table + again * passes + b"\xff\xd9"
+
+
+def test_a_jpeg_that_goes_over_its_pixels_again_and_again_is_refused_at_once(read_bytes, tmp_path):
+    (tmp_path / "passes.jpg").write_bytes(many_passes(2000, 9000))
+    assert (tmp_path / "passes.jpg").stat().st_size < 300_000
+    assert refusal(tmp_path / "passes.jpg") == "E_TOO_LARGE"
+    pixels, _ = read_bytes(many_passes(2000, 48))
+    assert pixels.shape == (48, 48, 3)
+
+
+def test_an_offset_outside_the_file_is_damage(tmp_path):
+    content = encoded(picture(), "JPEG2000")
+    box = content.index(b"ftyp") - 4
+    (tmp_path / "offset.jp2").write_bytes(content[:box] + struct.pack(">I4sQ", 1, b"ftyp", 2**63 - 50) + content[box + 16 :])
+    assert refusal(tmp_path / "offset.jp2") == "E_DECODE"
+
+
 def test_nothing_is_said_on_standard_error(tmp_path):
     (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())
     (tmp_path / "bomb.png").write_bytes(bad_images.pixel_bomb(10_000))
@@ -409,6 +443,14 @@ def test_deep_pixels_are_scaled_from_their_own_range(dtype, form, read_bytes):
     pixels, notices = read_bytes(encoded(DEEP.astype(dtype), form))
     np.testing.assert_array_equal(pixels, np.stack([scaled(DEEP)] * 3, axis=-1))
     assert notices == ("more than 8 bits per pixel: 1000..5001 scaled to 0..255",)
+
+
+def test_large_deep_pictures_are_scaled_as_small_ones_are(tmp_path):
+    """They are gone through in parts."""
+    deep = np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint16) * 10
+    PillowImage.fromarray(deep).save(tmp_path / "deep.tif")
+    found = np.asarray(read(tmp_path / "deep.tif").pixels)
+    np.testing.assert_array_equal(found[:, :, 1], np.round(deep * (255 / 59980)).astype(np.uint8))
 
 
 def test_negative_values_and_extremes_of_deep_pixels(read_bytes):

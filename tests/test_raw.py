@@ -430,6 +430,17 @@ def bytes_of(summary):
     return {(path.parent.name, path.name): path.read_bytes() for path in summary.directory.rglob("raw.*")}
 
 
+def test_a_name_that_is_too_long_for_an_archive_is_cut(look, pictures):
+    model = nn.Sequential()
+    for ending in "ab":
+        setattr(model, "\u00e9" * 40_000 + ending, nn.Conv2d(3, 3, 1))
+    directory = look(model, pictures[:1], types=["Conv2d"]).directory / "0.png"
+    (arrays, told), (others, _) = read_raw(directory), read_npz(directory)
+    assert list(arrays) == list(others)
+    assert len({*arrays}) == 2
+    assert [record["layer"] for record in json.loads(told["layers"])] == ["\u00e9" * 40_000 + ending for ending in "ab"]
+
+
 @pytest.mark.parametrize("form", ["raw", "npz"])
 def test_two_runs_give_the_same_bytes(look, pictures, form):
     one = bytes_of(look(overwritten(), pictures, name="one", to=form))

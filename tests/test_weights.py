@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import socket
 import struct
@@ -18,7 +19,17 @@ from threading import Thread
 
 import pytest
 import torch
-from checkpoint_files import Malice, Wrapped, assert_holds, build, poisoned_memory, renamed, without_counts
+from checkpoint_files import (
+    Malice,
+    Wrapped,
+    assert_holds,
+    build,
+    constant,
+    poisoned_memory,
+    renamed,
+    shapes_of,
+    without_counts,
+)
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
@@ -456,6 +467,19 @@ def test_a_url_that_is_none(url):
     assert f"'{url}'" in message
 
 
+def test_a_url_whose_file_has_too_long_a_name(cache):
+    for name in ("x" * 300 + ".pth", "x" * 190 + "-0123abcd.pth"):
+        assert refusal(f"https://example.com/{name}")[0] == f"too long a name for a file: 'https://example.com/{name}'"
+    assert refusal(f"file:///{'x' * 300}")[0] == f"no such weights file: '/{'x' * 300}'"
+    assert list(cache.iterdir()) == []
+
+
+def test_a_password_is_not_shown():
+    message, hint = refusal("https://somebody:secret@example.com/weights.pth")
+    assert message == "weights cannot be had from 'example.com' with a user name or password in the URL"
+    assert "--weights FILE" in hint
+
+
 def test_malice_from_a_url_is_refused_and_does_not_run(server, save, tmp_path):
     server.files["/weights.pth"] = Path(save(Malice(tmp_path / "marker"))).read_bytes()
     assert "refused" in refusal(f"{server.url}/weights.pth")[0]
@@ -688,6 +712,40 @@ def test_a_file_that_the_system_does_not_read(name, tmp_path):
     assert refusal(tmp_path / name)[0].startswith(f"cannot read '{tmp_path / name}'")
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    """The SHA-256 is computed while the weights are loaded: of a pipe it would never be known."""
+    os.mkfifo(tmp_path / "pipe.pth")
+    (tmp_path / "endless.pth").symlink_to("/dev/zero")
+    (tmp_path / "sharded.index.json").write_text('{"weight_map": {"a": "pipe.pth"}}')
+    for weights in (tmp_path / "pipe.pth", tmp_path / "endless.pth", "/dev/zero"):
+        assert refusal(weights)[0] == f"no such weights file: '{weights}'"
+    assert refusal("file:///dev/zero")[0] == "no such weights file: '/dev/zero'"
+    assert refusal(tmp_path / "sharded.index.json")[0].endswith("names a file that is not there: 'pipe.pth'")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        (NAME, {"fc.weight": (2**40, 1024), "fc.bias": (2**40,)}),
+        (NAME, {"conv1.0.weight": (24, 2**40, 3, 3)}),
+        ("vit_b_32", {"encoder.pos_embedding": (1, 2**40, 768)}),
+        ("vit_b_32", {"conv_proj.weight": (768, 3, 1, 2**40)}),
+    ],
+)
+def test_a_small_file_whose_tensors_claim_terabytes(name, sizes, save):
+    state = constant(shapes_of(name)) | {key: torch.zeros(1).expand(shape) for key, shape in sizes.items()}
+    path = save(state)
+    assert Path(path).stat().st_size < 200_000
+    assert refusal(path, name)[0].startswith(f"no network can be built for the weights in '{path}': ")
+
+
+@pytest.mark.parametrize("key", ["encoder.pos_embedding", "conv_proj.weight"])
+@pytest.mark.parametrize("shape", [(), (5,), (1, 0, 768), (1, 1, 768)])
+def test_a_vision_transformers_tensors_of_strange_shapes(key, shape, save):
+    message, _ = refusal(save(constant(shapes_of("vit_b_32")) | {key: torch.zeros(shape)}), "vit_b_32")
+    assert f"do not fit: {key} is ({', '.join(map(str, shape))}), not (" in message
+
+
 def test_keys_that_are_not_the_networks(save, state):
     fewer = {key: values for key, values in state.items() if not key.startswith("fc.")}
     message, hint = refusal(save(fewer))
@@ -874,3 +932,14 @@ def test_a_network_computes_alike_however_its_weights_lie_in_the_file(values):
 def test_sparse_weights_for_a_dense_network_are_refused():
     with pytest.raises(WeightsError, match="do not fit"):
         load_state_dict(nn.Conv2d(3, 4, 3, bias=False), {"weight": torch.randn(4, 3, 3, 3).to_sparse()}, Path("x.pth"))
+
+
+def test_complex_weights_for_a_real_network_are_refused(tmp_path):
+    module = nn.Conv2d(3, 2, 1)
+    state = {key: values * 1j for key, values in module.state_dict().items()}
+    with pytest.raises(WeightsError, match="complex numbers in 'weight', 'bias'"):
+        load_state_dict(module, state, tmp_path / "weights.pth")
+
+
+def test_the_digest_of_a_state_dict_with_half_a_character_in_a_key():
+    assert digest_of_state({"\ud800": torch.ones(1)}) != digest_of_state({"\ud801": torch.ones(1)})
