@@ -35,7 +35,8 @@ def loading() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
+        if not gc.get_freeze_count():  # a second time would keep what has become garbage since
+            gc.freeze()
         gc.enable()
 
 
