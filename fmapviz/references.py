@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.errors import RequestError, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _FORM = re.compile(r"(?P<place>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\s*(?P<call>\(.*\))?\s*", re.DOTALL)
 _EXAMPLE = "such as my_net.py:build, my.package:Net or 'my_net.py:build(num_classes=5)'"
@@ -70,11 +70,11 @@ def check_place(text: str) -> None:
     """
     reference = parse_reference(text)
     if reference.is_file:
-        if not Path(reference.place).is_file():
+        if not _is_there(Path(reference.place).is_file):
             raise RequestError(f"no such file: {quote(reference.place)}")
         return
     outermost = reference.place.partition(".")[0]
-    here = Path(outermost).is_dir() or Path(f"{outermost}.py").is_file()
+    here = _is_there(Path(outermost).is_dir) or _is_there(Path(f"{outermost}.py").is_file)
     if not here and find_spec(outermost) is None:
         raise RequestError(
             f"no such model, and no such module: {quote(reference.place)}",
@@ -103,6 +103,13 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if call.args or None in names or len(names) < len(call.keywords):
         raise RequestError(f"every argument needs a name of its own: {quote(text)}", hint=_EXAMPLE)
     return {str(keyword.arg): _literal(keyword) for keyword in call.keywords}
+
+
+def _is_there(look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _literal(keyword: ast.keyword) -> Any:

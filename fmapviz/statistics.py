@@ -194,18 +194,29 @@ def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         return file.metadata()["layers"], {**dict.fromkeys(_COUNTS, none), **columns}
 
 
+def _place(record: Mapping[str, Any]) -> Place:
+    """Read of which feature map something is.
+
+    Raises:
+        ValueError: It does not say so as we do.
+    """
+    place = Place(record["layer"], record["of"], record["target"], record["type"], record["channels"])
+    texts = (place.layer, place.of, place.target, place.type)
+    if not all(isinstance(text, str) for text in texts) or place.of not in _SAID or type(place.channels) is not int:
+        raise ValueError(record)
+    return place
+
+
 class _Group:
     """Images that have the same layers: their channels stand in one long row."""
 
     def __init__(self, layout: str, count: int) -> None:
         described = json.loads(layout)
-        self._places = [
-            Place(each["layer"], each["of"], each["target"], each["type"], each["channels"]) for each in described
-        ]
+        self._places = list(map(_place, described))
         channels = [place.channels for place in self._places]
         if sum(channels) != count or min(channels, default=0) < 0:
             raise ValueError(channels)
-        self._each = [each["values"] for each in described]
+        self._each = [int(each["values"]) for each in described]
         self._values = np.repeat(np.array(self._each, np.int64), channels)
         self._ends = np.cumsum(channels)
         self._images = 0

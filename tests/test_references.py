@@ -63,7 +63,17 @@ def test_whether_there_is_such_code_is_known_without_torch_and_without_running_i
     assert not (tmp_path / "CANARY").exists()
 
 
-@pytest.mark.parametrize("text", ["nowhere.py:build", "nowhere:build", "no.where:build", "/no/where/net.py:build(n=5)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nowhere.py:build",
+        "nowhere:build",
+        "no.where:build",
+        "/no/where/net.py:build(n=5)",
+        "n" * 5000 + ".py:x",
+        "n" * 5000 + ":x",
+    ],
+)
 def test_code_that_is_not_there_is_an_error(text):
     for check in (check_name, check_place):
         with pytest.raises(RequestError, match="no such"):

@@ -431,9 +431,8 @@ def test_a_run_directory_that_disappears_is_an_output_error(pictures, look, tmp_
     with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}/out/net'") as caught:
         look(pictures, on_event=tell)
     assert caught.value.exit_code == 5
-    assert re.fullmatch(
-        rf"{len(seen)} of the \d+ images listed so far are done; make room and run the same command again", caught.value.hint
-    )
+    hint = rf"{len(seen)} of the \d+ images listed so far are done; the same command continues"
+    assert re.fullmatch(hint, caught.value.hint)
     assert wait_until(lambda: not threads())
     assert not (tmp_path / "out/net/run.json").exists()
 
