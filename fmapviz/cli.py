@@ -253,6 +253,9 @@ def run(
         raise RequestError("missing argument 'INPUT'", hint="images or folders; only --view kernels needs none")
 
     with loading():
+        from fmapviz import decoding
+
+        decoding.start()  # beside the import of torch, which takes longer
         from fmapviz.inputs import find_images
         from fmapviz.pipeline import visualize
 

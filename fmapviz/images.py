@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from PIL import ExifTags, UnidentifiedImageError
 from PIL import Image as PillowImage
+from PIL.ImageFile import ImageFile as PillowFile
 
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.npy import MAGIC, read_npy
@@ -67,7 +68,8 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
             (the network takes others).
     """
     with open_image(file.path) as stream:
-        return Image(file, *decode(stream, file.path, channels=channels))
+        pixels, notices = decode(stream, file.path, channels=channels)
+        return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
 
 
 def open_image(path: str) -> BinaryIO:
@@ -95,7 +97,7 @@ def decode(
         expect: Called with the number of pixels, or the largest possible, before they are decoded.
 
     Returns:
-        The pixels and the notices.
+        The pixels, in an object that may hold on to the stream, and the notices.
 
     Raises:
         InputError: `E_READ`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
@@ -267,9 +269,11 @@ def _is_whole(block: bytes | None, endian: str | None) -> bool:
 
 
 def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
-    """Make a copy in mode RGB."""
+    """Give the picture in mode RGB, itself if it is that already."""
     if image.mode.startswith(("I", "F")):
         return _scale(image)
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image, None
     if not image.has_transparency_data:
         return image.convert("RGB"), None
     opaque = PillowImage.new("RGB", image.size)

@@ -16,10 +16,10 @@ import torch
 
 from fmapviz.automatic import Choices
 from fmapviz.channels import input_type
+from fmapviz.decoding import Decoding
 from fmapviz.drawing import ForwardError, attach
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.heat_pictures import heat_records, zero_notices
-from fmapviz.images import read_image
 from fmapviz.inputs import path_hash
 from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
@@ -139,8 +139,8 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     """
     cores = torch.get_num_threads()
     try:
-        with torch.random.fork_rng(devices=[]), ExitStack() as hooks:
-            steps = _Steps(job, hooks, cores)
+        with torch.random.fork_rng(devices=[]), ExitStack() as hooks, Decoding() as decoding:
+            steps = _Steps(job, hooks, decoding, cores)
             with closing(steps.schedule.run(found)) as events:
                 yield from events
     finally:
@@ -150,9 +150,10 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
 class _Steps:
     """What is done with each image, see `fmapviz.schedule.Steps`."""
 
-    def __init__(self, job: Job, hooks: ExitStack, cores: int) -> None:
+    def __init__(self, job: Job, hooks: ExitStack, decoding: Decoding, cores: int) -> None:
         self._job = job
         self._hooks = hooks
+        self._decoding = decoding
         self._names: dict[str, str] = {}  # of the units under way, with their sources
         on_cpu = job.device.type == "cpu"
         self._pattern = replicate(job.model.module) if on_cpu and job.workers > 1 else None
@@ -190,7 +191,7 @@ class _Steps:
             return None
         torch.set_num_threads(self._cores_to_read)
         try:
-            image = read_image(item, channels=self._job.model.preparation.channels)
+            image = self._decoding.read(item, channels=self._job.model.preparation.channels, tell=tell)
             return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels), anew)
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None

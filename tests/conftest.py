@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 from warm import ask
 
+from fmapviz import decoding
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers share the cores: threads of their own would only wait for each other, here and in child processes.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -55,6 +57,12 @@ def pytest_terminal_summary(terminalreporter):
 def one_thread():
     """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def decoders():
+    """Let all runs of this process share the processes that decode, which take a while to start."""
+    decoding.start()
 
 
 @pytest.fixture(scope="session")

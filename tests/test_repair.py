@@ -36,8 +36,6 @@ def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-
-
 DAMAGES = {
     "missing": lambda path: path.unlink(),
     "emptied": lambda path: path.write_bytes(b""),

@@ -692,7 +692,7 @@ def test_a_read_only_run_is_said(server):
         (reply,) = server({"inputs": [inputs], "out": out, "unprivileged": True})
         assert (reply["error"], reply["code"]) == ("OutputError", 5)
         assert reply["message"] == f"cannot write to '{out}/net': Permission denied"
-        assert re.fullmatch(r"[01] of the 2 images listed so far are done; make room .*", reply["hint"])
+        assert re.fullmatch(r"[01] of the 2 images listed so far are done; the same command continues", reply["hint"])
         assert content(out) == before
         (out / "net").chmod(0o755)
 
