@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture check browser all-models benchmark samples shapesnet pictures clean
+.PHONY: help demo test torture fuzz check browser all-models benchmark samples shapesnet pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ test: check browser ## run every check and every test
 
 torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
+
+fuzz: $(INSTALLED) ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	for target in images arrays checkpoints records; do $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
 
 browser: ## make sure that there is a Chromium or Chrome for the tests of the report, if it can be had
 	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \

@@ -546,7 +546,7 @@ def nurse(control: int, memory_bytes: int) -> NoReturn:
     # The connection tells as much, unless a process forked from the run has it too. Linux tells when a thread ends.
     signal.signal(signal.SIGUSR1, look_up)
     _tell_end_of_parent(signal.SIGUSR1)
-    PillowImage.preinit()
+    PillowImage.init()  # all plugins: each helper would import them anew for a file that is no picture
     gc.freeze()  # or each helper would copy what they have in common when it collects garbage
     helpers: set[int] = set()
     line = _Line(socket.socket(fileno=control))

@@ -31,6 +31,14 @@ LONG = (
     "test_zoo.py",
     "test_failing_threads.py",
     "test_weights.py",
+    "test_faults.py",
+    "test_catalogue.py",
+    "test_fuzz.py",
+    "test_hostile_records.py",
+    "test_decoding.py",
+    "test_limits.py",
+    "test_killed.py",
+    "test_benchmarks.py",
 )
 
 

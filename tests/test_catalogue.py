@@ -351,7 +351,9 @@ def test_gone_between_listing_and_opening(house):
 
 def test_heic_without_its_package(house):
     (house.place / "in/photo.heic").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(500))
-    ended = house.run(*RUN, "in/photo.heic", program=f"import sys; sys.modules['pillow_heif'] = None; {MAIN}")
+    (house.place / "absent").mkdir()
+    (house.place / "absent/pillow_heif.py").write_text("raise ImportError")
+    ended = house.run(*RUN, "in/photo.heic", program=f"import sys; sys.path.insert(0, 'absent'); {MAIN}")
     assert ended.code == 4
     assert ended.told == [
         "error: HEIC needs one more package: 'in/photo.heic' [E_FORMAT]",
@@ -893,7 +895,8 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
     (house.place / "in/b.png").write_bytes(b"")
     full = house.run(*run, largest - 1, program=LIMITED)
     assert full.code == 5
-    assert [line for line in full.told if "[E_EMPTY]" not in line] == [
+    # Under a limit as low as this one there is no memory that two processes share.
+    assert [line for line in full.told if "[E_EMPTY]" not in line and "no process to decode in" not in line] == [
         FULL, "hint: 0 of the 2 images listed so far are done; make room and run the same command again"
     ]  # fmt: skip
     assert house.tree() <= tree_of(failures=True)
@@ -1016,7 +1019,7 @@ def watch(event, args):
         print(json.dumps([event, str(args[0])]), file=told, flush=True)
     elif event in CALLS:
         print(json.dumps([event, repr(args)]), file=told, flush=True)
-    elif event in CHANGES:
+    elif event in CHANGES and not isinstance(args[0], int):
         print(json.dumps(["change", os.path.abspath(args[0])]), file=told, flush=True)
     elif event == "open" and isinstance(args[0], (str, bytes)) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         print(json.dumps(["change", os.path.abspath(os.fsdecode(args[0]))]), file=told, flush=True)
@@ -1045,7 +1048,7 @@ def test_nobody_is_called_and_nothing_is_written_but_in_out(house):
     events = [json.loads(line) for line in (house.place / "events").read_text().splitlines()]
     changed = {path for event, path in events if event == "change"}
     assert changed
-    assert {path for path in changed if not Path(path).is_relative_to(house.place / "out")} == {str(house.place / "built")}
+    assert {path for path in changed if not Path(path).is_relative_to(house.place / "out")} <= {str(house.place / "built"), os.devnull}
     assert [event for event in events if event not in (["subprocess.Popen", sys.executable],) and event[0] != "change"] == []
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (house.place / "in").iterdir()} == before
     assert house.tree("nobody") | house.tree("temporary") == {"nobody/", "temporary/"}
@@ -1214,7 +1217,7 @@ CATALOGUE = {
         "OUT is a file": ("test_out_is_a_file",),
         "OUT is read-only": ("test_out_is_read_only",),
         "disk full at any write": (
-            "test_work::test_a_process_that_fails_at_any_operation_says_so_and_leaves_nothing_half_done",
+            "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
             "test_work::test_a_full_disk_is_said_and_leaves_nothing_half_done",
         ),
         "disk full at the very last write": (
@@ -1222,7 +1225,7 @@ CATALOGUE = {
             "test_events::test_a_full_disk_is_noticed_whenever_it_shows",
         ),
         "kill -9 at every write, rename and mkdir": (
-            "test_work::test_a_process_killed_at_any_operation_leaves_nothing_half_done",
+            "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
             "test_work::test_a_process_killed_at_any_time_leaves_nothing_half_done",
         ),
         "SIGINT and SIGTERM, once": (

@@ -18,9 +18,8 @@ POINTS = [
     ("a new run", CRASH),
     ("a new run", TORN),
     ("a new run", FULL),
-    ("a new run", PART),
     ("a new run by what its images have in common", CRASH),
-    ("a finished run that has grown", CRASH),
+    ("a finished run that has grown", PART),
     ("a finished run that is drawn anew", CRASH),
     ("a finished run that is drawn anew", FULL),
 ]
@@ -28,14 +27,16 @@ POINTS = [
 
 @pytest.mark.parametrize(("name", "fault"), POINTS)
 def test_whatever_operation_fails_the_same_command_brings_the_same_tree(name, fault, tmp_path, monkeypatch, record_property):
-    points, damaged = disturb(SCENARIOS[name], fault, 2, tmp_path, monkeypatch)
+    points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch)
     record_property("points", points)
-    assert points > 40
+    assert points > 30
     assert not damaged
 
 
-@pytest.mark.parametrize("fault", [POWER, NAMES])
-@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.options.get("fsync")])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("a new run that is synchronized", NAMES), ("a finished run that is drawn anew and synchronized", POWER)],
+)
 def test_a_power_failure_harms_nothing_that_is_synchronized(name, fault, tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch)
     record_property("points", points)
@@ -44,7 +45,7 @@ def test_a_power_failure_harms_nothing_that_is_synchronized(name, fault, tmp_pat
 
 
 def test_a_power_failure_harms_what_is_not_and_repair_repairs_it(tmp_path, monkeypatch, record_property):
-    points, damaged = disturb(SCENARIOS["a new run"], POWER, 2, tmp_path, monkeypatch, repair=True)
+    points, damaged = disturb(SCENARIOS["a new run"], POWER, 1, tmp_path, monkeypatch, repair=True)
     record_property("points", points)
     assert damaged > points / 4
 
@@ -63,9 +64,9 @@ READING = {
     "fmapviz/process.py",  # standard streams that are closed
     "fmapviz/units.py",  # a directory's handle
     "fmapviz/images.py",
-    "fmapviz/decoding.py",  # in a process of its own
 }
 NO_OUTPUT = {"fmapviz/files.py", "fmapviz/downloads.py", "fmapviz/shapesnet/train.py"}  # the last two: weights
+NO_OUTPUT |= {"fmapviz/decoding.py"}  # memory, and a process that can write no file
 
 
 def calls(path):
