@@ -331,7 +331,10 @@ def test_a_decoder_that_fails_costs_one_image(words, ended, reading, picture, tm
     expected = contents(reading(picture))
     monkeypatch.setattr(decoding, "TIMEOUT_SECONDS", 0.3)
     code, message, _ = answer(reading, hostile)
-    assert (code, message) == ("E_DECODE", f"the decoder {ended}: '{hostile}'")
+    # Whoever says something and ends at once may not be heard any more.
+    known = {f"the decoder {each}: '{hostile}'" for each in (ended, *(["ended with exit code 0"] if "say" in words else []))}
+    assert code == "E_DECODE"
+    assert message in known
     assert reading.pids == []
     monkeypatch.setattr(decoding, "TIMEOUT_SECONDS", 10.0)
     assert contents(reading(picture)) == expected
