@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -58,7 +59,7 @@ def publish(run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byte
     images = [(unit, record) for unit, record in records if record.get("kind") != "model"]
     of_model = next((unit for unit, record in records if record.get("kind") == "model"), None)
     names = _names([(unit.relative_to(run), PurePath(record["source"]["path"])) for unit, record in images])
-    finished = {record["source"]["path"]: (unit / UNIT_FILE).stat().st_mtime for unit, record in images}
+    finished = {record["source"]["path"]: _finished(unit) for unit, record in images}
     alone = (
         [{"unit": "the model", "href": _address(of_model, run), "predictions": [], "thumbnail": False}] if of_model else []
     )
@@ -105,6 +106,14 @@ def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
             return list(map(printable, names))
         for index in longer:
             lengths[index] += 1
+
+
+def _finished(unit: Path) -> float:
+    """Say when an image was finished: now, if another process is just replacing its directory."""
+    try:
+        return (unit / UNIT_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def _address(unit: Path, run: Path) -> str:
