@@ -53,13 +53,11 @@ def publish(run: Path, makers: Iterable[Publish], *, sync: bool = False) -> list
         units = find_units(run)
         state = _state(run, units)
         if _is_current(run, state):
-            break
-        made = [make(run, units) for make in makers]
-        left_out = list(dict.fromkeys(unit for _, damaged in made for unit in damaged))
-        contents = {name: content for made_here, _ in made for name, content in made_here.items()}
+            return []
+        contents, left_out = _make(run, units, makers)
         _write(run, "" if left_out else state, contents, sync=sync)
-        if left_out:
-            break
+        if left_out and left_out == _make(run, [unit for unit in left_out if unit.exists()], makers)[1]:
+            return left_out  # they are damaged, and not just being replaced by another process
     return left_out
 
 
@@ -72,6 +70,13 @@ def read(run: Path) -> dict[str, Any] | None:
     """Read the record of what was made of all images; None if there is none, or none that is whole."""
     document = records.load(run / FILE, sealed=True)
     return document if document and records.entries(document) is not None else None
+
+
+def _make(run: Path, units: list[Path], makers: Iterable[Publish]) -> tuple[dict[str, bytes], list[Path]]:
+    """Give the contents of all files, and the images that had to be left out."""
+    made = [make(run, units) for make in makers]
+    contents = {name: content for contents, _ in made for name, content in contents.items()}
+    return contents, list(dict.fromkeys(unit for _, left_out in made for unit in left_out))
 
 
 def _units(place: Path) -> Iterator[Path]:

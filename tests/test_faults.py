@@ -66,7 +66,7 @@ READING = {
     "fmapviz/images.py",
 }
 NO_OUTPUT = {"fmapviz/files.py", "fmapviz/downloads.py", "fmapviz/shapesnet/train.py"}  # the last two: weights
-NO_OUTPUT |= {"fmapviz/decoding.py"}  # memory, and a process that can write no file
+NO_OUTPUT |= {"fmapviz/shared_pixels.py"}  # memory
 
 
 def calls(path):

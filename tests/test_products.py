@@ -20,7 +20,7 @@ from PIL import Image
 from torch import nn
 from warm import ask
 
-from fmapviz import files, products, publishing
+from fmapviz import files, products, publishing, statistics
 from fmapviz.errors import FmapvizError, OutputError, RefusedError, printable
 from fmapviz.options import InputOptions, Style
 from fmapviz.pipeline import visualize
@@ -388,6 +388,27 @@ def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
     assert len(asked) >= 2
     monkeypatch.undo()
     assert (len(units(run)), problems(run)) == (3, [])
+
+
+def test_an_image_that_another_process_is_just_replacing_is_not_called_damaged(folder, look, monkeypatch):
+    run = look([folder], to=["stats", "html"]).directory
+    expected = {name: (run / name).read_bytes() for name in ("stats.csv", "stats.json", "index.html")}
+    (run / "stats.csv").unlink()
+    gather, aside = statistics.gather, run / ".fmapviz-aside"
+
+    def gather_while_one_is_away(units):
+        monkeypatch.undo()
+        (run / "img2.png").rename(aside)
+        try:
+            return gather(units)
+        finally:
+            aside.rename(run / "img2.png")
+
+    monkeypatch.setattr(statistics, "gather", gather_while_one_is_away)
+    summary = look([folder], to=["stats", "html"])
+    assert (summary.skipped, summary.left_out) == (3, ())
+    assert {name: (run / name).read_bytes() for name in expected} == expected
+    assert problems(run) == []
 
 
 def test_several_processes_end_with_a_page_of_all_images(warm, tmp_path):
