@@ -253,9 +253,8 @@ def _is_out_of_bounds(directory: Path, run: Path) -> bool:
 
 def _hand_down(old: Path, successor: Path) -> None:
     """Move what somebody else has laid into a directory to the one that replaces it, and remove the rest."""
-    record = read_unit(old)
+    record = read_unit(old) or read_unit(successor)  # one whose record is lost held what its successor holds
     if record is None:
-        _remove_wreck(old, successor)
         return
     ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
     with suppress(OSError):  # another process is at it as well, or replaces the successor: a sweep finds what is left
@@ -264,16 +263,6 @@ def _hand_down(old: Path, successor: Path) -> None:
                 taken = files.exists(successor / path.name)
                 files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
         files.remove_tree(_move_aside(old, old.parent, ""))  # half of it must never be put back
-
-
-def _remove_wreck(wreck: Path, successor: Path) -> None:
-    """Remove a directory whose record is lost, if all that is in it is in its successor too; it stays hidden if not."""
-    record = read_unit(successor)
-    if record is None:
-        return
-    with suppress(OSError):
-        if {path.name for path in wreck.iterdir()} <= {UNIT_FILE, *(entry["name"] for entry in record["files"])}:
-            files.remove_tree(wreck)
 
 
 def _put_back(old: Path, run: Path) -> None:

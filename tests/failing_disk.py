@@ -129,7 +129,7 @@ class Disk:
             if path.is_file() and path.stat().st_ino in self.unsynced:
                 path.write_bytes(b"")
         for _, source, target in reversed(self.names if names else ()):
-            if target.exists() and not source.exists():
+            if target.exists() and source.parent.exists() and not source.exists():
                 target.rename(source)
 
 

@@ -194,14 +194,15 @@ def test_where_a_power_failure_left_nothing_of_a_record_the_image_is_made_again(
     assert problems(run) == []
 
 
-def test_what_somebody_laid_into_a_damaged_directory_stays_under_a_hidden_name(run):
+def test_what_somebody_laid_into_a_damaged_directory_survives_its_replacement(run):
     directory = finish(run, source(), "old")
     (directory / "unit.json").write_bytes(b"")
     (directory / "notes.txt").write_text("mine")
     finish(run, source(), "new")
-    (name,) = hidden(run)
-    assert tree(run / name) == {"unit.json": b"", "input.png": b"old", "notes.txt": b"mine"}
-    assert problems(run) == []
+    assert sorted(tree(directory)) == ["input.png", "notes.txt", "unit.json"]
+    assert (directory / "notes.txt").read_text() == "mine"
+    assert problems(run) == [f"{directory}/notes.txt: not made by fmapviz"]
+    assert hidden(run) == []
 
 
 def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
@@ -282,23 +283,21 @@ with stage(run) as staging:
 
 
 @pytest.mark.parametrize("damage", ["a damaged record", "no record"])
-def test_force_replaces_a_unit_whose_record_is_lost_and_keeps_the_old_one_hidden(damage, run):
-    """What in it was not ours cannot be told any more, so nothing is removed, not even by a later run."""
+def test_force_replaces_a_unit_whose_record_is_lost_and_keeps_what_somebody_has_laid_into_it(damage, run):
     directory = finish(run, source(), "old")
     (directory / "notes.txt").write_text("mine")
     if damage == "no record":
         (directory / "unit.json").unlink()
     else:
         (directory / "unit.json").write_text("{")
-    before = tree(directory)
     result = run_python(FORCED, run)
     assert (result.stdout, result.stderr) == ("lena.png\n", "")
     sweep(run)
     assert (directory / "input.png").read_text() == "new"
     assert find_done(run, source()) == directory
-    (kept,) = run.glob(".*")
-    assert tree(kept) == before
-    assert problems(run) == []
+    assert (directory / "notes.txt").read_text() == "mine"
+    assert hidden(run) == []
+    assert problems(run) == [f"{directory}/notes.txt: not made by fmapviz"]
 
 
 def test_the_faster_of_two_stays(run):

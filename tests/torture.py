@@ -22,8 +22,11 @@ def test_every_operation(name, fault, tmp_path, monkeypatch, record_property):
     assert not damaged
 
 
-@pytest.mark.parametrize("fault", [POWER, NAMES])
-@pytest.mark.parametrize("name", SCENARIOS)
+# A disk may keep that a directory was removed, and not the name of what has replaced it: without fsync nothing is promised.
+SAFE = [name for name, scenario in SCENARIOS.items() if "fsync" in scenario.options or not scenario.finished]
+
+
+@pytest.mark.parametrize(("name", "fault"), [*((name, POWER) for name in SCENARIOS), *((name, NAMES) for name in SAFE)])
 def test_power(name, fault, tmp_path, monkeypatch, record_property):
     synchronized = "fsync" in SCENARIOS[name].options
     points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch, repair=not synchronized)
