@@ -24,6 +24,7 @@ from fmapviz.options import Style
 from fmapviz.plan import Plan, is_heat_map, make_method
 from fmapviz.png import encode
 from fmapviz.preparation import as_seen
+from fmapviz.randomness import undisturbed
 from fmapviz.registry import VIEWS
 from fmapviz.shapes import is_unrolled
 from fmapviz.targets import Wanted, parse
@@ -190,7 +191,7 @@ def _pass(
     names = None if tape.places.all_kept else {layer} if layer != _AUTO else tape.chosen.names
     layers = _layers(modules, names, heads=class_maps.exact)
     with observe(network, layers, receive, attached=True):
-        with torch.random.fork_rng(devices=[batch.device] if batch.is_cuda else []):
+        with undisturbed(batch.device):
             tape.output = forward(network, given)
         tape.over = True
         return class_maps.draw(tape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +20,7 @@ from fmapviz.layers import find_layers
 from fmapviz.memory import is_out_of_memory
 from fmapviz.places import Place
 from fmapviz.predictions import predict
+from fmapviz.randomness import Numbers, undisturbed
 from fmapviz.shapes import NotAMapError, is_unrolled
 from fmapviz.sketches import sketch
 from fmapviz.tape import Tape
@@ -106,7 +107,7 @@ class Drawer:
 
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
-        random: Whether the last forward pass drew random numbers.
+        numbers: Whether it drew random numbers.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Drawer:
         check: Callable[[], object],
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
-        self.random = False
+        self.numbers = Numbers()
         self._model = model
         self._layers = layers
         self._plan = plan
@@ -167,19 +168,16 @@ class Drawer:
         tape, given = self._class_maps.begin(batch, ordered=self._ordered, chosen=chosen)
         sheet = self._sheet = _Sheet(tape, Watch(), enough)
         try:
-            with recording() if self._plan.of_classes else torch.no_grad(), _undisturbed(batch.device):
-                before = torch.get_rng_state()
-                try:
-                    with sheet.watch if learns else nullcontext():
-                        tape.output = self._model.forward(self._model.module, given)
-                finally:  # also of a pass that ended early
-                    self.random = not torch.equal(before, torch.get_rng_state())
+            recorded = recording() if self._plan.of_classes else torch.no_grad()
+            watched = sheet.watch if learns else nullcontext()
+            with recorded, undisturbed(batch.device) as self.numbers, watched:
+                tape.output = self._model.forward(self._model.module, given)
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
             if sheet.error is None and not sheet.complete:
                 if is_out_of_memory(error):
                     raise
                 raise ForwardError.after(sheet.last, error) from error
-        looked = sheet.error or sheet.watch.looked or self.random
+        looked = sheet.error or sheet.watch.looked or self.numbers.drawn
         if self._foresight and learns and not looked and kept == state_of(self._model.module):
             self._foresight.learn(shape, sheet.received)
         if sheet.error is not None:
@@ -342,10 +340,3 @@ def _finish_kept(batches: Sequence[KeptBatch], images: int) -> list[tuple[Kept, 
             if values:
                 own.append(values)
     return [tuple(own) for own in kept]
-
-
-def _undisturbed(device: torch.device) -> Any:
-    # Any: fork_rng is an untyped context manager.
-    if device.type == "cuda":
-        return torch.random.fork_rng(devices=[device])
-    return torch.random.fork_rng(devices=[])

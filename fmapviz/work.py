@@ -25,6 +25,7 @@ from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
+from fmapviz.randomness import undisturbed
 from fmapviz.replicas import replicate
 from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
@@ -139,7 +140,7 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     """
     cores = torch.get_num_threads()
     try:
-        with torch.random.fork_rng(devices=[]), ExitStack() as hooks, Decoding() as decoding:
+        with undisturbed(), ExitStack() as hooks, Decoding() as decoding:
             steps = _Steps(job, hooks, decoding, cores)
             with closing(steps.schedule.run(found)) as events:
                 yield from events
@@ -226,7 +227,7 @@ class _Steps:
                 sketched += self._accept(part, drawn, begun, tell)
                 if self._sharing and len(part) == 1:
                     self._sharing.note(part[0].values, drawn[0])
-        if drawer.random:
+        if drawer.numbers.drawn:
             self.limits.drawing = 1  # the numbers are drawn from one sequence
         self._idle.append(drawer)
         return sketched, [*(prepared for part in reversed(parts) for prepared in part), *back]
