@@ -332,7 +332,6 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     ("what", "number", "code"),
     [
         ("slow writer", signal.SIGINT, 130),
-        ("slow writer", signal.SIGTERM, 143),
         ("long sleep", signal.SIGINT, 130),
         ("long computation", signal.SIGTERM, 143),
     ],

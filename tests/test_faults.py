@@ -21,7 +21,6 @@ POINTS = [
     ("a new run by what its images have in common", CRASH),
     ("a finished run that has grown", PART),
     ("a finished run that is drawn anew", CRASH),
-    ("a finished run that is drawn anew", FULL),
 ]
 
 

@@ -9,6 +9,8 @@ import pytest
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, disturb
 from killing import House
+from test_hostile_records import CASES, read_and_go_on
+from test_hostile_records import whole as whole
 
 ROUNDS = 200
 INTERRUPTIONS = 60
@@ -32,6 +34,12 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch, repair=not synchronized)
     record_property("points", points)
     assert not (damaged and synchronized)
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"repair": True}], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_hostile_records(case, options, whole, tmp_path):
+    read_and_go_on(case, whole, tmp_path, **options)
 
 
 @pytest.mark.parametrize("part", range(4))
