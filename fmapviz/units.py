@@ -21,6 +21,7 @@ from fmapviz.values import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 UNIT_FILE = "unit.json"
@@ -258,11 +259,21 @@ def _hand_down(old: Path, successor: Path) -> None:
         return
     ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
     with suppress(OSError):  # another process is at it as well, or replaces the successor: a sweep finds what is left
-        for path in old.iterdir():
-            if path.name not in ours:
-                taken = files.exists(successor / path.name)
-                files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
-        files.remove_tree(_move_aside(old, old.parent, ""))  # half of it must never be put back
+        _move_others(old, successor, ours)
+        waste = _move_aside(old, old.parent, "")  # half of it must never be put back
+        for name in ours:
+            with suppress(FileNotFoundError):
+                files.remove(waste / name)
+        # Another process may have found the directory under its old name, and put something into it only now.
+        _move_others(waste, successor, ours)
+        files.remove_folder(waste)
+
+
+def _move_others(old: Path, successor: Path, ours: AbstractSet[str]) -> None:
+    for path in old.iterdir():
+        if path.name not in ours:
+            taken = files.exists(successor / path.name)
+            files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
 
 
 def _put_back(old: Path, run: Path) -> None:

@@ -1227,7 +1227,7 @@ CATALOGUE = {
         ),
         "kill -9 at every write, rename and mkdir": (
             "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
-            "test_work::test_a_process_killed_at_any_time_leaves_nothing_half_done",
+            "test_killed::test_it_may_be_killed_at_any_moment",
         ),
         "SIGINT and SIGTERM, once": (
             "test_cli::test_a_signal_leaves_everything_whole_and_the_same_command_continues",
@@ -1235,7 +1235,7 @@ CATALOGUE = {
         ),
         "SIGINT and SIGTERM, twice": ("test_a_second_signal_ends_it_at_once",),
         "8 processes into one OUT": (
-            "test_work::test_eight_processes_with_the_same_command",
+            "test_work::test_eight_processes_that_draw_the_same_anew",
             "test_work::test_eight_processes_with_a_share_each",
         ),
         "foreign files in OUT": ("test_files_that_are_not_ours",),
