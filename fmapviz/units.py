@@ -20,8 +20,7 @@ from fmapviz.staging import ASIDE, WRECK, hidden, leftovers
 from fmapviz.values import ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 UNIT_FILE = "unit.json"
@@ -99,7 +98,7 @@ def commit(
                 aside.append(_move_aside(own, run, ASIDE))  # it had to make do with another name
     finally:
         for old in aside:
-            _hand_down(old, unit) if unit else _put_back(old, run)
+            _hand_down(old, unit, sync=sync) if unit else _put_back(old, run)
     if unit is None:
         raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
     return unit
@@ -252,14 +251,15 @@ def _is_out_of_bounds(directory: Path, run: Path) -> bool:
     return any((parent / UNIT_FILE).exists() or parent.is_symlink() for parent in between)
 
 
-def _hand_down(old: Path, successor: Path) -> None:
+def _hand_down(old: Path, successor: Path, *, sync: bool = False) -> None:
     """Move what somebody else has laid into a directory to the one that replaces it, and remove the rest."""
     record = read_unit(old) or read_unit(successor)  # one whose record is lost held what its successor holds
     if record is None:
         return
-    ours = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
+    ours = [*(entry["name"] for entry in record["files"]), UNIT_FILE]  # that last: a sweep goes by it
     with suppress(OSError):  # another process is at it as well, or replaces the successor: a sweep finds what is left
-        _move_others(old, successor, ours)
+        if _move_others(old, successor, ours) and sync:
+            files.sync(successor)
         waste = _move_aside(old, old.parent, "")  # half of it must never be put back
         for name in ours:
             with suppress(FileNotFoundError):
@@ -269,17 +269,21 @@ def _hand_down(old: Path, successor: Path) -> None:
         files.remove_folder(waste)
 
 
-def _move_others(old: Path, successor: Path, ours: AbstractSet[str]) -> None:
-    for path in old.iterdir():
-        if path.name not in ours:
-            taken = files.exists(successor / path.name)
-            files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
+def _move_others(old: Path, successor: Path, ours: Sequence[str]) -> bool:
+    """Move what is not ours, and tell whether there was anything."""
+    others = [path for path in old.iterdir() if path.name not in ours]
+    for path in others:
+        taken = files.exists(successor / path.name)
+        files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))
+    return bool(others)
 
 
 def _put_back(old: Path, run: Path) -> None:
     """Give a directory that was moved aside its name again, unless its input has another one by now."""
     record = read_unit(old)
     if record is None:
+        with suppress(OSError):
+            files.remove_folder(old)  # if nothing is left of it
         return
     file = _file_of(record)
     if not _is_inside(file.unit):

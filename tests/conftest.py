@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 # Files that take longest come first, or one worker would still be at the last of them when the other has nothing left.
 LONG = (
+    "test_report_page.py",
     "test_cli.py",
     "test_readme.py",
     "test_class_runs.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ def paint(path, seed):
     os.utime(path, ns=(10**18 + seed, 10**18 + seed))
 
 
-def disturb(scenario, fault, images, place, monkeypatch, *, repair=False):
+def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False):
     """Let each operation of a command fail, in a run of its own; then give the same command, and compare the trees.
 
     Args:
@@ -90,6 +91,7 @@ def disturb(scenario, fault, images, place, monkeypatch, *, repair=False):
         images: How many whole images it is given; there is a damaged one, too.
         place: An empty directory.
         monkeypatch: Pytest's.
+        step: 1: each operation; 3: the first, the fourth, the seventh, ...
         repair: Whether the second command is given `--repair`.
 
     Returns:
@@ -97,18 +99,18 @@ def disturb(scenario, fault, images, place, monkeypatch, *, repair=False):
     """
     begun, reference = _begin(scenario, images, place)
     expected = snapshot(reference)
-    number = damaged = 0
-    while True:
-        out = place / f"out{number + 1}"
+    points = damaged = 0
+    for number in count(1, step):
+        out = place / f"out{number}"
         if begun.exists():
             shutil.copytree(begun, out)
         told = []
-        with put_in(monkeypatch, Disk(number + 1, fault)) as disk:
+        with put_in(monkeypatch, Disk(number, fault)) as disk:
             error = _end(scenario, place / "in", out, told)
         if not disk.failed:
             assert error is None
-            return number, damaged
-        number += 1
+            break
+        points += 1
         where = f"{fault} at operation {number}: {disk.operations[-1]}"
         _check_end(error, fault, disk.operations[number - 1], where)
         if fault in {POWER, NAMES}:
@@ -119,6 +121,7 @@ def disturb(scenario, fault, images, place, monkeypatch, *, repair=False):
         assert difference(snapshot(out), expected) == [], where
         assert _problems(out) == [], where
         shutil.rmtree(out)
+    return points, damaged
 
 
 def _problems(out):

@@ -145,6 +145,8 @@ class House:
         command.kill()
         command.wait()
         self.check_whole()
+        if not alive:  # it was done before: the next one is to have something to do
+            shutil.rmtree(self.out)
         return alive and command.code == -signal.SIGKILL
 
     def kill_some(self, processes, killed, *options):

@@ -235,7 +235,7 @@ def test_every_format_is_tried():
 def test_a_damaged_picture_is_read_or_refused(tmp_path, capfd):
     names = st.sampled_from(sorted(image_files()))
 
-    @settings(SHORT, max_examples=800)
+    @settings(SHORT, max_examples=500)
     @given(names, EDITS, names, st.booleans(), st.sampled_from([3, 3, 3, 1, 6]))
     def try_it(name, edits, other, repaired, channels):
         check_image(tmp_path / "picture", damaged_image(name, edits, other, repaired), channels)
@@ -345,7 +345,7 @@ def test_a_damaged_checkpoint_is_loaded_or_refused_and_nothing_in_it_runs(tmp_pa
     files = checkpoint_files(marker)
     names = st.sampled_from(sorted(files))
 
-    @settings(SHORT, max_examples=300)
+    @settings(SHORT, max_examples=200)
     @given(names, EDITS, names, st.booleans())
     def try_it(name, edits, other, whole):
         content = edited(files[name], edits, files[other])
@@ -494,7 +494,7 @@ def answer(*words):
 
 
 def test_whatever_stands_in_a_finished_run_commands_end_as_they_should(finished, tmp_path):
-    @settings(SHORT, max_examples=20)
+    @settings(SHORT, max_examples=12)
     @given(
         st.sampled_from(RECORDS),
         EDITS,
@@ -557,7 +557,7 @@ ANY = st.text(st.characters(exclude_categories=()), min_size=1, max_size=12) | O
 NAMES = ANY.filter(lambda name: not hasattr(nn.Module(), name) and name != "_orig_mod")  # that is what torch.compile wraps
 
 
-@settings(SHORT, max_examples=25)
+@settings(SHORT, max_examples=15)
 @given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
 @example(names=["a" * 70_000])
 def test_whatever_layers_are_called_files_stay_where_they_belong(names, tmp_path):

@@ -91,7 +91,7 @@ def mount(options, place):
     pytest.skip("nobody may mount a file system here")
 
 
-@pytest.mark.parametrize("size", ["48k", "160k", "320k"])
+@pytest.mark.parametrize("size", ["48k", "320k"])
 def test_a_small_file_system_that_is_full(size, house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()

@@ -30,7 +30,6 @@ FAMILIES = {
     "mobilenetv3_small_050": {"SqueezeExcite": 9},
     "regnetx_002": {"Bottleneck": 13},
     "densenet121": {"DenseBlock": 4},
-    "vgg11": {"MaxPool2d": 5},
     "hrnet_w18_small": {"HighResolutionModule": 8},
     "vit_tiny_patch16_224": {"Block": 12},
     "deit_tiny_distilled_patch16_224": {"Block": 12},

@@ -19,7 +19,7 @@ INTERRUPTIONS = 60
 @pytest.mark.parametrize("fault", [CRASH, TORN, FULL, PART])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_operation(name, fault, tmp_path, monkeypatch, record_property):
-    points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch)
+    points, damaged = disturb(SCENARIOS[name], fault, 4, tmp_path, monkeypatch)
     record_property("points", points)
     assert not damaged
 
@@ -31,7 +31,7 @@ SAFE = [name for name, scenario in SCENARIOS.items() if "fsync" in scenario.opti
 @pytest.mark.parametrize(("name", "fault"), [*((name, POWER) for name in SCENARIOS), *((name, NAMES) for name in SAFE)])
 def test_power(name, fault, tmp_path, monkeypatch, record_property):
     synchronized = "fsync" in SCENARIOS[name].options
-    points, damaged = disturb(SCENARIOS[name], fault, 6, tmp_path, monkeypatch, repair=not synchronized)
+    points, damaged = disturb(SCENARIOS[name], fault, 4, tmp_path, monkeypatch, repair=not synchronized)
     record_property("points", points)
     assert not (damaged and synchronized)
 

@@ -11,11 +11,11 @@ import gc
 import io
 import json
 import os
-import signal
+import select
 import socket
 import sys
 import traceback
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 
 STREAMS = (0, 1, 2)
 
@@ -32,28 +32,41 @@ def serve(path):
     with redirect_stdout(io.StringIO()):  # the parser, too, imports some things late
         app(["models", "alexnet"], standalone_mode=False)
     gc.freeze()  # or each child would copy all of it when it collects garbage
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
+        running = {}
         while True:
-            connection, _ = server.accept()
-            if os.fork() == 0:
-                server.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                answer(connection)
-                os._exit(0)
-            connection.close()
+            for ready in select.select([server, *running], [], [])[0]:
+                if ready is server:
+                    connection, _ = server.accept()
+                    running[begin(connection, server, running)] = connection
+                else:
+                    end(ready, running.pop(ready))
 
 
-def answer(connection):
-    """Start one command, wait for it, and tell how it ended."""
+def begin(connection, server, running):
+    """Start one command, and give a descriptor that is ready when it has ended."""
     request, streams, _, _ = socket.recv_fds(connection, 2**20, len(STREAMS))
     child = os.fork()
     if child == 0:
-        connection.close()
+        for each in (connection, server, *running.values()):
+            each.close()
+        for each in running:
+            os.close(each)
         run(json.loads(request), streams)
-    connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+    for stream in streams:
+        os.close(stream)
+    return os.pidfd_open(child)
+
+
+def end(process, connection):
+    """Tell how a command ended, if anybody still listens."""
+    status = os.waitid(os.P_PIDFD, process, os.WEXITED)
+    code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+    os.close(process)
+    with connection, suppress(OSError):
+        connection.sendall(str(code).encode())
 
 
 def run(request, streams):

@@ -197,7 +197,7 @@ def early(place, quick):
     unhooked = fmapviz.load_model("resnet50", weights="random")
     whole, part = [], []
     with attach(model, layers, Plan(), Style(), foresight=Foresight(len(layers))) as drawer:
-        for _ in range(8 if quick else 30):
+        for _ in range(4 if quick else 30):
             part.append(timed(lambda: drawer.draw(batch)))
             with torch.no_grad():
                 whole.append(timed(lambda: unhooked.module(batch)))
