@@ -48,7 +48,7 @@ def make_folders(path: Path) -> None:
     try:
         make_folder(path)
     except FileNotFoundError:
-        if path.parent == path:
+        if path.parent == path or path.parent.is_dir():  # nothing can be made in it: below /proc, say
             raise
         make_folders(path.parent)
         make_folders(path)

@@ -74,8 +74,8 @@ def draw_model(
             undrawn[name] = f"has {len(weight)} filters, none of those chosen"
             del known[name]
     file = _identify(known, info)
-    force = force or (repair and not is_whole(run, file))
-    if not known or (not force and find_done(run, file)):
+    force = force or (repair and not is_whole(run, file, info.fingerprint))
+    if not known or (not force and find_done(run, file, info.fingerprint)):
         return 0, undrawn
     drawings = [
         _describe(layer, index, known[layer.name], view=view, draw=draw, style=info.style)

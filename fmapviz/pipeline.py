@@ -44,6 +44,16 @@ if TYPE_CHECKING:
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
+_MAKE_ROOM = "make room and run the same command again"
+_MOVE_AWAY = "move that away, and the same command continues"
+_LIMITED = "allow larger files (ulimit -f), and the same command continues"
+# What helps against a failure to write.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _MAKE_ROOM),
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), _MOVE_AWAY),
+    errno.EFBIG: _LIMITED,
+}
+
 
 def visualize(
     model: str | nn.Module | Model,
@@ -290,8 +300,9 @@ def _account(
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
             listed = f"{done} of the {job.found} images listed so far are done"
-            full = getattr(error.__cause__, "errno", None) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-            error.hint = f"{listed}; {'make room and run the same command again' if full else 'the same command continues'}"
+            number = getattr(error.__cause__, "errno", None) or 0
+            remedy = _REMEDIES.get(number, "the same command continues")
+            error.hint = f"{listed}; {remedy}"
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found

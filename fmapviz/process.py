@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 GRACE_SECONDS = 1.7  # two are promised
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -42,7 +43,7 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
-    """Leave everything whole at the first Ctrl-C or SIGTERM; end at once at the second.
+    """Leave everything whole at the first Ctrl-C, SIGTERM or SIGHUP; end at once at the second.
 
     The first raises `Interrupted`. Whoever does not end within `GRACE_SECONDS` all the same, because it is deep in foreign
     code, or because that has swallowed the exception, is ended then.
@@ -50,7 +51,7 @@ def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iter
     Args:
         farewell: Says in this case that the process ends.
     """
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    heeded = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
     seen: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -90,7 +91,7 @@ def leave(code: int) -> NoReturn:
 
     If a forward pass goes on for which nobody waits, it must not lose the interpreter at all.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # nothing is left to be interrupted
+    for number in _ENDING:  # nothing is left to be interrupted
         with suppress(ValueError):  # not in the main thread
             signal.signal(number, lambda *_: os._exit(code))
     if threading.active_count() == 1:

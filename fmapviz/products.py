@@ -72,6 +72,12 @@ def read(run: Path) -> dict[str, Any] | None:
     return document if document and records.entries(document) is not None else None
 
 
+def is_of_all(run: Path) -> bool:
+    """Tell whether what was made of all images of a run was made of those that it has now."""
+    record = read(run)
+    return record is None or bool(record.get("of") == _state(run, find_units(run)))
+
+
 def _make(run: Path, units: list[Path], makers: Iterable[Publish]) -> tuple[dict[str, bytes], list[Path]]:
     """Give the contents of all files, and the images that had to be left out."""
     made = [make(run, units) for make in makers]

@@ -78,6 +78,15 @@ def parse(data: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+def read(path: Path) -> bytes:
+    """Read what ought to be a record, but no more than one can be.
+
+    Raises:
+        OSError: There is none, say, or something else than a file.
+    """
+    return files.read(path, most=MAX_BYTES + 1)
+
+
 def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
     """Read a record; None if there is none, or none that is whole.
 
@@ -86,7 +95,7 @@ def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
         sealed: Whether a changed byte makes it none, too.
     """
     try:
-        data = files.read(path, most=MAX_BYTES + 1)
+        data = read(path)
     except OSError:
         return None
     if len(data) > MAX_BYTES or (sealed and not is_sealed(data)):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
+LONGEST_LOG = 2**30  # bytes; of three million failures
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 _LINE_BEGINS = b'{"time": '
 _LINE_SEAL = b', "sha256": "'
@@ -146,7 +147,7 @@ def read_failures(run: Path) -> list[dict[str, Any]]:
     """Read what `failures.jsonl` tells, of each input the last, in the order of their paths; empty if there is none."""
     last: dict[str, dict[str, Any]] = {}
     with suppress(OSError):
-        for line in files.read(run / FAILURES_FILE).splitlines():
+        for line in files.read(run / FAILURES_FILE, most=LONGEST_LOG).splitlines():
             if failure := records.parse(line):  # not a line that was cut off
                 failure.pop("sha256", None)
                 last[str(failure.get("path"))] = failure
@@ -239,7 +240,7 @@ def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
 def _is_remnant(directory: Path, info: RunInfo) -> bool:
     """Tell whether what is left of a damaged run is of these settings: its images say so, or there is nothing else."""
     try:
-        data = files.read(directory / RUN_FILE)
+        data = records.read(directory / RUN_FILE)
         document = records.parse(data)
     except FileNotFoundError:
         data, document = None, None

@@ -28,11 +28,17 @@ EVENTS_FILE = "events.out.tfevents.fmapviz"
 _SIGNATURE_BYTES = 13
 
 
-def find_done(run: Path, file: ImageFile) -> Path | None:
-    """Give the finished directory of an input, if its size and time of modification are still the same."""
+def find_done(run: Path, file: ImageFile, fingerprint: object = None) -> Path | None:
+    """Give the finished directory of an input, if its size and time of modification are still the same.
+
+    Args:
+        run: The run directory.
+        file: The input.
+        fingerprint: That of the run, if it has one; somebody may have laid a directory of another run there.
+    """
     directory = find_own(run, file)
     record = read_unit(directory) if directory else None
-    return directory if record is not None and _is_current(record, file) else None
+    return directory if record is not None and _is_current(record, file, fingerprint) else None
 
 
 def find_own(run: Path, file: ImageFile) -> Path | None:
@@ -89,7 +95,7 @@ def commit(
         own = find_own(run, file)
         wrecks = [place for place in _candidates(run, file) if force and is_wreck(place)]
         names = dict.fromkeys([*wrecks, own or run / file.unit, *_candidates(run, file)])
-        places = (name for name in names if _place(staging, name, run, file, force=force, aside=aside))
+        places = (name for name in names if _place(staging, name, run, file, record.get("run"), force=force, aside=aside))
         unit = next(places, None)
         if unit and sync:
             files.sync_folders(unit.parent, run)
@@ -117,9 +123,14 @@ def is_wreck(directory: Path) -> bool:
     """Tell a directory of ours whose record is lost from somebody else's, as well as that can be told."""
     return (
         not directory.is_symlink()
-        and any(files.exists(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE))
+        and any(_is_no_folder(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE))
         and not read_unit(directory)
     )
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Tell whether this is there, and no directory: that would be an image's of such a name."""
+    return files.exists(path) and (path.is_symlink() or not path.is_dir())
 
 
 def has_wreck(run: Path, file: ImageFile) -> bool:
@@ -162,9 +173,10 @@ def _is_of(record: dict[str, Any] | None, file: ImageFile) -> TypeGuard[dict[str
     return record is not None and record["source"]["path"] == file.path
 
 
-def _is_current(record: dict[str, Any], file: ImageFile) -> bool:
+def _is_current(record: dict[str, Any], file: ImageFile, fingerprint: object) -> bool:
     source = record["source"]
-    return bool((source.get("size"), source.get("mtime_ns")) == (file.size, file.mtime_ns))
+    known = (source.get("size"), source.get("mtime_ns"), record.get("run"))
+    return bool(known == (file.size, file.mtime_ns, fingerprint))
 
 
 def _is_complete(record: Any) -> bool:
@@ -173,7 +185,9 @@ def _is_complete(record: Any) -> bool:
     return isinstance(source, dict) and records.is_path(source.get("path")) and records.entries(record) is not None
 
 
-def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force: bool, aside: list[Path]) -> bool:
+def _place(
+    staging: Path, directory: Path, run: Path, file: ImageFile, fingerprint: object, *, force: bool, aside: list[Path]
+) -> bool:
     """Rename to one of the candidates, and tell whether the input now has a finished directory there.
 
     An older directory of the same input is moved aside first, and noted in `aside`.
@@ -186,7 +200,7 @@ def _place(staging: Path, directory: Path, run: Path, file: ImageFile, *, force:
                 continue
             if not _is_of(record, file):
                 return False  # another image's, or not ours
-            if _is_current(record, file) and not force:
+            if _is_current(record, file, fingerprint) and not force:
                 return True  # another process was faster
             aside.append(_move_aside(directory, run, ASIDE))
     return result == "placed"
@@ -201,7 +215,7 @@ def _move_aside(directory: Path, run: Path, ending: str) -> Path:
 def _is_remnant(directory: Path) -> bool:
     """Tell whether something is left of a directory's record that only we can have written, or a power failure."""
     try:
-        data = files.read(directory / UNIT_FILE)
+        data = records.read(directory / UNIT_FILE)
     except OSError:
         return False
     return records.is_remnant(data) or b'\n "source": {"path": "' in data
@@ -271,7 +285,7 @@ def _hand_down(old: Path, successor: Path, *, sync: bool = False) -> None:
 
 def _move_others(old: Path, successor: Path, ours: Sequence[str]) -> bool:
     """Move what is not ours, and tell whether there was anything."""
-    others = [path for path in old.iterdir() if path.name not in ours]
+    others = [path for path in old.iterdir() if path.name not in ours or not _is_no_folder(path)]
     for path in others:
         taken = files.exists(successor / path.name)
         files.rename(path, successor / (f"{path.name}~{token_hex(4)}" if taken else path.name))

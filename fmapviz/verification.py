@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz import files, products, records
 from fmapviz.errors import RequestError, quote
-from fmapviz.inputs import PRODUCTS
-from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
+from fmapviz.inputs import PRODUCTS, RESERVED
+from fmapviz.runs import FAILURES_FILE, LONGEST_LOG, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
 from fmapviz.staging import HIDDEN
 from fmapviz.units import UNIT_FILE, find_done, find_places, has_wreck, is_wreck, read_unit
 
@@ -83,23 +83,32 @@ def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
         hashed: Whether to read every file; otherwise only sizes are compared, and records with their own checksums.
 
     Yields:
-        One for every directory that claims to be an image's, and one for every run directory with problems of its own.
+        One for every directory that claims to be an image's, one for every run, and in the end one more for each whole run
+        with a report or statistics that were made of other images than it has.
 
     Raises:
         RequestError: Nothing in it was made by fmapviz.
     """
     empty = True
+    whole: list[Path] = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for place in _in_order(pool, _steps(directory, hashed=hashed)):
             empty = False
+            if place.problems:
+                whole = [run for run in whole if not place.directory.is_relative_to(run)]
+            elif files.exists(place.directory / products.FILE):
+                whole.append(place.directory)
             yield place
     if empty:
         raise RequestError(f"no run of fmapviz: {quote(directory)}")
+    for run in whole:  # of others it shows what is wrong with them
+        if not products.is_of_all(run):
+            yield Verified(run, 0, (Problem(run / products.FILE, "not of all that is there now", "again"),))
 
 
-def is_whole(run: Path, file: ImageFile) -> bool:
-    """Tell whether an input has a finished directory of which no file is missing or changed."""
-    unit = find_done(run, file)
+def is_whole(run: Path, file: ImageFile, fingerprint: str) -> bool:
+    """Tell whether an input has a finished directory, of the run with this fingerprint, with all files as they were."""
+    unit = find_done(run, file, fingerprint)
     if unit is None or has_wreck(run, file):
         return False
     return all(problem.remedy != "repair" for problem in _look_through(unit, None, hashed=True).problems)
@@ -129,12 +138,15 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
         if RUN_FILE in names:
             known = records.load(place / RUN_FILE, sealed=True)
             runs.append(_Run(place, str(known.get("fingerprint")) if known else None))
-            yield partial(_look_through_run, place, {*names, *_links(place, folders)}, hashed=hashed)
+            folders[:], strange = [name for name in folders if name not in RESERVED], RESERVED.intersection(folders)
+            yield partial(_look_through_run, place, {*names, *strange, *_links(place, folders)}, hashed=hashed)
         elif UNIT_FILE in names:
             folders.clear()
             if run is None and (lost := _run_of(place, top)) and lost not in without:
                 without.add(lost)
-                yield partial(Verified, lost, 1, (Problem(lost / RUN_FILE, "missing", "again"),))
+                missing = Problem(lost / RUN_FILE, "missing", "again")
+                blocked = Problem(lost / RUN_FILE, "not a regular file", "remove")
+                yield partial(Verified, lost, 1, (blocked if files.exists(lost / RUN_FILE) else missing,))
             yield partial(_look_through, place, run, hashed=hashed)
         elif run is not None and is_wreck(place):
             folders.clear()
@@ -182,9 +194,13 @@ def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -
 def _remedy(record: Path) -> Remedy:
     """Say what helps if a run's record is damaged: the same command does, unless it cannot tell that the file is ours."""
     try:
-        return "again" if records.is_remnant(files.read(record)) else "remove"
-    except OSError:
+        return "again" if records.is_remnant(records.read(record)) else "remove"
+    except FileNotFoundError:
         return "again"
+    except PermissionError:
+        return "none"
+    except OSError:  # something else than a file
+        return "remove"
 
 
 def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:
@@ -208,7 +224,7 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _failure_problems(path: Path) -> Iterator[Problem]:
     try:
-        lines = files.read(path).splitlines()
+        lines = files.read(path, most=LONGEST_LOG).splitlines()
     except OSError as error:
         yield Problem(path, str(error.strerror), "remove")
         return
@@ -227,7 +243,7 @@ def _look_through(place: Path, run: _Run | None, *, hashed: bool) -> Verified:
         if record.get("run") != run.fingerprint:
             found.append(Problem(place, "of a run with other settings", "remove"))
         elif place not in find_places(run.directory, record):
-            found.append(Problem(place, f"a copy of {quote(record.get('unit'))}", "remove"))
+            found.append(Problem(place, f"the directory of {quote(record.get('unit'))}, in another place", "remove"))
     try:
         present = {path.name for path in place.iterdir()}
     except OSError as error:
@@ -244,7 +260,7 @@ def _faults(place: Path, claimed: Mapping[str, dict[str, Any]], *, hashed: bool)
 def _record_faults(record: Path) -> Iterator[str]:
     """Compare a record with its own checksum."""
     try:
-        if not records.is_sealed(files.read(record)):
+        if not records.is_sealed(records.read(record)):
             yield "damaged"
     except FileNotFoundError:
         yield "missing"

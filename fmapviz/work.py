@@ -184,8 +184,8 @@ class _Steps:
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
             return None
-        anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item))
-        done = None if anew or self._job.on_drawn else find_done(self._job.directory, item)
+        anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item, self._job.info.fingerprint))
+        done = None if anew or self._job.on_drawn else find_done(self._job.directory, item, self._job.info.fingerprint)
         if done is not None:
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=done))

@@ -897,7 +897,8 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
     assert full.code == 5
     # Under a limit as low as this one there is no memory that two processes share.
     assert [line for line in full.told if "[E_EMPTY]" not in line and "no process to decode in" not in line] == [
-        FULL, "hint: 0 of the 2 images listed so far are done; make room and run the same command again"
+        FULL,
+        "hint: 0 of the 2 images listed so far are done; allow larger files (ulimit -f), and the same command continues",
     ]  # fmt: skip
     assert house.tree() <= tree_of(failures=True)
     make_good(house.place / "in/b.png")

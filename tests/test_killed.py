@@ -25,8 +25,8 @@ def test_eight_at_once_of_which_three_are_killed(house):
     house.finish()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_may_be_interrupted_at_any_moment_and_leaves_nothing_staged(house, number):
-    for _ in range(6):
+    for _ in range(4):
         house.interrupt(number, "--force")
     house.finish()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from races import EIGHT_AT_ONCE
 
+from fmapviz import files
 from fmapviz.errors import RefusedError
 from fmapviz.inputs import path_hash
 from fmapviz.records import seal
@@ -675,6 +676,11 @@ def test_eight_processes_sweep_at_the_same_moment(run):
     for name, content in (("3.png", "old"), ("4.png", "old"), ("5.png", "new")):
         assert (run / name / "input.png").read_text() == content
         assert (run / name / "notes.txt").read_text() == "mine"
+
+
+def test_where_nothing_can_be_made_that_is_said():
+    with pytest.raises(FileNotFoundError):
+        files.make_folders(Path("/proc/nothing/here"))
 
 
 def test_units_does_not_load_torch():

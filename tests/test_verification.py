@@ -120,7 +120,29 @@ def test_a_unit_of_another_run_is_named(out, unit):
 
 def test_a_copy_of_a_unit_in_its_own_run_is_named(out, unit):
     shutil.copytree(unit, out / "net/b copy.png")
-    assert problems(out) == [(str(out / "net/b copy.png"), "a copy of 'cats/b.png'")]
+    assert problems(out) == [(str(out / "net/b copy.png"), "the directory of 'cats/b.png', in another place")]
+
+
+def test_an_image_may_be_called_like_a_file_of_ours(out):
+    finish(out / "net", "folder/input.png")
+    finish(out / "net", "folder/b.png")
+    assert problems(out) == []
+    (out / "net/folder/b.png/00_conv.maps.png").write_bytes(b"")
+    assert problems(out) == [(str(out / "net/folder/b.png/00_conv.maps.png"), "0 bytes instead of 96")]
+
+
+def test_a_record_of_many_gigabytes_is_not_read(unit):
+    os.truncate(unit / "unit.json", 40 * 2**30)
+    assert problems(unit) == [(str(unit / "unit.json"), "damaged")]
+
+
+@pytest.mark.parametrize("name", ["run.json", "products.json", "failures.jsonl"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_stands_in_a_records_place_is_to_be_removed(name, make, out):
+    (out / "net" / name).unlink(missing_ok=True)
+    make(out / "net" / name)
+    assert {path for path, _ in problems(out)} == {str(out / "net" / name)}
+    assert remedies(out) == {"remove"}
 
 
 def test_a_link_in_a_run_is_named_and_not_followed(out, unit, tmp_path):
