@@ -44,14 +44,13 @@ if TYPE_CHECKING:
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
-_MAKE_ROOM = "make room and run the same command again"
-_MOVE_AWAY = "move that away, and the same command continues"
-_LIMITED = "allow larger files (ulimit -f), and the same command continues"
 # What helps against a failure to write.
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _MAKE_ROOM),
-    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), _MOVE_AWAY),
-    errno.EFBIG: _LIMITED,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room and run the same command again"),
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same command continues"
+    ),
+    errno.EFBIG: "allow larger files (ulimit -f), and the same command continues",
 }
 
 

@@ -144,9 +144,10 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             folders.clear()
             if run is None and (lost := _run_of(place, top)) and lost not in without:
                 without.add(lost)
-                missing = Problem(lost / RUN_FILE, "missing", "again")
-                blocked = Problem(lost / RUN_FILE, "not a regular file", "remove")
-                yield partial(Verified, lost, 1, (blocked if files.exists(lost / RUN_FILE) else missing,))
+                record = lost / RUN_FILE
+                yield partial(
+                    Verified, lost, 1, tuple(Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
+                )
             yield partial(_look_through, place, run, hashed=hashed)
         elif run is not None and is_wreck(place):
             folders.clear()
