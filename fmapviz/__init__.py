@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from fmapviz.options import InputOptions as InputOptions
     from fmapviz.options import Style as Style
     from fmapviz.pipeline import visualize as visualize
+    from fmapviz.pixels import Image as Image
     from fmapviz.tiling import tile as tile
     from fmapviz.values import FeatureMap as FeatureMap
-    from fmapviz.values import Image as Image
     from fmapviz.values import LayerInfo as LayerInfo
     from fmapviz.values import Model as Model
     from fmapviz.values import Notice as Notice
@@ -55,9 +55,10 @@ _HOMES = {
     "models": ("known_names", "load_model"),
     "options": ("InputOptions", "Style"),
     "pipeline": ("visualize",),
+    "pixels": ("Image",),
     "tiling": ("tile",),
     "values": (
-        "FeatureMap", "Image", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "Prediction", "RunInfo", "RunSummary",
+        "FeatureMap", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "Prediction", "RunInfo", "RunSummary",
         "Started",
     ),
 }  # fmt: skip

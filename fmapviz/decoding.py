@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Self
 from fmapviz.errors import InputError, quote
 from fmapviz.images import explained, open_image, read_image
 from fmapviz.nursery import LostError, Nursery
+from fmapviz.pixels import Image
 from fmapviz.shared_pixels import pick_up
-from fmapviz.values import Image, Notice
+from fmapviz.values import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

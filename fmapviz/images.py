@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import stat
-import struct
 import threading
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,21 +15,19 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-from PIL import ExifTags, UnidentifiedImageError
 from PIL import Image as PillowImage
+from PIL import UnidentifiedImageError
 from PIL.ImageFile import ImageFile as PillowFile
 
 from fmapviz.errors import InputError, printable, quote
-from fmapviz.npy import MAGIC, read_npy
-from fmapviz.samples import MAX_PIXELS, finite_range, in_pieces, upright, wrong_channels
-from fmapviz.tiff import read_tiff
-from fmapviz.values import Image
+from fmapviz.orientation import read_orientation, upright
+from fmapviz.pixels import MAX_PIXELS, Image, wrong_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmapviz.values import Bands, ImageFile
+    from fmapviz.pixels import Bands
+    from fmapviz.values import ImageFile
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
 # images of other formats (ICO). TGA has no signature and must come last.
@@ -39,6 +36,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "TIFF", "BMP", "JPEG2000", "PPM
 _SIGNATURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|....jP  |qoif", re.DOTALL
 )
+_NPY = b"\x93NUMPY"
 _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 # `<unknown>` is what Python calls the header of a .npy file, which NumPy lets it parse.
@@ -174,12 +172,16 @@ def _decode(
 ) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
     head = stream.read(64)
     stream.seek(0)
-    if head.startswith(MAGIC):
+    if head.startswith(_NPY):
+        from fmapviz.npy import read_npy
+
         expect(MAX_PIXELS)
         return read_npy(stream, path, channels=channels)
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, path, head=head)
     if image is None:
+        from fmapviz.tiff import read_tiff
+
         expect(MAX_PIXELS)
         return read_tiff(stream, path, channels=channels)
     if channels not in {1, 3}:
@@ -201,7 +203,7 @@ def _decode_picture(
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
     image.load()
-    orientation, exif_notice = _read_orientation(image)
+    orientation, exif_notice = read_orientation(image)
     pixels, depth_notice = _to_rgb(image)
     pixels.info.clear()  # else a profile or text would be saved with whatever is made of the pixels
     pixels = upright(pixels, orientation)
@@ -246,32 +248,12 @@ def _register_heif(path: str) -> None:
         raise InputError("E_FORMAT", message, hint="pip install 'fmapviz[heic]'") from error
 
 
-def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
-    """Give the EXIF orientation, 1 to 8; after `load()`, since PNG may hold it behind the pixels."""
-    try:
-        exif = image.getexif()
-        orientation = exif.get(ExifTags.Base.Orientation, 1) or 1  # 0: some cameras' way to say nothing
-        if orientation in range(1, 9) and _is_whole(image.info.get("exif"), exif.endian):
-            return orientation, None
-    except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
-        orientation = 1
-    return orientation if orientation in range(1, 9) else 1, "EXIF data is damaged: the picture may not be upright"
-
-
-def _is_whole(block: bytes | None, endian: str | None) -> bool:
-    """Tell whether the first table of an EXIF block lies inside it; Pillow takes what there is."""
-    table = re.sub(rb"^(Exif\0\0)+", b"", block or b"")
-    if not table:
-        return not block
-    (start,) = struct.unpack_from(f"{endian}L", table, 4)
-    (entries,) = struct.unpack_from(f"{endian}H", table, start)
-    return bool(start + 2 + 12 * entries <= len(table))
-
-
 def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
     """Give the picture in mode RGB, itself if it is that already."""
     if image.mode.startswith(("I", "F")):
-        return _scale(image)
+        from fmapviz.samples import stretch
+
+        return stretch(image)
     if image.mode == "RGB" and not image.has_transparency_data:
         return image, None
     if not image.has_transparency_data:
@@ -280,20 +262,6 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
     with_alpha = image.convert("RGBA")
     opaque.paste(with_alpha, mask=with_alpha)
     return opaque, None
-
-
-def _scale(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
-    """Stretch values of more than 8 bits from their finite range to 0..255."""
-    stored = np.asarray(image)
-    low, high = finite_range(stored) or (0.0, 0.0)
-    grey = np.zeros(stored.shape, np.uint8)
-    pieces = zip(in_pieces(stored), in_pieces(grey), strict=True) if high > low else ()
-    with np.errstate(all="ignore"):  # infinity and NaN have their places
-        for piece, out in pieces:
-            values = (piece.astype(np.float64) - low) * (255 / (high - low))
-            out[:] = np.nan_to_num(values.clip(0, 255), nan=0).round()
-    notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
-    return PillowImage.fromarray(grey).convert("RGB"), notice
 
 
 def _explain(error: Exception, path: str) -> InputError:

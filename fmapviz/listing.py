@@ -16,8 +16,9 @@ from fmapviz.layers import find_layers, select_layers, several, unwrap
 from fmapviz.models import load_model, outline_model
 from fmapviz.options import InputOptions
 from fmapviz.own_networks import describe_network
+from fmapviz.pixels import Bands
 from fmapviz.tracebacks import report_of
-from fmapviz.values import Bands, LayerInfo
+from fmapviz.values import LayerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from fmapviz.errors import InputError, quote
-from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, words, wrong_channels
+from fmapviz.pixels import wrong_channels
+from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, words
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
 
-    from fmapviz.values import Bands
+    from fmapviz.pixels import Bands
 
-MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # bytes: NumPy's own limit, which it looks at only when it has read them
 
 
@@ -55,7 +55,7 @@ def read_npy(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage
 # Any: of whatever type the file says.
 def _read_header(stream: BinaryIO, path: str) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     """Give the shape, the order `C` or `F` and the type; nothing is allocated for what they claim."""
-    version, size_bytes = stream.read(len(MAGIC) + 2)[len(MAGIC) :], 2
+    version, size_bytes = stream.read(npy_format.MAGIC_LEN)[-2:], 2
     read = npy_format.read_array_header_1_0
     if version != b"\1\0":
         read, size_bytes = npy_format.read_array_header_2_0, 4

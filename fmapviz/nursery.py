@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 from fmapviz.errors import InputError, printable
-from fmapviz.samples import MAX_PIXELS, MAX_VALUES
+from fmapviz.pixels import MAX_PIXELS, MAX_VALUES
 from fmapviz.shared_pixels import Found, Shared, make_memory
 from fmapviz.wire import Line
 

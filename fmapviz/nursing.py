@@ -45,7 +45,7 @@ def nurse(control: int, memory_bytes: int) -> NoReturn:
     # The connection tells as much, unless a process forked from the run has it too. Linux tells when a thread ends.
     signal.signal(signal.SIGUSR1, look_up)
     _tell_end_of_parent(signal.SIGUSR1)
-    PillowImage.init()  # all plugins: each helper would import them anew for a file that is no picture
+    PillowImage.preinit()  # the usual formats; a helper imports what others need, and NumPy, when it meets them
     gc.freeze()  # or each helper would copy what they have in common when it collects garbage
     helpers: set[int] = set()
     line = Line(socket.socket(fileno=control))

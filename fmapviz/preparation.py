@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fmapviz.errors import InputError, RequestError, printable
 from fmapviz.options import InputOptions
-from fmapviz.values import Bands, Preparation
+from fmapviz.pixels import Bands
+from fmapviz.values import Preparation
 from fmapviz.vision import functional
 
 if TYPE_CHECKING:

@@ -6,19 +6,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import ExifTags, ImageOps
 from PIL import Image as PillowImage
 
 from fmapviz.errors import InputError, quote
-from fmapviz.values import Bands
+from fmapviz.pixels import MAX_PIXELS, MAX_VALUES, Bands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
-MAX_VALUES = 3 * MAX_PIXELS
 
 _AT_ONCE = 1 << 22  # values that are computed with together: 32 MiB as float64
 _OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
@@ -50,14 +46,6 @@ def require_bearable(shape: Sequence[int], path: str, *, channels: int) -> None:
         raise InputError("E_DECODE", f"array without a pixel: {quote(path)}")
     if prod(shape) > min(MAX_VALUES, MAX_PIXELS * channels):
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values: {quote(path)}")
-
-
-def wrong_channels(found: str, path: str, *, channels: int) -> InputError:
-    """Say what a network takes that a file does not hold."""
-    taken = "1 channel" if channels == 1 else f"{channels} channels"
-    message = f"the model takes {taken}, this is {found}: {quote(path)}"
-    hint = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {taken}"
-    return InputError("E_CHANNELS", message, hint=hint)
 
 
 def is_usable(found: int, channels: int) -> bool:
@@ -102,6 +90,20 @@ def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Ba
     return Bands(tuple(bands * (channels // len(bands)))), notices
 
 
+def stretch(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
+    """Stretch values of more than 8 bits from their finite range to 0..255."""
+    stored = np.asarray(image)
+    low, high = finite_range(stored) or (0.0, 0.0)
+    grey = np.zeros(stored.shape, np.uint8)
+    pieces = zip(in_pieces(stored), in_pieces(grey), strict=True) if high > low else ()
+    with np.errstate(all="ignore"):  # infinity and NaN have their places
+        for piece, out in pieces:
+            values = (piece.astype(np.float64) - low) * (255 / (high - low))
+            out[:] = np.nan_to_num(values.clip(0, 255), nan=0).round()
+    notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
+    return PillowImage.fromarray(grey).convert("RGB"), notice
+
+
 def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Give an array of rows in parts, so that what is computed of each takes little memory.
 
@@ -122,14 +124,6 @@ def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
     """
     ranges = [(float(values.min()), float(values.max())) for values in map(_finite, in_pieces(plane)) if values.size]
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
-
-
-def upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Image:
-    """Turn a picture by an EXIF orientation, 2 to 8; anything else leaves it as it is."""
-    if orientation in range(2, 9):
-        picture.getexif()[ExifTags.Base.Orientation] = orientation
-        ImageOps.exif_transpose(picture, in_place=True)
-    return picture
 
 
 def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image as PillowImage
 
-from fmapviz.samples import MAX_VALUES
-from fmapviz.values import Bands
+from fmapviz.pixels import MAX_VALUES, Bands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

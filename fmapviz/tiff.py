@@ -13,8 +13,9 @@ import numpy as np
 from tifffile import COMPRESSION, TiffFile, TiffPage
 
 from fmapviz.errors import InputError, quote
-from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, upright, words, wrong_channels
-from fmapviz.values import Bands
+from fmapviz.orientation import upright
+from fmapviz.pixels import Bands, wrong_channels
+from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

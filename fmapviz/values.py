@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fmapviz.histograms import Histogram
     from fmapviz.options import Style
+    from fmapviz.pixels import Bands
     from fmapviz.tiles import Tiles
 
 Status = Literal["done", "skipped", "failed"]
@@ -40,45 +41,6 @@ class ImageFile:
     unit: str
     size: int
     mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bands:
-    """The channels of a picture that is more than 8 bits of grey or RGB.
-
-    Attributes:
-        planes: A Pillow image in mode F for each channel, values 0..1, all of one size.
-    """
-
-    planes: tuple[PillowImage.Image, ...]
-
-    @property
-    def width(self) -> int:
-        """Pixels."""
-        return self.planes[0].width
-
-    @property
-    def height(self) -> int:
-        """Pixels."""
-        return self.planes[0].height
-
-    def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
-        """Do the same to every channel."""
-        return Bands(tuple(map(change, self.planes)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Image:
-    """A decoded input.
-
-    Attributes:
-        pixels: Upright, with as many channels as were asked for: a Pillow image in mode RGB or L, or bands.
-        notices: What had to be decided while reading it, for the person to know.
-    """
-
-    file: ImageFile
-    pixels: PillowImage.Image | Bands
-    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from fmapviz.errors import InputError, RequestError
 from fmapviz.images import read_image
 from fmapviz.inputs import find_images
 from fmapviz.options import InputOptions
+from fmapviz.pixels import Bands, Image
 from fmapviz.preparation import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -36,7 +37,7 @@ from fmapviz.preparation import (
     standard,
     unscaled,
 )
-from fmapviz.values import Bands, Image, ImageFile
+from fmapviz.values import ImageFile
 
 KEPT = InputOptions(fit="none", mean=(0,), std=(1,))
 

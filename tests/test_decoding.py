@@ -30,7 +30,8 @@ from fmapviz.errors import InputError
 from fmapviz.images import read_image
 from fmapviz.options import InputOptions
 from fmapviz.pipeline import visualize
-from fmapviz.values import Bands, ImageFile, Notice
+from fmapviz.pixels import Bands
+from fmapviz.values import ImageFile, Notice
 
 SHARED = "/memfd:fmapviz (deleted)"
 LONG = 60  # seconds that nothing takes, unless something is wrong

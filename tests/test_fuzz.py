@@ -665,6 +665,7 @@ def words_for(command, parameter, value):
 )
 def test_whatever_is_typed_there_is_an_answer(command, parameter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "net.py").write_text(CODE)
     paint(tmp_path / "a.png", 0)
 
@@ -681,3 +682,4 @@ def test_whatever_is_typed_there_is_an_answer(command, parameter, tmp_path, monk
             assert not (tmp_path / "built").exists()
 
     try_it()
+    sys.modules.pop("net", None)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from io import BufferedReader, BytesIO, RawIOBase
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bad_images
 import numpy as np
@@ -27,7 +28,10 @@ from PIL import Image as PillowImage
 from fmapviz.errors import InputError, RequestError
 from fmapviz.images import read_image
 from fmapviz.inputs import find_images, path_hash, read_list, unit_name
-from fmapviz.values import Failure, Image, ImageFile
+from fmapviz.values import Failure, ImageFile
+
+if TYPE_CHECKING:
+    from fmapviz.pixels import Image
 
 
 def read(path: Path | str) -> Image:
