@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
+# Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
+# has compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test torture fuzz check browser all-models benchmark samples shapesnet pictures clean
 
