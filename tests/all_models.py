@@ -2,7 +2,8 @@
 
 For each name the whole pipeline runs with random weights. It is right when every convolution that the forward pass computed,
 counted below Python by a dispatch mode, has its picture or a stated reason, and every other Conv layer is named as not
-executed.
+executed; and when a network whose weights are loaded from a file, which initialises nothing, is in everything the one that
+was saved.
 """
 
 import json
@@ -14,9 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from checkpoint_files import assert_holds, build, poisoned_memory
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fmapviz import InputOptions, known_names, load_model, visualize
+from fmapviz.models import outline_model
 
 PICTURE = Path(__file__).parent.parent / "sample_images" / "shapes.png"
 
@@ -66,6 +70,36 @@ def check(name: str, out: Path, options: InputOptions | None = None, *, side: in
     return f"{len(drawn)} drawn, {len(missed)} not executed, {len(undrawn)} without picture, {summary.pictures} pictures"
 
 
+def check_loading(name: str, place: Path) -> None:
+    """Save the weights of a network that torchvision has initialised, load them, and compare all that the networks know."""
+    transformed = {"transform_input": True} if name in {"googlenet", "inception_v3"} else {}
+    original = build(name, **transformed)
+    file = place / "weights.pth"
+    torch.save(original.state_dict(), file)
+    with poisoned_memory():  # what nobody initialised would be NaN
+        model = load_model(name, weights=str(file))
+    file.unlink()
+    assert_holds(model.module, original.state_dict())
+    expected, got = _facts(original), _facts(model.module)
+    assert expected.keys() == got.keys()
+    assert [key for key in expected if not _equal(expected[key], got[key])] == []
+    assert model.preparation.description == outline_model(name).preparation.description  # as for its best published weights
+
+
+def _facts(network: torch.nn.Module) -> dict[tuple[str, int], object]:
+    """List everything that a network's modules know: parameters, buffers, other tensors, numbers and words."""
+    found = {}
+    for name, module in network.named_modules():
+        known = {key: value for key, value in vars(module).items() if "hook" not in key}
+        leaves = (leaf for leaf in tree_leaves(known) if isinstance(leaf, torch.Tensor | bool | int | float | str))
+        found |= {(name, number): leaf for number, leaf in enumerate(leaves)}
+    return found
+
+
+def _equal(one: object, other: object) -> bool:
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
 def main() -> int:
     names = known_names()
     good = 0
@@ -74,6 +108,7 @@ def main() -> int:
         try:
             with tempfile.TemporaryDirectory() as out:
                 line = check(name, Path(out))
+                check_loading(name, Path(out))
             good += 1
         except Exception:  # noqa: BLE001  the others go on
             traceback.print_exc()

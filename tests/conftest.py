@@ -62,6 +62,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_sessionfinish():
+    """Some libraries complain of what is never collected."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items):
     """Sort by file only; within a file, and among the others, the order stays."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))

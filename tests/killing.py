@@ -11,11 +11,10 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 from faults import paint
 from trees import difference, snapshot
-from warm import ask
+from warm import Process
 
 from fmapviz.staging import HIDDEN
 from fmapviz.verification import verify
@@ -41,11 +40,7 @@ ARGUMENTS = ("net.py:build", "in", "--out", "out", "--to", "tensorboard,png,html
 ARGUMENTS += ("--fit", "none", "--mean", "0", "--std", "1")
 # A shell that starts something in the background makes it deaf to Ctrl-C.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-BY_SERVER = (
-    HEEDING
-    + "import os; from pathlib import Path; Path({pid!r}).write_text(str(os.getpid())); "
-    + ("from fmapviz.__main__ import main; main()")
-)
+PROGRAM = HEEDING + "from fmapviz.__main__ import main; main()"
 
 
 class Command:
@@ -57,47 +52,28 @@ class Command:
     """
 
     def __init__(self, place, *options, server=None):
-        self.code = None
         self.errors = place / f"errors-{random.getrandbits(40)}"
-        self._place, self._arguments, self._server = place, [*ARGUMENTS, *options], server
-        self._file = self.errors.with_suffix(".pid")
-        self.process = None
-        self._thread = Thread(target=self._run_warm if server else self._run_cold)
-        self._thread.start()
-        while not self.pid and self.running:
-            time.sleep(0.002)
+        arguments = ["-c", PROGRAM, *ARGUMENTS, *options]
+        with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
+            if server:
+                streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
+                self.process = Process(server, arguments, directory=place, streams=streams)
+            else:
+                self.process = subprocess.Popen([sys.executable, *arguments], cwd=place, stdout=nothing, stderr=errors)
+
+    @property
+    def code(self):
+        return self.process.returncode
 
     @property
     def running(self):
-        return self._thread.is_alive()
-
-    @property
-    def pid(self):
-        if self.process is not None:
-            return self.process.pid
-        with suppress(FileNotFoundError, ValueError):
-            return int(self._file.read_text())
-        return None
+        return self.process.poll() is None
 
     def kill(self, number=signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        self.process.send_signal(number)
 
     def wait(self):
-        self._thread.join()
-        return self.code
-
-    def _run_warm(self):
-        program = BY_SERVER.format(pid=str(self._file))
-        with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
-            streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
-            self.code = ask(self._server, ["-c", program, *self._arguments], directory=self._place, streams=streams)
-
-    def _run_cold(self):
-        with self.errors.open("wb") as errors:
-            command = [sys.executable, "-c", f"{HEEDING}from fmapviz.__main__ import main; main()", *self._arguments]
-            self.process = subprocess.Popen(command, cwd=self._place, stdout=subprocess.DEVNULL, stderr=errors)
-            self.code = self.process.wait()
+        return self.process.wait()
 
 
 class House:

@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ import pytest
 import torch
 from conftest import save_picture
 from torch import nn
+from warm import Process
 
 from fmapviz import pictures as encoding
 from fmapviz import png
@@ -288,21 +287,30 @@ ARGUMENTS = ["squeezenet1_1", "pictures", "--weights", "random", "--size", "64",
 
 
 @pytest.fixture
-def begin(inputs, tmp_path):
+def begin(inputs, tmp_path, warm):
     """Begin the command with something in it made slow or broken."""
     for seed in range(IMAGES, 40):
         save_picture(inputs / f"{seed}.png", seed)
 
     @contextmanager
     def begun(what, *options):
-        arguments = [sys.executable, "-c", COMMAND, what, *ARGUMENTS, *options]
-        with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        arguments = ["-c", COMMAND, what, *ARGUMENTS, *options]
+        with (tmp_path / "output").open("w") as output, (tmp_path / "errors").open("w") as errors:
+            streams = [0, output.fileno(), errors.fileno()]
+            process = Process(warm, arguments, directory=tmp_path, streams=streams)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(LONG)
 
     return begun
+
+
+def ended(process, tmp_path):
+    """Wait, and give what a command has said on standard output and standard error."""
+    process.wait(LONG)
+    return (tmp_path / "output").read_text(), (tmp_path / "errors").read_text()
 
 
 def last_object(output):
@@ -311,7 +319,7 @@ def last_object(output):
 
 def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(begin, tmp_path):
     with begin("failing writer") as process:
-        output, errors = process.communicate(timeout=LONG)
+        output, errors = ended(process, tmp_path)
     assert process.returncode == 5
     (line,) = [line for line in errors.splitlines() if line.startswith("error:")]
     assert line == "error: cannot write to 'runs/squeezenet1_1': No space left on device"
@@ -321,7 +329,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     before = len(finished(tmp_path / "runs"))
     assert 1 <= before <= 4  # three are complete by then, and the other thread may just have finished its own
     with begin("nothing") as process:
-        output, errors = process.communicate(timeout=LONG)
+        output, errors = ended(process, tmp_path)
     assert process.returncode == 0, errors
     summary = last_object(output)
     assert (summary["found"], summary["skipped"], summary["done"]) == (40, before, 40 - before)
@@ -340,10 +348,10 @@ def test_a_signal_ends_a_command_soon_whatever_its_threads_are_at(what, number, 
     with begin(what, "--workers", "4") as process:
         assert wait_until(lambda: (tmp_path / "reached").exists() or process.poll() is not None)
         time.sleep(0.3)  # until all threads are at it
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None
         sent = time.monotonic()
         process.send_signal(number)
-        output, errors = process.communicate(timeout=LONG)
+        output, errors = ended(process, tmp_path)
         took = time.monotonic() - sent
     assert process.returncode == code, errors
     assert "Traceback" not in errors

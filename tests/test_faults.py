@@ -1,6 +1,7 @@
 """Let each operation of a run fail: nothing is lost, nothing is half there, and the same command goes on.
 
-Each operation of a new run, some of others; `make torture` lets each fail in each of them, with more images.
+Each operation of a new run may be the last, and some fail in other ways and in other runs; `make torture` lets each fail in
+each way in each of them, with more images.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import fmapviz
 
 POINTS = [
     ("a new run", CRASH, 1),
-    ("a new run", TORN, 1),
-    ("a new run", FULL, 1),
-    ("a new run by what its images have in common", CRASH, 1),
+    ("a new run", TORN, 2),
+    ("a new run", FULL, 2),
+    ("a new run by what its images have in common", CRASH, 2),
     ("a finished run that has grown", PART, 2),
     ("a finished run that is drawn anew", CRASH, 3),
 ]
@@ -30,7 +31,7 @@ def test_whatever_operation_fails_the_same_command_brings_the_same_tree(  # noqa
 ):
     points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch, step=step)
     record_property("points", points)
-    assert points > 25
+    assert points * step > 25
     assert not damaged
 
 

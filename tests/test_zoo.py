@@ -1,4 +1,4 @@
-"""Every family of torchvision's models, each with its smallest members; `make all-models` goes through all 121."""
+"""Most families of torchvision's models, each with its smallest member; `make all-models` goes through all 121."""
 
 import pytest
 from all_models import check
@@ -13,34 +13,24 @@ FAMILIES = [
     ("densenet121", SMALL),
     ("efficientnet_b0", SMALL),
     ("googlenet", SMALL),
-    ("inception_v3", SMALL),
     ("maxvit_t", None),
     ("mnasnet0_5", SMALL),
     ("mobilenet_v2", SMALL),
     ("mobilenet_v3_small", SMALL),
     ("regnet_y_400mf", SMALL),
     ("resnet18", SMALL),
-    ("resnext50_32x4d", SMALL),
     ("shufflenet_v2_x0_5", SMALL),
     ("squeezenet1_1", SMALL),
     ("swin_t", SMALL),
     ("swin_v2_t", SMALL),
-    ("vit_b_32", SMALL),
-    ("quantized_googlenet", SMALL),
-    ("quantized_inception_v3", SMALL),
     ("quantized_mobilenet_v2", SMALL),
-    ("quantized_mobilenet_v3_large", SMALL),
-    ("quantized_resnet18", SMALL),
     ("quantized_shufflenet_v2_x0_5", SMALL),
     ("deeplabv3_mobilenet_v3_large", SMALL),
-    ("fcn_resnet50", SMALL),
     ("lraspp_mobilenet_v3_large", SMALL),
     ("fasterrcnn_mobilenet_v3_large_320_fpn", None),
     ("ssdlite320_mobilenet_v3_large", None),
-    ("mvit_v2_s", None),
     ("r3d_18", None),
     ("s3d", None),
-    ("swin3d_t", SMALL),
     ("raft_small", InputOptions(size=(128, 128))),
 ]
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -57,6 +58,8 @@ def begin(connection, server, running):
         run(json.loads(request), streams)
     for stream in streams:
         os.close(stream)
+    with suppress(OSError):
+        connection.sendall(f"{child}\n".encode())
     return os.pidfd_open(child)
 
 
@@ -66,7 +69,7 @@ def end(process, connection):
     code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     os.close(process)
     with connection, suppress(OSError):
-        connection.sendall(str(code).encode())
+        connection.sendall(f"{code}\n".encode())
 
 
 def run(request, streams):
@@ -101,18 +104,48 @@ def execute(program, *arguments):
         os._exit(code)
 
 
-def ask(path, arguments, *, environment=None, directory=None, streams=STREAMS, timeout=120):
-    """Have a command run by the server, and give its exit code."""
-    fields = {
-        "arguments": list(arguments),
-        "environment": dict(os.environ if environment is None else environment),
-        "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
-    }
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
+class Process:
+    """A command that the server runs, to be used like one of `subprocess.Popen`."""
+
+    def __init__(self, path, arguments, *, environment=None, directory=None, streams=STREAMS):
+        fields = {
+            "arguments": list(arguments),
+            "environment": dict(os.environ if environment is None else environment),
+            "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
+        }
+        connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
         socket.send_fds(connection, [json.dumps(fields).encode()], streams)
-        return int(connection.recv(16))
+        self._answers = connection.makefile("r")
+        self._connection = connection
+        self.pid = int(self._answers.readline())
+        self.returncode = None
+
+    def poll(self):
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            self.returncode = int(self._answers.readline())
+            self._answers.close()
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def ask(path, arguments, *, timeout=120, **circumstances):
+    """Have a command run by the server, and give its exit code."""
+    return Process(path, arguments, **circumstances).wait(timeout)
 
 
 if __name__ == "__main__":
