@@ -296,7 +296,8 @@ def _sentence(summary: RunSummary) -> str:
     drawn = f"; {each}{_count(summary.pictures, 'picture')}" if summary.done else ""
     if not summary.found:
         return f"{_count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
-    return f"{_count(summary.found, 'image')}: {parts}{drawn} in {summary.seconds:.1f} s"
+    ended = "; ended at the first failure (--strict)" if summary.stopped else ""
+    return f"{_count(summary.found, 'image')}: {parts}{drawn} in {summary.seconds:.1f} s{ended}"
 
 
 def _count(number: int, noun: str) -> str:

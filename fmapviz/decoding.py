@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fmapviz.nursery import Helper
+    from fmapviz.shared_pixels import Found
     from fmapviz.values import ImageFile
 
 _started: list[Nursery] = []
@@ -82,15 +83,10 @@ class Decoding:
         Raises:
             InputError: As there; `E_DECODE` too if the decoder crashed or did not come to an end.
         """
-        with open_image(file.path) as stream:
-            helper = self._take(tell)
-            if helper is None:
-                return read_image(file, channels=channels)
-            try:
-                answer = helper.ask(stream, file.path, channels=channels)
-            except LostError as lost:
-                ended = self._end(helper)
-                raise InputError("E_DECODE", f"the decoder {str(lost) or ended}: {quote(file.path)}") from lost
+        asked = self._ask(file, channels, tell)
+        if asked is None:
+            return read_image(file, channels=channels)
+        helper, answer = asked
         try:
             if isinstance(answer, InputError):
                 raise answer
@@ -98,6 +94,24 @@ class Decoding:
                 return Image(file, pick_up(answer, helper.memory, channels=channels), answer.notices)
         finally:
             self._put_back(helper)
+
+    def _ask(
+        self, file: ImageFile, channels: int, tell: Callable[[Notice], None], *, is_last: bool = False
+    ) -> tuple[Helper, Found | InputError] | None:
+        """Give a helper, and what it answered; None if there can be none."""
+        with open_image(file.path) as stream:
+            helper = self._take(tell)
+            if helper is None:
+                return None
+            try:
+                return helper, helper.ask(stream, file.path, channels=channels)
+            except LostError as lost:
+                ended = self._end(helper)
+                reason = str(lost) or ended
+                if reason or is_last:
+                    raise InputError("E_DECODE", f"the decoder {reason or 'was ended'}: {quote(file.path)}") from lost
+        # The nursery is gone as well: somebody has ended it, and with it all helpers, not for this picture.
+        return self._ask(file, channels, tell, is_last=True)
 
     def _take(self, tell: Callable[[Notice], None]) -> Helper | None:
         """Give a helper that has nothing to do, or a new one; None if there can be none."""
@@ -155,11 +169,11 @@ class Decoding:
             while True:
                 self._idle.pop().close()
 
-    def _end(self, helper: Helper) -> str:
-        """End a helper if it has not ended by itself, and say how it ended."""
+    def _end(self, helper: Helper) -> str | None:
+        """End a helper if it has not ended by itself, and say how it ended; None if nobody can tell."""
         helper.close()
         self._helpers.discard(helper.pid)
-        return self._nursery.end(helper.pid) if self._nursery else ""
+        return self._nursery.end(helper.pid) if self._nursery else None
 
 
 def _kept() -> Nursery | None:

@@ -27,6 +27,7 @@ from fmapviz.wire import Line
 # which is Python: 89 megapixels take it 34 seconds on a busy machine, and get 137; JPEG 2000 takes 10 and gets 113.
 TIMEOUT_SECONDS = 10.0
 START_SECONDS = 60.0  # for an interpreter to start, from a slow disk
+ANSWER_SECONDS = 10.0  # for a process to fork
 # Of address space for each helper: the largest array allowed, three times 89 million float64, takes 4.9 GiB.
 MEMORY_BYTES = 8 * 2**30
 _PARTING_SECONDS = 2.0  # for the helpers to be ended
@@ -56,6 +57,7 @@ class Nursery:
             raise OSError(errno.ENOSYS, "this program is no Python interpreter")
         self._owner = os.getpid()
         self._has_hatched = False
+        self._is_up = False
         self._lock = Lock()
         ours, theirs = socket.socketpair()
         self._line = Line(ours)
@@ -98,12 +100,12 @@ class Nursery:
             undo.pop_all()
         return Helper(pid, Line(ours), memory)
 
-    def end(self, pid: int) -> str:
-        """End a helper if it has not ended by itself, and say how it ended."""
+    def end(self, pid: int) -> str | None:
+        """End a helper if it has not ended by itself, and say how it ended; None if this process is gone as well."""
         try:
             code = self._ask(pid)
         except (OSError, ValueError):
-            return "was ended"
+            return None
         return f"crashed ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:
@@ -122,9 +124,13 @@ class Nursery:
                 raise OSError(errno.ECHILD, os.strerror(errno.ECHILD))
             try:
                 self._line.send(pid, *descriptors)
-                answer = self._line.receive(until=time.monotonic() + START_SECONDS)
+                answer = self._line.receive(until=time.monotonic() + (ANSWER_SECONDS if self._is_up else START_SECONDS))
             except (EOFError, ConnectionError) as error:
                 raise OSError(errno.ESRCH, "it has ended by itself") from error
+            except TimeoutError:
+                self._line.shut()  # an answer that comes too late is not to be taken for that to the next question
+                raise
+            self._is_up = True
         if not isinstance(answer, int):
             raise OSError(errno.EAGAIN, str(answer))
         return answer

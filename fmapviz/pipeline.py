@@ -317,6 +317,7 @@ def _account(
         undrawn=dict(job.undrawn),
         failures=tuple(failures),
         seconds=time.monotonic() - begun,
+        stopped=strict and bool(failures) and job.several,
     )
 
 

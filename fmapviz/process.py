@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ def loading() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # a second time would keep what has become garbage since
-            gc.freeze()
+        _freeze()
         gc.enable()
+
+
+@cache
+def _freeze() -> None:
+    """Keep all that there is; a second time would keep what has become garbage since."""
+    gc.freeze()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.errors import RefusedError
 from fmapviz.products import find_units
-from fmapviz.runs import SURVEY_FILE, writing_to
+from fmapviz.runs import SURVEY_FILE, read_failures, writing_to
 from fmapviz.survey import Survey, Surveyor, load, save
 from fmapviz.units import read_unit
 from fmapviz.values import Notice
@@ -41,8 +41,10 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
     """
     known = load(job.directory, job.info.fingerprint)
     if known is not None:
-        if known.images != len(found):
-            tell(Notice(f"what {known.images} images have in common stays, though there are {len(found)} now"))
+        failed = {row["path"] for row in read_failures(job.directory)}  # these had no say
+        given = sum(each.path not in failed for each in found)
+        if known.images != given:
+            tell(Notice(f"what {known.images} images have in common stays, though there are {given} now"))
         return known.shared
     number = f"{len(found)} images" if len(found) > 1 else "the image"
     tell(Notice(f"going through {number} first, to find out what the run's images have in common"))

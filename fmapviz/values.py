@@ -611,6 +611,7 @@ class RunSummary:
         failures: The inputs that failed.
         seconds: From the first image to the last.
         complete: Whether there is something even if there is no image.
+        stopped: Whether `strict` ended the run at a failure, so that nobody knows of the others.
         dead: With the format `stats`, of each feature map how many channels never vary, how many are constant on every
             image, those among them, and how many there are.
         left_out: Directories of images that are in no statistics, because what they keep is damaged.
@@ -628,14 +629,15 @@ class RunSummary:
     failures: tuple[Failure, ...]
     seconds: float
     complete: bool = False
+    stopped: bool = False
     dead: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     left_out: tuple[Path, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 when everything is there, 3 when some inputs failed or were left out, 4 when none gave anything."""
+        """0 when everything is there, 3 when some inputs failed or were left out, 4 when there is nothing."""
         if not self.done + self.skipped:
-            return 0 if self.complete else 4
+            return 0 if self.complete else 3 if self.stopped else 4
         return 3 if self.failed or self.left_out else 0
 
 

@@ -231,7 +231,7 @@ def _failure_problems(path: Path) -> Iterator[Problem]:
         return
     for number, line in enumerate(lines, 1):
         if not is_whole_failure(line):
-            yield Problem(path, f"line {number} is damaged", "remove")
+            yield Problem(path, f"line {number} is damaged: to be taken out", "remove")
 
 
 def _look_through(place: Path, run: _Run | None, *, hashed: bool) -> Verified:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,7 @@ def png(*chunks: bytes, width: int = 1, height: int = 1, depth: int = 8, color: 
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
 
 
+@cache
 def pixel_bomb(side: int = 30_000) -> bytes:
     """A black square of 1 bit per pixel: 30000 x 30000 are 110 kB as a file, 2.7 GB as RGB."""
     row, compressor = bytes(1 + (side + 7) // 8), zlib.compressobj(9)
@@ -68,6 +70,7 @@ def pixel_bomb(side: int = 30_000) -> bytes:
     return png(chunk(b"IDAT", packed), width=side, height=side, depth=1)
 
 
+@cache
 def text_bomb(megabytes: int = 100) -> bytes:
     """One pixel, and a comment that is small only while it is compressed."""
     compressor = zlib.compressobj(9)

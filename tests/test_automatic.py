@@ -50,7 +50,6 @@ FAMILIES = {
     "googlenet": ("inception5b", None),
     "mobilenet_v3_small": ("features", None),
     "swin_t": ("permute", None),
-    "vgg11": ("avgpool", None),
     "squeezenet1_1": ("classifier.2", None),
 }
 

@@ -104,7 +104,7 @@ def test_saliency_is_captums(network, batch):
 # --- networks that overwrite what their layers return
 
 
-FAMILIES = ["alexnet", "vgg11", "squeezenet1_1", "efficientnet_b0", "densenet121"]
+FAMILIES = ["alexnet", "squeezenet1_1", "efficientnet_b0", "densenet121"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -57,6 +57,9 @@ def load(self):
             libc._exit(7)
         case ["hang"]:
             libc.pause()
+        case ["wait", path]:
+            while not os.path.exists(path):
+                libc.usleep(1000)
         case ["print"]:
             libc.write(1, b"out", 3), libc.write(2, b"err", 3)
         case ["write", path]:
@@ -377,6 +380,18 @@ def test_memory_is_bounded(anew, monkeypatch, tmp_path):
             assert helpers.read(file_of(tmp_path / "small.png"), channels=3, tell=unexpected).pixels.size == (900, 900)
 
 
+def test_no_format_needs_all_of_pillow():
+    program = """
+from PIL import Image
+from fmapviz.images import FORMATS
+from fmapviz.nursing import _import_decoders
+_import_decoders()
+assert {*FORMATS} <= {*Image.OPEN}, {*FORMATS} - {*Image.OPEN}
+assert "EPS" not in Image.OPEN
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LONG)
+
+
 # --- processes that fail
 
 
@@ -389,6 +404,28 @@ def test_a_nursery_that_was_killed_is_replaced(anew, reading, picture):
     assert contents(reading(picture)) == expected
     assert reading.nursery != first
     assert len(reading.pids) == 1
+
+
+def test_a_nursery_that_is_killed_while_its_helper_is_at_work_costs_no_image(anew, reading, tmp_path):
+    path = saying(tmp_path / "a.png", f"wait {tmp_path}/go")
+    with ThreadPoolExecutor(1) as thread:
+        image = thread.submit(reading, path)
+        assert wait_until(lambda: reading.helpers._nursery is not None and reading.pids)
+        time.sleep(0.1)
+        os.kill(reading.nursery, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        assert image.result().pixels.size == (8, 8)
+
+
+def test_a_nursery_that_does_not_answer_is_replaced(anew, reading, picture, monkeypatch):
+    expected = contents(reading(picture))
+    (helper,) = reading.pids
+    first = reading.nursery
+    monkeypatch.setattr(nursery, "ANSWER_SECONDS", 0.3)
+    os.kill(first, signal.SIGSTOP)
+    os.kill(helper, signal.SIGKILL)
+    assert contents(reading(picture)) == expected
+    assert reading.nursery != first
 
 
 def test_a_helper_that_was_killed_while_it_had_nothing_to_do_costs_nothing(reading, picture):

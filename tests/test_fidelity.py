@@ -36,7 +36,6 @@ SIDE = 64
 # How many convolutions' outputs a later layer overwrites: what a hook that keeps `output.detach()` shows of them is wrong.
 OVERWRITTEN = {
     "alexnet": (5, 5),
-    "vgg11": (8, 8),
     "squeezenet1_0": (26, 26),
     "efficientnet_b0": (16, 81),
     "resnet18": (0, 20),

@@ -6,7 +6,6 @@ What is tried is the same every time. `python tests/fuzz.py` tries other things,
 from __future__ import annotations
 
 import argparse
-import gc
 import io
 import json
 import os
@@ -489,7 +488,6 @@ def answer(*words):
             code = cli._main()
     finally:
         sys.argv = before
-        gc.unfreeze()  # a command of its own process stays frozen to the end
     return Answer(code, out.getvalue(), err.getvalue())
 
 

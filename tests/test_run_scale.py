@@ -339,6 +339,9 @@ def test_what_cannot_be_read_has_no_say(folder, look, tmp_path):
     assert len((summary.directory / "failures.jsonl").read_text().splitlines()) == 3
     assert pictures(summary.directory) == pictures(whole.directory)
     assert (summary.directory / "survey.json").read_bytes() == (whole.directory / "survey.json").read_bytes()
+    events = []
+    look([folder, tmp_path / "missing.png"], on_event=events.append)
+    assert not [event for event in events if isinstance(event, Notice)]
 
 
 def test_a_run_that_began_with_nothing_readable_has_a_scale_afterwards(folder, look, tmp_path):
