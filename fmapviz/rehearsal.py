@@ -41,7 +41,7 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
     """
     known = load(job.directory, job.info.fingerprint)
     if known is not None:
-        failed = {row["path"] for row in read_failures(job.directory)}  # these had no say
+        failed = {str(row.get("path")) for row in read_failures(job.directory)}  # these had no say
         given = sum(each.path not in failed for each in found)
         if known.images != given:
             tell(Notice(f"what {known.images} images have in common stays, though there are {given} now"))
