@@ -7,14 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from warm import ask
+from warm import HEEDING, Process, ask
 
 from fmapviz import decoding
 
@@ -141,6 +143,37 @@ def warm():
         finally:
             server.kill()
             server.wait()
+
+
+@dataclass
+class Begun:
+    """A command that goes on, and the other ends of its streams."""
+
+    process: Process
+    stdin: BinaryIO
+    stdout: BinaryIO
+    stderr: BinaryIO
+
+
+@pytest.fixture
+def begin(tmp_path, warm):
+    """Begin the command in a process of its own, with pipes."""
+
+    @contextmanager
+    def begun(*args):
+        (given, write), (out, told), (err, said) = os.pipe(), os.pipe(), os.pipe()
+        arguments = ["-c", HEEDING, *map(str, args)]
+        process = Process(warm, arguments, directory=tmp_path, streams=[given, told, said])
+        for descriptor in (given, told, said):
+            os.close(descriptor)
+        with os.fdopen(write, "wb") as stdin, os.fdopen(out, "rb") as stdout, os.fdopen(err, "rb") as stderr:
+            try:
+                yield Begun(process, stdin, stdout, stderr)
+            finally:
+                process.kill()
+                process.wait()
+
+    return begun
 
 
 @pytest.fixture

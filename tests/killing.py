@@ -14,7 +14,7 @@ from pathlib import Path
 
 from faults import paint
 from trees import difference, snapshot
-from warm import Process
+from warm import HEEDING, Process
 
 from fmapviz.staging import HIDDEN
 from fmapviz.verification import verify
@@ -38,9 +38,6 @@ def build():
 """
 ARGUMENTS = ("net.py:build", "in", "--out", "out", "--to", "tensorboard,png,html,raw,stats", "--json")
 ARGUMENTS += ("--fit", "none", "--mean", "0", "--std", "1")
-# A shell that starts something in the background makes it deaf to Ctrl-C.
-HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-PROGRAM = HEEDING + "from fmapviz.__main__ import main; main()"
 
 
 class Command:
@@ -53,7 +50,7 @@ class Command:
 
     def __init__(self, place, *options, server=None):
         self.errors = place / f"errors-{random.getrandbits(40)}"
-        arguments = ["-c", PROGRAM, *ARGUMENTS, *options]
+        arguments = ["-c", HEEDING, *ARGUMENTS, *options]
         with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
             if server:
                 streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]

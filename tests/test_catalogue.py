@@ -911,7 +911,7 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
 def test_a_second_signal_ends_it_at_once(number, code, house):
     """The first says at the end that the same command continues; the second has no time for that."""
     make_good(house.place / "in/a.png")
-    heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in test_cli.py
+    heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in warm.py
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(house.run, "net.py:Hangs", *BEHAVED, "in", program=heeding)
         while not (house.place / "process").exists() and not ending.done():

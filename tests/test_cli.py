@@ -19,13 +19,6 @@ from fmapviz.models import known_names
 
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
 
-# What a shell starts in the background ignores Ctrl-C from birth, and so do its children: these tests' too, without this.
-HEEDING = [
-    sys.executable,
-    "-c",
-    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fmapviz.cli import main; main()",
-]
-
 
 def lines(data):
     return data.decode().splitlines()
@@ -248,19 +241,18 @@ class TestRun:
 
 
 class TestStreams:
-    def test_a_list_on_standard_input_is_processed_as_it_arrives(self, folder, tmp_path):
+    def test_a_list_on_standard_input_is_processed_as_it_arrives(self, folder, begin):
         names = [folder / "img2.png", folder / "img10.png"]
-        command = [sys.executable, "-m", "fmapviz", "squeezenet1_1", "-", "-0", *SMALL, "--to", "png", "--json"]
-        with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with begin("squeezenet1_1", "-", "-0", *SMALL, "--to", "png", "--json") as begun:
             for name in names:
-                process.stdin.write(os.fsencode(name) + b"\0")
-                process.stdin.flush()
-                while (event := json.loads(process.stdout.readline()))["event"] != "image":
+                begun.stdin.write(os.fsencode(name) + b"\0")
+                begun.stdin.flush()
+                while (event := json.loads(begun.stdout.readline()))["event"] != "image":
                     pass
                 assert (event["path"], event["status"]) == (str(name), "done")
-            process.stdin.close()
-            assert json.loads(process.stdout.readline())["found"] == 2
-        assert process.returncode == 0
+            begun.stdin.close()
+            assert json.loads(begun.stdout.readline())["found"] == 2
+            assert begun.process.wait(30) == 0
 
     def test_standard_input_is_left_alone_without_a_dash(self, tmp_path):
         script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
@@ -319,19 +311,16 @@ class TestStreams:
 
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_a_signal_leaves_everything_whole_and_the_same_command_continues(self, fmapviz, tmp_path, number, code):
+    def test_a_signal_leaves_everything_whole_and_the_same_command_continues(self, fmapviz, begin, tmp_path, number, code):
         for seed in range(60):
             save_picture(tmp_path / "many" / f"{seed}.png", seed)
         args = ["squeezenet1_1", "many", *SMALL, "--to", "png", "--json"]
-        with subprocess.Popen(
-            [*HEEDING, *args],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
-            while json.loads(process.stdout.readline())["event"] != "image":
+        with begin(*args) as begun:
+            while json.loads(begun.stdout.readline())["event"] != "image":
                 pass
-            process.send_signal(number)
-            output, errors = process.communicate(timeout=30)
-        assert process.returncode == code, errors
+            begun.process.send_signal(number)
+            output, errors = begun.stdout.read(), begun.stderr.read()
+            assert begun.process.wait(30) == code, errors
         assert b"Traceback" not in errors
         assert objects(output)[-1]["exit_code"] == code
         run = tmp_path / "runs" / "squeezenet1_1"
@@ -341,20 +330,15 @@ class TestSignals:
         assert summary["done"] + summary["skipped"] == 60
         assert summary["skipped"] >= 1
 
-    def test_waiting_for_standard_input_ends_at_once(self, tmp_path, picture):
-        command = [*HEEDING, "squeezenet1_1", "-", *SMALL, "--json"]
-        with subprocess.Popen(
-            command,
-            cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
-            process.stdin.write(os.fsencode(picture) + b"\n")
-            process.stdin.flush()
-            while json.loads(process.stdout.readline())["event"] != "image":
+    def test_waiting_for_standard_input_ends_at_once(self, begin, picture):
+        with begin("squeezenet1_1", "-", *SMALL, "--json") as begun:
+            begun.stdin.write(os.fsencode(picture) + b"\n")
+            begun.stdin.flush()
+            while json.loads(begun.stdout.readline())["event"] != "image":
                 pass
-            process.send_signal(signal.SIGINT)
-            process.wait(timeout=30)
-            assert process.returncode == 130
-            assert process.stderr.read().decode().splitlines()[-1].startswith("interrupted")
+            begun.process.send_signal(signal.SIGINT)
+            assert begun.process.wait(30) == 130
+            assert lines(begun.stderr.read())[-1].startswith("interrupted")
 
 
 def _in_terminal(args, place):

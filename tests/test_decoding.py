@@ -546,7 +546,7 @@ with decoding.Decoding() as helpers:
 COMMAND = """
 import os, signal, sys
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in test_cli.py
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 os.setsid()
 Path("pid").write_text(str(os.getpid()))
 from fmapviz import nursery

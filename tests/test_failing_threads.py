@@ -224,7 +224,7 @@ import signal, sys, time
 from itertools import count
 from pathlib import Path
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in test_cli.py
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 
 import torch
 from contextlib import contextmanager

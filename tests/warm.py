@@ -19,6 +19,8 @@ import traceback
 from contextlib import redirect_stdout, suppress
 
 STREAMS = (0, 1, 2)
+# A shell that starts something in the background makes it deaf to Ctrl-C.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fmapviz.__main__ import main; main()"
 
 
 def serve(path):
