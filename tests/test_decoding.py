@@ -422,6 +422,7 @@ def test_a_nursery_that_does_not_answer_is_replaced(anew, reading, picture, monk
     (helper,) = reading.pids
     first = reading.nursery
     monkeypatch.setattr(nursery, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(nursery, "_PARTING_SECONDS", 0.3)
     os.kill(first, signal.SIGSTOP)
     os.kill(helper, signal.SIGKILL)
     assert contents(reading(picture)) == expected

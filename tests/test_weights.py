@@ -247,7 +247,7 @@ def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
     assert list(cache.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def deaf(tmp_path_factory):
     """A process in which no name is ever found, or found not to exist; it waits while other tests do.
 
@@ -271,7 +271,6 @@ except WeightsError as error:
         process.kill()
 
 
-@pytest.mark.usefixtures("deaf")
 def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypatch):
     assert PATIENCE_SECONDS < 10
     monkeypatch.setattr(downloads, "PATIENCE_SECONDS", 1.0)
