@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import atexit
 import gc
 import os
 import shutil
@@ -59,14 +60,10 @@ def pytest_configure():
 
 
 def pytest_collection_finish():
-    """Let nobody look for garbage among what has been imported, which stays."""
+    """Let nobody look for garbage among what has been imported, which stays to the end."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish():
-    """Some libraries complain of what is never collected."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # some libraries complain of what is never collected
 
 
 def pytest_collection_modifyitems(items):
