@@ -352,10 +352,11 @@ def verify(
     from fmapviz.verification import REMEDIES
     from fmapviz.verification import verify as look_through
 
-    units = files = damaged = 0
+    units = files = damaged = hidden = 0
     needed = set()
     for place in look_through(directory, hashed=hashed):
         units, files, damaged = units + 1, files + place.files, damaged + bool(place.problems)
+        hidden += place.hidden
         for problem in place.problems:
             needed.add(problem.remedy)
             if json:
@@ -365,7 +366,8 @@ def verify(
                 say(f"{printable(str(problem.path))}: {problem.message}")
     code = 3 if damaged else 0
     if json:
-        say_json({"event": "summary", "directories": units, "files": files, "damaged": damaged, "exit_code": code})
+        counts = {"directories": units, "files": files, "damaged": damaged, "hidden": hidden}
+        say_json({"event": "summary", **counts, "exit_code": code})
     elif damaged:
         say_error(f"{damaged} of {units} directories are not as they were made")
         for remedy, hint in REMEDIES.items():
@@ -373,6 +375,10 @@ def verify(
                 say_error(f"hint: {hint}")
     else:
         say(f"{units} directories, {files} files: all there and whole")
+    if hidden and not json:
+        say_error(
+            f"notice: {hidden} hidden, of commands that still run or were killed: the next into the run removes the latter"
+        )
     return code
 
 

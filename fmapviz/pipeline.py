@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ def visualize(
     _check_members(WRITERS, to)
     _check_number("top", top, least=0)
     _check_number("batch size", batch_size)
-    _check_number("workers", workers)
+    _check_number("workers", workers, most=1024)
     if dtype not in {"float32", "float16"}:
         raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
     check_output(out)
@@ -206,7 +207,11 @@ def visualize(
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
-        summary = _go_through(job, found, tell, strict=strict)
+        try:
+            summary = _go_through(job, found, tell, strict=strict)
+        except OutputError as error:
+            error.hint = error.hint or _remedy(error)
+            raise
     if not plan.of_images and typed:
         tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
     return summary
@@ -263,7 +268,7 @@ def _go_through(
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(left_out[0])}{' and others' if left_out[1:] else ''}"
-        tell(Notice(f"damaged, and left out of the statistics: {named}; --force makes it again"))
+        tell(Notice(f"left out of the statistics: {named}, damaged or of another run: fmapviz verify says what helps"))
     return replace(
         summary,
         pictures=summary.pictures + of_model,
@@ -299,9 +304,7 @@ def _account(
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
             listed = f"{done} of the {job.found} images listed so far are done"
-            number = getattr(error.__cause__, "errno", None) or 0
-            remedy = _REMEDIES.get(number, "the same command continues")
-            error.hint = f"{listed}; {remedy}"
+            error.hint = f"{listed}; {_remedy(error)}"
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found
@@ -321,6 +324,11 @@ def _account(
     )
 
 
+def _remedy(error: OutputError) -> str:
+    """Say what helps against a failure to write."""
+    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
+
+
 def _check_members(package: str, members: Sequence[str]) -> None:
     for member in members:
         registry.check(package, member)
@@ -328,9 +336,11 @@ def _check_members(package: str, members: Sequence[str]) -> None:
         raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
 
 
-def _check_number(option: str, number: int | None, *, least: int = 1) -> None:
+def _check_number(option: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
     if number is not None and number < least:
         raise RequestError(f"{option} must be at least {least}: '{number}'")
+    if number is not None and number > most:
+        raise RequestError(f"{option} must be at most {most}: '{number}'")
 
 
 def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:

@@ -66,6 +66,11 @@ def find_units(run: Path) -> list[Path]:
     return sorted(_units(run), key=lambda unit: in_natural_order(unit.relative_to(run).parts))
 
 
+def has_units(run: Path) -> bool:
+    """Tell whether a run has a directory of an image, or of the model, at all."""
+    return next(_units(run), None) is not None
+
+
 def read(run: Path) -> dict[str, Any] | None:
     """Read the record of what was made of all images; None if there is none, or none that is whole."""
     document = records.load(run / FILE, sealed=True)

@@ -43,8 +43,8 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
     if known is not None:
         failed = {str(row.get("path")) for row in read_failures(job.directory)}  # these had no say
         given = sum(each.path not in failed for each in found)
-        if known.images != given:
-            tell(Notice(f"what {known.images} images have in common stays, though there are {given} now"))
+        if known.images < given:
+            tell(Notice(f"what {known.images} images have in common stays, also for what has come since: {given} are given"))
         return known.shared
     number = f"{len(found)} images" if len(found) > 1 else "the image"
     tell(Notice(f"going through {number} first, to find out what the run's images have in common"))

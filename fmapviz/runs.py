@@ -30,6 +30,7 @@ RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
 LONGEST_LOG = 2**30  # bytes; of three million failures
+_GOOD_NAME = "1 to 200 bytes that can be printed, without slashes and double quotes, not beginning with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 _LINE_BEGINS = b'{"time": '
 _LINE_SEAL = b', "sha256": "'
@@ -59,7 +60,7 @@ def check_name(name: str | None) -> None:
         RequestError: It cannot.
     """
     if name is not None and not _is_good(name):
-        raise RequestError(f"no good name for a directory: {quote(name)}", hint="without slashes, not beginning with a dot")
+        raise RequestError(f"no good name for a directory: {quote(name)}", hint=_GOOD_NAME)
 
 
 def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = False) -> Path:

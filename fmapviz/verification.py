@@ -60,11 +60,13 @@ class Verified:
         directory: Which.
         files: How many files it claims to hold.
         problems: Empty if they are all there and whole, and no others.
+        hidden: How many directories there are, of a run, that commands write to which still run, or were killed.
     """
 
     directory: Path
     files: int
     problems: tuple[Problem, ...]
+    hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
     without: set[Path] = set()
     for here, folders, names in os.walk(top, onerror=refusals.append):
         place = Path(here)
-        folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
+        seen, folders[:] = len(folders), sorted(name for name in folders if not name.startswith(HIDDEN))
+        hidden = seen - len(folders)
         while runs and not place.is_relative_to(runs[-1].directory):
             runs.pop()
         run = runs[-1] if runs else None
@@ -139,7 +142,8 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             known = records.load(place / RUN_FILE, sealed=True)
             runs.append(_Run(place, str(known.get("fingerprint")) if known else None))
             folders[:], strange = [name for name in folders if name not in RESERVED], RESERVED.intersection(folders)
-            yield partial(_look_through_run, place, {*names, *strange, *_links(place, folders)}, hashed=hashed)
+            present = {*names, *strange, *_links(place, folders)}
+            yield partial(_look_through_run, place, present, hidden=hidden, hashed=hashed)
         elif UNIT_FILE in names:
             folders.clear()
             if run is None and (lost := _run_of(place, top)) and lost not in without:
@@ -172,24 +176,25 @@ def _links(place: Path, folders: list[str]) -> list[str]:
     return [name for name in folders if (place / name).is_symlink()]
 
 
-def _look_through_run(place: Path, present: AbstractSet[str], *, hashed: bool) -> Verified:
+def _look_through_run(place: Path, present: AbstractSet[str], *, hidden: int, hashed: bool) -> Verified:
     run, made = read_run(place), products.read(place)
     claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
     found = [Problem(place / RUN_FILE, fault, _remedy(place / RUN_FILE)) for fault in _record_faults(place / RUN_FILE)]
     if run is None:
-        return Verified(place, 1 + len(claimed), tuple(found))
+        return Verified(place, 1 + len(claimed), tuple(found), hidden)
     made_here = {name for form in _settings(run)["formats"] for name in present & PRODUCTS.get(form, set())}
-    if products.FILE in present or made_here:
+    if products.FILE in present or made_here or (_has_products(run) and products.has_units(place)):
         record = place / products.FILE
         found += (Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
     if SURVEY_FILE in present or _is_surveyed(place, run):
-        found += (Problem(place / SURVEY_FILE, fault, "anew") for fault in _record_faults(place / SURVEY_FILE))
+        remedy: Remedy = "anew" if (known := _remedy(place / SURVEY_FILE)) == "again" else known
+        found += (Problem(place / SURVEY_FILE, fault, remedy) for fault in _record_faults(place / SURVEY_FILE))
     if FAILURES_FILE in present:
         found += _failure_problems(place / FAILURES_FILE)
     found += (Problem(place / name, fault, "again") for name, fault in _faults(place, claimed, hashed=hashed))
     ours = {RUN_FILE, products.FILE, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
     found += _strangers(place, present - ours)
-    return Verified(place, 1 + len(claimed), tuple(found))
+    return Verified(place, 1 + len(claimed), tuple(found), hidden)
 
 
 def _remedy(record: Path) -> Remedy:
@@ -202,6 +207,10 @@ def _remedy(record: Path) -> Remedy:
         return "none"
     except OSError:  # something else than a file
         return "remove"
+
+
+def _has_products(run: Mapping[str, Any]) -> bool:
+    return any(form in PRODUCTS for form in _settings(run)["formats"])
 
 
 def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:

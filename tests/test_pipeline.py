@@ -584,6 +584,7 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(ou
         ({"exclude": ["*"]}, "no layer is left"),
         ({"batch_size": 0}, "batch size must be at least 1"),
         ({"workers": -1}, "workers must be at least 1"),
+        ({"workers": 1025}, "workers must be at most 1024"),
         ({"device": "tpu9"}, "no such device here: 'tpu9'"),
         ({"device": "cuda:99"}, "no such device here: 'cuda:99'"),
         ({"device": "meta"}, "no such device here: 'meta'"),

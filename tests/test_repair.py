@@ -42,6 +42,7 @@ DAMAGES = {
     "cut": cut,
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
     "one bit flipped": flip,
+    "other content": lambda path: path.write_bytes(b"{}"),
 }
 
 
@@ -78,11 +79,32 @@ def test_every_damage_is_found_and_what_it_says_repairs_it(name, damage, whole, 
         # It is a log: what is not in it any more was not noted, but for the report, which tells of it.
         name = "net/products.json"
     assert {problem.path for problem in found} == {out / name}
-    (remedy,) = {problem.remedy for problem in found}
-    if remedy == "remove":
-        (out / name).unlink()
-    EVERYTHING.run(whole / "in", out, repair=remedy == "repair", force=remedy == "anew")
-    assert problems(out) == []
+    follow(found, whole / "in", out)
+    assert difference(snapshot(out), expected) == []
+
+
+def follow(found, inputs, out):
+    """Do what is said, until nothing is said any more."""
+    for _ in range(3):
+        (remedy,) = {problem.remedy for problem in found} or {"again"}
+        if remedy == "remove":
+            for path in {problem.path for problem in found}:
+                path.unlink()
+        else:
+            EVERYTHING.run(inputs, out, repair=remedy == "repair", force=remedy == "anew")
+        found = problems(out)
+    assert found == []
+
+
+def test_all_that_is_made_of_a_whole_run_may_be_gone(whole, tmp_path):
+    expected = snapshot(whole / "out")
+    out = tmp_path / "out"
+    shutil.copytree(whole / "out", out)
+    for name in ("products.json", "index.html", "stats.csv", "stats.json", "stats.js"):
+        (out / "net" / name).unlink()
+    found = problems(out)
+    assert [(problem.path, problem.remedy) for problem in found] == [(out / "net/products.json", "again")]
+    follow(found, whole / "in", out)
     assert difference(snapshot(out), expected) == []
 
 

@@ -91,7 +91,15 @@ def test_what_is_being_written_is_not_looked_at(out):
         (in_run / "unit.json").write_text("{")
         (in_run / "00.png").write_text("half")
         assert problems(out) == []
-        assert len(list(verify(out))) == 5
+        assert [place.hidden for place in verify(out)] == [1, 0, 0, 0, 0]  # of the run
+
+
+def test_the_command_tells_of_what_is_hidden(out, fmapviz):
+    (out / "net/.fmapviz-0").mkdir()
+    done = fmapviz("verify", out)
+    assert (done.returncode, done.stderr.decode().splitlines()) == (
+        0, ["notice: 1 hidden, of commands that still run or were killed: the next into the run removes the latter"],
+    )  # fmt: skip
 
 
 def test_a_run_without_an_image_is_whole(tmp_path):
