@@ -79,11 +79,12 @@ class Report:
 
     def until(self, condition):
         """Wait for a condition in JavaScript; Playwright's own way to wait is `eval`, which the page forbids."""
-        for _ in range(500):
-            if self.page.evaluate(condition):
-                return
-            self.page.wait_for_timeout(10)
-        pytest.fail(f"has not come true: {condition}")
+        waiting = f"""() => new Promise(resolve => {{
+            const end = performance.now() + 20000;
+            const look = () => ({condition}) ? resolve(true) : performance.now() > end ? resolve(false) : setTimeout(look, 5);
+            look();
+        }})"""
+        assert self.page.evaluate(waiting), f"has not come true: {condition}"
 
     def settled(self):
         """Wait until what was asked for is shown."""
