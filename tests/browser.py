@@ -81,7 +81,11 @@ class Report:
         """Wait for a condition in JavaScript; Playwright's own way to wait is `eval`, which the page forbids."""
         waiting = f"""() => new Promise(resolve => {{
             const end = performance.now() + 20000;
-            const look = () => ({condition}) ? resolve(true) : performance.now() > end ? resolve(false) : setTimeout(look, 5);
+            const look = () => {{
+                if ({condition}) resolve(true);
+                else if (performance.now() > end) resolve(false);
+                else setTimeout(look, 5);
+            }};
             look();
         }})"""
         assert self.page.evaluate(waiting), f"has not come true: {condition}"

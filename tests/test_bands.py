@@ -19,7 +19,7 @@ import torch
 from bad_images import encoded, flipped, make_zoo, oriented, picture
 from PIL import Image as PillowImage
 from torchvision import models, transforms
-from torchvision.transforms import functional, v2
+from torchvision.transforms import functional
 
 from fmapviz.errors import InputError, RequestError
 from fmapviz.images import read_image
@@ -795,6 +795,8 @@ def test_a_users_function_gets_the_picture(tmp_path):
 
 
 def test_what_a_users_function_returns_becomes_plain_floats_on_the_cpu():
+    from torchvision.transforms import v2  # imports the compiler
+
     weight = torch.ones(3, 4, 4, dtype=torch.float64, requires_grad=True)
     for returned in (
         weight * 2,
@@ -849,6 +851,8 @@ def test_an_error_in_a_users_function_is_told_with_its_cause():
 
 
 def test_a_users_function_tells_its_normalisation():
+    from torchvision.transforms import v2  # imports the compiler
+
     mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
     normalize = transforms.Normalize(mean, std)
     compose = transforms.Compose([transforms.Normalize((0.9,) * 3, (0.9,) * 3), transforms.ToTensor(), normalize])

@@ -222,16 +222,15 @@ def test_a_forward_pass_that_fails_names_the_last_layer_that_ran(model, options,
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_the_largest_models_are_listed_without_their_numbers():
-    """ViT-H/14 alone has 2.5 GB of parameters, and so has RegNetY-128GF."""
+def test_a_large_model_is_listed_without_its_numbers():
+    """ViT-H/14 has 2.5 GB of parameters."""
     code = """
 from pathlib import Path
 from fmapviz import vision
 vision.never_compile()
 from fmapviz.listing import list_layers
-for name in ("vit_h_14", "regnet_y_128gf"):
-    rows = list_layers(name, types=["Module"])
-    assert max(row.parameters for row in rows) > 600_000_000, rows
+rows = list_layers("vit_h_14", types=["Module"])
+assert max(row.parameters for row in rows) > 600_000_000, rows
 # Not getrusage: in a child it begins with what the parent had.
 print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024)
 """

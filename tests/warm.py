@@ -24,16 +24,19 @@ HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fma
 
 
 def serve(path):
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  this is what it is for, as are the next
+    from typer.main import get_command
+
     import fmapviz.listing
-    import fmapviz.pipeline  # noqa: F401  this is what it is for
-    from fmapviz import registry
-    from fmapviz.cli import app
+    import fmapviz.pipeline  # noqa: F401
+    from fmapviz import cli, registry
 
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
+    cli.app = get_command(cli.app)  # as each command would build it
     with redirect_stdout(io.StringIO()):  # the parser, too, imports some things late
-        app(["models", "alexnet"], standalone_mode=False)
+        cli.app(["models", "alexnet"], standalone_mode=False)
     gc.freeze()  # or each child would copy all of it when it collects garbage
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
