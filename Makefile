@@ -25,8 +25,9 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
+# Three for two cores: some tests wait for browsers and clocks.
 test: check browser ## run every check and every test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py

@@ -19,7 +19,10 @@ import torch
 from PIL import Image
 from warm import HEEDING, Process, ask
 
-from fmapviz import decoding
+from fmapviz import (
+    decoding,
+    vision,  # noqa: F401  before anybody imports torchvision, and with it the compiler: a second and a half
+)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers share the cores: threads of their own would only wait for each other, here and in child processes.

@@ -40,7 +40,6 @@ OVERWRITTEN = {
     "efficientnet_b0": (16, 81),
     "resnet18": (0, 20),
     "googlenet": (0, 57),
-    "densenet121": (0, 120),
     "swin_t": (0, 1),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pytorch_grad_cam.utils.image import scale_cam_image
 from torch.nn.functional import interpolate
 
 from fmapviz.heat import heat_of, nearest, stretch
@@ -20,6 +19,8 @@ def random(*shape, seed=0):
 
 def reference(raw, size):
     """What pytorch-grad-cam draws of a signed map: OpenCV enlarges."""
+    from pytorch_grad_cam.utils.image import scale_cam_image  # takes a second and a half
+
     return torch.from_numpy(scale_cam_image(scale_cam_image(np.maximum(raw.numpy(), 0), size[::-1])))
 
 

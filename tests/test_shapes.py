@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import pytest
-import timm
 import torch
 import torchvision
 from tiny_models import Pair
@@ -357,6 +356,8 @@ def test_regions_of_a_convolution_are_maps():
 
 
 def test_tokens_that_lie_by_the_units_of_a_mask_are_refused():
+    import timm  # takes a second and a half
+
     network = timm.create_model("hiera_tiny_224")
     assert is_unrolled(network.modules())
     assert not is_unrolled(timm.create_model("vit_tiny_patch16_224").modules())

@@ -8,11 +8,9 @@ import sys
 import time
 
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from timm.data import create_transform, resolve_model_data_config
 from torch import nn
 
 from fmapviz.errors import RequestError, WeightsError
@@ -39,6 +37,13 @@ FAMILIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def timm():
+    import timm.data  # takes a second and a half
+
+    return timm
+
+
 @pytest.fixture
 def picture(tmp_path):
     path = tmp_path / "gradient.png"
@@ -47,7 +52,7 @@ def picture(tmp_path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_of_every_family_is_drawn(name, tmp_path, picture):
+def test_a_model_of_every_family_is_drawn(timm, name, tmp_path, picture):
     types = ["Conv2d", *FAMILIES[name]]
     summary = visualize(f"timm:{name}", picture, weights="random", types=types, out=tmp_path / "out", to="png")
     assert (summary.done, dict(summary.undrawn)) == (1, {})
@@ -67,9 +72,9 @@ def test_a_model_of_every_family_is_drawn(name, tmp_path, picture):
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
-def test_the_input_is_prepared_as_timm_does(name, picture):
+def test_the_input_is_prepared_as_timm_does(timm, name, picture):
     model = load_model(f"timm:{name}", weights="random")
-    transform = create_transform(**resolve_model_data_config(timm.create_model(name)), is_training=False)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(timm.create_model(name)), is_training=False)
     with Image.open(picture) as image:
         pixels = image.convert("RGB")
     assert torch.equal(model.preparation.apply(pixels), transform(pixels))
@@ -117,7 +122,7 @@ def test_random_weights_are_repeatable_and_leave_the_random_numbers_alone():
 # --- weights
 
 
-def test_a_file_is_fitted_in_with_its_own_classes_and_channels(tmp_path):
+def test_a_file_is_fitted_in_with_its_own_classes_and_channels(timm, tmp_path):
     torch.manual_seed(5)
     there = timm.create_model("resnet10t", num_classes=5, in_chans=2)
     torch.save({"state_dict": {f"module.{key}": value for key, value in there.state_dict().items()}}, tmp_path / "my.pth")
@@ -130,7 +135,7 @@ def test_a_file_is_fitted_in_with_its_own_classes_and_channels(tmp_path):
         load_model("timm:convnext_atto", weights=str(tmp_path / "my.pth"))
 
 
-def test_a_small_file_whose_tensors_claim_terabytes(tmp_path):
+def test_a_small_file_whose_tensors_claim_terabytes(timm, tmp_path):
     state = timm.create_model("resnet10t").state_dict()
     torch.save(state | {"fc.weight": torch.zeros(1).expand(2**40, 512)}, tmp_path / "my.pth")
     with pytest.raises(WeightsError, match="no network can be built for the weights in"):
@@ -138,7 +143,7 @@ def test_a_small_file_whose_tensors_claim_terabytes(tmp_path):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(timm, tmp_path, monkeypatch):
     """A cache of the Hugging Face hub with one model's weights in it."""
     import huggingface_hub
 
@@ -176,7 +181,7 @@ def test_a_new_head_on_published_weights_is_initialised_and_nameless(hub):
     assert model.classes == ()
 
 
-def test_weights_that_cannot_be_had_are_an_error_soon(tmp_path, monkeypatch):
+def test_weights_that_cannot_be_had_are_an_error_soon(timm, tmp_path, monkeypatch):
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
