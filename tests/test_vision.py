@@ -16,9 +16,7 @@ from fmapviz.listing import list_layers
 
 # What their constructors make besides parameters differs; `make all-models` goes through all of torchvision's.
 ARCHITECTURES = [
-    "densenet121",
     "googlenet",
-    "inception_v3",
     "maxvit_t",
     "mobilenet_v3_small",
     "quantized_mobilenet_v2",
@@ -26,7 +24,6 @@ ARCHITECTURES = [
     "raft_small",
     "retinanet_resnet50_fpn",
     "shufflenet_v2_x0_5",
-    "squeezenet1_1",
     "ssdlite320_mobilenet_v3_large",
     "swin_t",
 ]
