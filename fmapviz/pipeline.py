@@ -206,12 +206,8 @@ def visualize(
         several=not _is_one_file(typed),
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
-    with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new):
-        try:
-            summary = _go_through(job, found, tell, strict=strict)
-        except OutputError as error:
-            error.hint = error.hint or _remedy(error)
-            raise
+    with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new), _advised():
+        summary = _go_through(job, found, tell, strict=strict)
     if not plan.of_images and typed:
         tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
     return summary
@@ -324,8 +320,17 @@ def _account(
     )
 
 
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Say what helps against a failure to write, where nothing has been said yet."""
+    try:
+        yield
+    except OutputError as error:
+        error.hint = error.hint or _remedy(error)
+        raise
+
+
 def _remedy(error: OutputError) -> str:
-    """Say what helps against a failure to write."""
     return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
 
 

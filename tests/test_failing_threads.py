@@ -287,7 +287,7 @@ ARGUMENTS = ["squeezenet1_1", "pictures", "--weights", "random", "--size", "64",
 
 
 @pytest.fixture
-def begin(inputs, tmp_path, warm):
+def begin_disturbed(inputs, tmp_path, warm):
     """Begin the command with something in it made slow or broken."""
     for seed in range(IMAGES, 40):
         save_picture(inputs / f"{seed}.png", seed)
@@ -317,8 +317,8 @@ def last_object(output):
     return json.loads(output.splitlines()[-1])
 
 
-def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(begin, tmp_path):
-    with begin("failing writer") as process:
+def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(begin_disturbed, tmp_path):
+    with begin_disturbed("failing writer") as process:
         output, errors = ended(process, tmp_path)
     assert process.returncode == 5
     (line,) = [line for line in errors.splitlines() if line.startswith("error:")]
@@ -328,7 +328,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     assert_whole(tmp_path / "runs")
     before = len(finished(tmp_path / "runs"))
     assert 1 <= before <= 4  # three are complete by then, and the other thread may just have finished its own
-    with begin("nothing") as process:
+    with begin_disturbed("nothing") as process:
         output, errors = ended(process, tmp_path)
     assert process.returncode == 0, errors
     summary = last_object(output)
@@ -344,8 +344,8 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
         ("long computation", signal.SIGTERM, 143),
     ],
 )
-def test_a_signal_ends_a_command_soon_whatever_its_threads_are_at(what, number, code, begin, tmp_path):
-    with begin(what, "--workers", "4") as process:
+def test_a_signal_ends_a_command_soon_whatever_its_threads_are_at(what, number, code, begin_disturbed, tmp_path):
+    with begin_disturbed(what, "--workers", "4") as process:
         assert wait_until(lambda: (tmp_path / "reached").exists() or process.poll() is not None)
         time.sleep(0.3)  # until all threads are at it
         assert process.poll() is None
