@@ -43,6 +43,8 @@ def start() -> None:
 class Decoding:
     """Reads images in helpers, one for each thread that reads, until it is closed.
 
+    Where the nursery is kept, so are they, and the next run finds them.
+
     Example:
         >>> from fmapviz.values import ImageFile
         >>> with Decoding() as decoding:
@@ -53,8 +55,7 @@ class Decoding:
 
     def __init__(self) -> None:
         self._nursery: Nursery | None = None
-        self._helpers: set[int] = set()
-        self._idle: list[Helper] = []
+        self._at_work: set[int] = set()
         self._lock = Lock()
         self._possible = True
         self._closed = False
@@ -63,14 +64,14 @@ class Decoding:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all helpers, also those that a thread still waits for."""
+        """End the helpers that a thread still waits for; those of a nursery that is kept wait for the next run."""
         self._closed = True
         if self._nursery in _started:
-            for pid in [*self._helpers]:
-                self._nursery.end(pid)
+            for pid in [*self._at_work]:
+                self._nursery.kill(pid)
+            self._nursery.rest()
         elif self._nursery:
             self._nursery.close()
-        self._close_idle()
 
     def read(self, file: ImageFile, *, channels: int, tell: Callable[[Notice], None]) -> Image:
         """Do what `fmapviz.images.read_image` does. Safe to call from several threads.
@@ -117,15 +118,10 @@ class Decoding:
         """Give a helper that has nothing to do, or a new one; None if there can be none."""
         reason = ""
         with self._lock:
-            while self._idle:
-                helper = self._idle.pop()
-                if helper.is_there():
-                    return helper
-                self._end(helper)
             self._require_open()
             for _ in range(2 if self._possible else 0):  # a nursery that somebody has killed is replaced
                 try:
-                    return self._hatch()
+                    return self._hire()
                 except (OSError, ValueError) as error:
                     reason = reason or getattr(error, "strerror", None) or str(error)
             self._possible = False
@@ -133,11 +129,11 @@ class Decoding:
             tell(Notice(f"no process to decode in could be started ({reason}): a decoder that crashes ends the run"))
         return None
 
-    def _hatch(self) -> Helper:
+    def _hire(self) -> Helper:
         if self._nursery is None:
             self._nursery = _kept() or Nursery()
         try:
-            helper = self._nursery.hatch()
+            helper = self._nursery.take()
         except (OSError, ValueError):
             self._require_open()
             self._nursery.close()
@@ -145,7 +141,7 @@ class Decoding:
                 _started.remove(self._nursery)
             self._nursery = None
             raise
-        self._helpers.add(helper.pid)
+        self._at_work.add(helper.pid)
         if self._closed:
             self._end(helper)
         self._require_open()
@@ -157,23 +153,16 @@ class Decoding:
             raise InputError("E_DECODE", "the run has ended")
 
     def _put_back(self, helper: Helper) -> None:
-        if self._closed or helper.is_bloated:
-            self._end(helper)
+        self._at_work.discard(helper.pid)
+        if self._nursery and not self._closed:
+            self._nursery.put_back(helper)
         else:
-            self._idle.append(helper)
-            if self._closed:
-                self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):  # a thread that goes on may do the same
-            while True:
-                self._idle.pop().close()
+            self._end(helper)
 
     def _end(self, helper: Helper) -> str | None:
         """End a helper if it has not ended by itself, and say how it ended; None if nobody can tell."""
-        helper.close()
-        self._helpers.discard(helper.pid)
-        return self._nursery.end(helper.pid) if self._nursery else None
+        self._at_work.discard(helper.pid)
+        return self._nursery.end(helper) if self._nursery else None
 
 
 def _kept() -> Nursery | None:

@@ -32,6 +32,7 @@ ANSWER_SECONDS = 10.0  # for a process to fork
 MEMORY_BYTES = 8 * 2**30
 _PARTING_SECONDS = 2.0  # for the helpers to be ended
 _KEPT_BYTES = 64 * 2**20
+_RESTING_BYTES = 8 * 2**20  # between two runs, which may be long after each other
 _PROGRAM = """
 import sys
 sys.path[:] = sys.argv[3:]
@@ -59,6 +60,7 @@ class Nursery:
         self._has_hatched = False
         self._is_up = False
         self._lock = Lock()
+        self._idle: list[Helper] = []
         ours, theirs = socket.socketpair()
         self._line = Line(ours)
         options = ["-I"] if sys.flags.isolated else []
@@ -83,12 +85,65 @@ class Nursery:
         """Whether this process has started it, and was not forked from the one that has."""
         return self._owner == os.getpid()
 
-    def hatch(self) -> Helper:
-        """Give a new helper.
+    def take(self) -> Helper:
+        """Give a helper that has nothing to do, or a new one.
 
         Raises:
             OSError: There can be none.
         """
+        with suppress(IndexError):
+            while self.is_ours:
+                helper = self._idle.pop()
+                if helper.is_there():
+                    return helper
+                self.end(helper)
+        return self._hatch()
+
+    def put_back(self, helper: Helper) -> None:
+        """Keep a helper for the next image, unless it has grown."""
+        if helper.is_bloated:
+            self.end(helper)
+        else:
+            self._idle.append(helper)
+
+    def rest(self) -> None:
+        """Keep only small helpers until the next run."""
+        idle: list[Helper] = []
+        with suppress(IndexError):  # another run may take one
+            while True:
+                idle.append(self._idle.pop())
+        for helper in idle:
+            if helper.largest_bytes > _RESTING_BYTES:
+                self.end(helper)
+            else:
+                self._idle.append(helper)
+
+    def end(self, helper: Helper) -> str | None:
+        """End a helper if it has not ended by itself, and say how it ended; None if this process is gone as well."""
+        helper.close()
+        return self.kill(helper.pid)
+
+    def kill(self, pid: int) -> str | None:
+        """Do the same to one that a thread may still wait for."""
+        try:
+            code = self._ask(pid)
+        except (OSError, ValueError):
+            return None
+        return f"crashed ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
+
+    def close(self) -> None:
+        """End the process and its helpers."""
+        while self._idle:
+            self._idle.pop().close()
+        if self.is_ours:
+            self._line.shut()
+            with suppress(subprocess.TimeoutExpired):  # without helpers it may still be at its imports
+                self._process.wait(_PARTING_SECONDS if self._has_hatched else 0)
+            self._process.kill()
+            self._process.wait()
+        self._line.close()
+
+    def _hatch(self) -> Helper:
         self._has_hatched = True
         with ExitStack() as undo:
             memory = Shared(make_memory(), PROT_READ)
@@ -99,24 +154,6 @@ class Nursery:
                 pid = self._ask(0, theirs.fileno(), memory.descriptor)
             undo.pop_all()
         return Helper(pid, Line(ours), memory)
-
-    def end(self, pid: int) -> str | None:
-        """End a helper if it has not ended by itself, and say how it ended; None if this process is gone as well."""
-        try:
-            code = self._ask(pid)
-        except (OSError, ValueError):
-            return None
-        return f"crashed ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
-
-    def close(self) -> None:
-        """End the process and its helpers."""
-        if self.is_ours:
-            self._line.shut()
-            with suppress(subprocess.TimeoutExpired):  # without helpers it may still be at its imports
-                self._process.wait(_PARTING_SECONDS if self._has_hatched else 0)
-            self._process.kill()
-            self._process.wait()
-        self._line.close()
 
     def _ask(self, pid: int, *descriptors: int) -> int:
         with self._lock:
@@ -143,8 +180,8 @@ class Helper:
         self.pid = pid
         self.memory = memory
         self.is_bloated = False
+        self.largest_bytes = 0
         self._line = line
-        self._largest = 0
 
     def ask(self, stream: BinaryIO, path: str, *, channels: int) -> Found | InputError:
         """Have a file decoded.
@@ -168,8 +205,8 @@ class Helper:
             raise LostError("gave no answer that makes sense") from error
         if isinstance(checked, Found):
             # It keeps the memory that its largest image took. Where all are large, each needs that again.
-            self._largest = max(self._largest, checked.bytes)
-            self.is_bloated = self._largest > max(_KEPT_BYTES, 4 * checked.bytes)
+            self.largest_bytes = max(self.largest_bytes, checked.bytes)
+            self.is_bloated = self.largest_bytes > max(_KEPT_BYTES, 4 * checked.bytes)
         return checked
 
     def is_there(self) -> bool:

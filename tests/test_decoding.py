@@ -124,11 +124,20 @@ def reading():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(broken):
-    """No process, and no open file."""
+    """No process, and no open file, but of helpers that wait for the next run."""
+    dismiss()
     before = descriptors(), {*offspring()}
     yield
+    dismiss()
     assert descriptors() <= before[0]
     assert wait_until(lambda: {*offspring()} <= before[1])  # the server of `warm.py` has others
+
+
+def dismiss():
+    """End the helpers that have nothing to do."""
+    for kept in decoding._started:
+        while kept._idle:
+            kept.end(kept._idle.pop())
 
 
 def descriptors():
@@ -494,7 +503,7 @@ def test_closing_does_not_wait_for_a_decoder(kept, monkeypatch, tmp_path):
         read = Reader(helpers)
         thread = threading.Thread(target=lambda: answers.append(answer(read, hostile)))
         thread.start()
-        assert wait_until(lambda: helpers._helpers)
+        assert wait_until(lambda: helpers._at_work)
     assert offspring() == before
     thread.join(LONG)
     assert answers[0][0] == "E_DECODE"
@@ -510,8 +519,34 @@ def test_a_nursery_that_was_started_before_serves_all_runs(picture):
         for read in (Reader(one), Reader(other)) * 2:
             read(picture)
             assert read.nursery in before
-        assert len(offspring()) == len(before) + 2
-    assert offspring() == before
+        assert len(offspring()) == len(before) + 1  # they take turns
+
+
+@pytest.mark.parametrize("words", ["", "leave"])
+def test_helpers_wait_for_the_next_run(words, picture, tmp_path):
+    expected = [contents(read_image(file_of(picture)))] * 8
+    with Decoding() as helpers, ThreadPoolExecutor(2) as threads:
+        read = Reader(helpers)
+        assert [*threads.map(lambda _: contents(read(picture)), range(8))] == expected
+        if words:
+            assert answer(read, saying(tmp_path / "a.png", words))[0] == "E_DECODE"
+            assert [contents(read(picture))] == expected[:1]
+        waiting = read.pids
+    assert 1 <= len(waiting) <= 2
+    with Decoding() as helpers:
+        read = Reader(helpers)
+        assert [contents(read(picture))] == expected[:1]
+        assert read.pids == waiting
+
+
+def test_helpers_that_have_grown_do_not_wait_for_the_next_run(picture, tmp_path):
+    PillowImage.new("RGB", (1600, 1500)).save(tmp_path / "large.png", compress_level=1)
+    with Decoding() as helpers:
+        read = Reader(helpers)
+        read(tmp_path / "large.png")
+        read(picture)
+        assert len(read.pids) == 1
+    assert read.pids == []
 
 
 def test_a_nursery_that_was_started_before_and_killed_is_replaced(anew, picture):
@@ -538,7 +573,7 @@ with decoding.Decoding() as helpers:
         with decoding.Decoding() as others:
             read(others)
         sys.exit(5)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), read(helpers), len(helpers._idle))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), read(helpers), len(helpers._nursery._idle))
 """
     process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=LONG)
     assert (process.stdout, process.stderr) == (b"5 (80, 60) 1\n", b"")
