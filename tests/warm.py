@@ -16,7 +16,9 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import redirect_stdout, suppress
+import weakref
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from unittest.mock import patch
 
 STREAMS = (0, 1, 2)
 # A shell that starts something in the background makes it deaf to Ctrl-C.
@@ -24,19 +26,27 @@ HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fma
 
 
 def serve(path):
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  this is what it is for, as are the next
+    import torch
+    import torch.fx.experimental.symbolic_shapes
     from typer.main import get_command
 
     import fmapviz.listing
-    import fmapviz.pipeline  # noqa: F401
-    from fmapviz import cli, registry
+    import fmapviz.pipeline
+    import fmapviz.sources.python
+    import fmapviz.sources.torchvision  # noqa: F401
+    from fmapviz import cli, decoding, registry
 
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
     cli.app = get_command(cli.app)  # as each command would build it
-    with redirect_stdout(io.StringIO()):  # the parser, too, imports some things late
+    torch.set_num_threads(1)  # those that torch once had do not live on in a child, which would wait for them
+    # The parser, too, imports some things late, and makes some when it first needs them.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decoding, "start"):
         cli.app(["models", "alexnet"], standalone_mode=False)
+        cli.app(["shapesnet", "/nowhere.png", "--out", "/nowhere"], standalone_mode=False)
+    for finalizer in [*weakref.finalize._registry]:  # torch takes its libraries apart when it ends, which nobody needs
+        finalizer.atexit = False
     gc.freeze()  # or each child would copy all of it when it collects garbage
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
