@@ -100,6 +100,13 @@ def decoders():
     decoding.start()
 
 
+def dismiss_helpers():
+    """End the processes that wait for a picture to decode."""
+    for nursery in decoding._started:
+        while nursery._idle:
+            nursery.end(nursery._idle.pop())
+
+
 @pytest.fixture(scope="session")
 def samples():
     """The pictures that come with the repository."""
@@ -145,6 +152,29 @@ def warm():
             server.wait()
 
 
+@pytest.fixture
+def torch_alone(warm, tmp_path):
+    """Run a program in a process of its own that has imported torch, and nothing of ours."""
+
+    def run(program, *args, env=None, cwd=None, timeout=120):
+        environment = {**os.environ, **(env or {})}
+        arguments = ["-c", program, *map(str, args)]
+        return captured(f"{warm}.torch", arguments, environment=environment, directory=cwd or tmp_path, timeout=timeout)
+
+    return run
+
+
+def captured(path, arguments, *, stdin=b"", **circumstances):
+    """Have a command run by a server of `warm.py`; what it said is returned as by `subprocess.run`."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin)
+        given.seek(0)
+        code = ask(path, arguments, streams=[stream.fileno() for stream in (given, out, err)], **circumstances)
+        for stream in (out, err):
+            stream.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+
+
 @dataclass
 class Begun:
     """A command that goes on, and the other ends of its streams."""
@@ -188,13 +218,6 @@ def fmapviz(tmp_path, warm):
             return subprocess.run(
                 command, input=stdin, env=environment, cwd=cwd or tmp_path, timeout=timeout, capture_output=True, check=False
             )
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(stdin)
-            given.seek(0)
-            streams = [stream.fileno() for stream in (given, out, err)]
-            code = ask(warm, arguments, environment=environment, directory=cwd or tmp_path, streams=streams, timeout=timeout)
-            for stream in (out, err):
-                stream.seek(0)
-            return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+        return captured(warm, arguments, stdin=stdin, environment=environment, directory=cwd or tmp_path, timeout=timeout)
 
     return run

@@ -18,7 +18,7 @@ import bad_images
 import numpy as np
 import pytest
 from bad_images import encoded, oriented
-from conftest import save_picture
+from conftest import dismiss_helpers, save_picture
 from PIL import Image as PillowImage
 from PIL.PngImagePlugin import PngInfo
 from test_failing_threads import Net
@@ -125,19 +125,12 @@ def reading():
 @pytest.fixture(autouse=True)
 def nothing_is_left(broken):
     """No process, and no open file, but of helpers that wait for the next run."""
-    dismiss()
+    dismiss_helpers()
     before = descriptors(), {*offspring()}
     yield
-    dismiss()
+    dismiss_helpers()
     assert descriptors() <= before[0]
     assert wait_until(lambda: {*offspring()} <= before[1])  # the server of `warm.py` has others
-
-
-def dismiss():
-    """End the helpers that have nothing to do."""
-    for kept in decoding._started:
-        while kept._idle:
-            kept.end(kept._idle.pop())
 
 
 def descriptors():

@@ -10,7 +10,7 @@ import torch
 from captum.attr import LayerGradCam
 from PIL import Image
 from safetensors import safe_open
-from torchvision.transforms import v2
+from torchvision import transforms
 
 from fmapviz.shapesnet import train
 from fmapviz.shapesnet.network import MEAN, STD, WEIGHTS, ShapesNet, load_network, prepare
@@ -67,7 +67,7 @@ def test_a_class_activation_map_adds_up_to_its_logit(network, fresh):
 
 
 def test_large_pictures_are_recognised_once_resized(network, large):
-    resize = v2.Resize((SIDE, SIDE), v2.InterpolationMode.BILINEAR, antialias=True)
+    resize = transforms.Resize((SIDE, SIDE), transforms.InterpolationMode.BILINEAR, antialias=True)
     by_torchvision = torch.stack([resize(prepare(picture.pixels)) for picture in large])
     by_pillow = prepare(np.stack([resized(Image.fromarray(picture.pixels)) for picture in large]))
     for batch in (by_torchvision, by_pillow):
@@ -122,7 +122,7 @@ def test_loading_draws_no_random_numbers(network):
 
 def test_preparing_is_what_torchvision_does():
     pixels = paint(np.random.default_rng(0)).pixels
-    theirs = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(pixels)
+    theirs = transforms.Compose([transforms.ToTensor(), transforms.Normalize(MEAN, STD)])(pixels)
     torch.testing.assert_close(prepare(pixels), theirs.as_subclass(torch.Tensor))
     torch.testing.assert_close(prepare(np.stack([pixels, pixels[::-1]]))[1], theirs.as_subclass(torch.Tensor).flip(-2))
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from all_models import check_loading
@@ -29,12 +26,16 @@ ARCHITECTURES = [
 ]
 
 
-def run(code):
-    """Run code in a fresh process, in which a warning is an error."""
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(torch_alone):
+    """Run code in a process that knows torch only, in which a warning is an error."""
+
+    def ended(code):
+        done = torch_alone(f"import warnings; warnings.simplefilter('error')\n{code}")
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    return ended
 
 
 # Without random initialisation
@@ -85,7 +86,7 @@ def test_initialisation_is_as_before_outside_and_after_an_error():
 # Without the compiler
 
 
-def test_torchvision_is_imported_whole_and_the_compiler_only_for_operators_and_models_that_want_it():
+def test_torchvision_is_imported_whole_and_the_compiler_only_for_operators_and_models_that_want_it(run):
     """`roi_align` asks torch._dynamo.utils whether it may be compiled, where algorithms are to be deterministic."""
     run(
         """
@@ -123,7 +124,7 @@ assert len(graphs) == 1
     )
 
 
-def test_a_compiler_that_is_there_already_stays():
+def test_a_compiler_that_is_there_already_stays(run):
     run(
         """
 import sys
@@ -137,7 +138,7 @@ assert sys.modules["torchvision.ops.roi_align"].is_compile_supported is utils.is
     )
 
 
-def test_a_process_that_promises_not_to_compile_lists_layers_as_any_other():
+def test_a_process_that_promises_not_to_compile_lists_layers_as_any_other(run):
     names = ["r3d_18", "shufflenet_v2_x0_5"]
     out = run(
         f"""

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import dismiss_helpers
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
+from warm import Process
 
 from fmapviz.errors import OutputError
 from fmapviz.inputs import find_images
@@ -453,6 +454,7 @@ def test_threads_and_open_files_are_as_before(pictures, look):
     look(pictures, batch_size=2)  # whatever is opened once for the whole process
 
     def handles():
+        dismiss_helpers()
         return Counter(str(handle.readlink()) for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink())
 
     before = handles(), threading.active_count()
@@ -479,11 +481,10 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, look):
 
 # --- processes that are killed, that fail, that work side by side
 #
-# Importing torch takes two seconds, so one process imports it and forks for every order.
+# One process forks for every order.
 
 SERVER = """
 import errno, json, os, resource, sys
-sys.path.insert(0, sys.argv[1])
 import torch
 from fmapviz import registry
 from fmapviz.errors import FmapvizError
@@ -565,19 +566,21 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def server():
-    command = [sys.executable, "-c", SERVER, str(Path(__file__).parent.parent)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+def server(warm):
+    (given, orders), (replies, told) = os.pipe(), os.pipe()
+    process = Process(warm, ["-c", SERVER], streams=[given, told, sys.__stderr__.fileno()])
+    os.close(given)
+    os.close(told)
+    with os.fdopen(orders, "w") as stdin, os.fdopen(replies) as stdout:
 
         def send(*orders):
-            process.stdin.write(json.dumps(orders, default=str) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
+            stdin.write(json.dumps(orders, default=str) + "\n")
+            stdin.flush()
+            return json.loads(stdout.readline())
 
-        assert process.stdout.readline() == "ready\n"
+        assert stdout.readline() == "ready\n"
         yield send
-        process.stdin.close()
+    assert process.wait() == 0
 
 
 @pytest.fixture(params=["new", "changed"])

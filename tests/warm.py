@@ -1,9 +1,9 @@
 """Run the command, or a program, in new processes that have imported everything already: most of the time of a small run.
 
 A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
-its own arguments, environment, working directory and streams.
+its own arguments, environment, working directory and streams. Another has imported torch alone.
 
-    python warm.py SOCKET               # the server
+    python warm.py SOCKET               # the server; the other one's socket is SOCKET.torch
     python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server; `-c PROGRAM ARGS...` as Python itself
 """
 
@@ -27,6 +27,17 @@ HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fma
 
 def serve(path):
     import torch
+
+    listen = socket.socket(socket.AF_UNIX)
+    listen.bind(f"{path}.torch")
+    listen.listen()
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        fork_for_each(listen, until=theirs)
+    theirs.close()
+    listen.close()
+
     import torch.fx.experimental.symbolic_shapes
     from typer.main import get_command
 
@@ -48,25 +59,32 @@ def serve(path):
     for finalizer in [*weakref.finalize._registry]:  # torch takes its libraries apart when it ends, which nobody needs
         finalizer.atexit = False
     gc.freeze()  # or each child would copy all of it when it collects garbage
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        running = {}
-        while True:
-            for ready in select.select([server, *running], [], [])[0]:
-                if ready is server:
-                    connection, _ = server.accept()
-                    running[begin(connection, server, running)] = connection
-                else:
-                    end(ready, running.pop(ready))
+    listen = socket.socket(socket.AF_UNIX)
+    listen.bind(path)
+    listen.listen()
+    fork_for_each(listen, until=ours)
 
 
-def begin(connection, server, running):
+def fork_for_each(server, until):
+    """Start a process for each request, until the other side of a connection is gone."""
+    running = {}
+    while True:
+        for ready in select.select([server, until, *running], [], [])[0]:
+            if ready is server:
+                connection, _ = server.accept()
+                running[begin(connection, [server, until], running)] = connection
+            elif ready is until:
+                os._exit(0)
+            else:
+                end(ready, running.pop(ready))
+
+
+def begin(connection, own, running):
     """Start one command, and give a descriptor that is ready when it has ended."""
     request, streams, _, _ = socket.recv_fds(connection, 2**20, len(STREAMS))
     child = os.fork()
     if child == 0:
-        for each in (connection, server, *running.values()):
+        for each in (connection, *own, *running.values()):
             each.close()
         for each in running:
             os.close(each)
