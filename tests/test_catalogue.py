@@ -1044,6 +1044,7 @@ def test_nobody_is_called_and_nothing_is_written_but_in_out(house):
         (house.place / folder).mkdir()
     formats = "tensorboard,png,html,raw,npz,stats"
     homes = {"HOME": str(house.place / "nobody"), "TMPDIR": str(house.place / "temporary")}
+    homes["PYTHONPATH"] = "nowhere"  # so the process that decodes is started as it always is
     ended = house.run(*RUN, "in", "--weights", "weights.pth", "--to", formats, program=WATCHING, **homes)
     assert (ended.code, ended.told[-1].partition(";")[0]) == (3, f"{len(names) + 4} images: 4 done, {len(names)} failed")
     events = [json.loads(line) for line in (house.place / "events").read_text().splitlines()]

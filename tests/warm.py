@@ -1,9 +1,10 @@
 """Run the command, or a program, in new processes that have imported everything already: most of the time of a small run.
 
 A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
-its own arguments, environment, working directory and streams. Another has imported torch alone.
+its own arguments, environment, working directory and streams. Another has imported torch alone, and a third, for the process
+in which each of these commands decodes images, only what that needs.
 
-    python warm.py SOCKET               # the server; the other one's socket is SOCKET.torch
+    python warm.py SOCKET               # the server; the others' sockets are SOCKET.torch and SOCKET.decoders
     python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server; `-c PROGRAM ARGS...` as Python itself
 """
 
@@ -14,29 +15,31 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from types import SimpleNamespace
 from unittest.mock import patch
 
 STREAMS = (0, 1, 2)
+SEARCHED = (*sys.path,)
+KIND = (socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is sent at once is received at once
 # A shell that starts something in the background makes it deaf to Ctrl-C.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fmapviz.__main__ import main; main()"
 
 
 def serve(path):
+    from fmapviz import nursing
+
+    nursing._import_decoders()
+    serve_beside(f"{path}.decoders")
+
     import torch
 
-    listen = socket.socket(socket.AF_UNIX)
-    listen.bind(f"{path}.torch")
-    listen.listen()
-    ours, theirs = socket.socketpair()
-    if os.fork() == 0:
-        ours.close()
-        fork_for_each(listen, until=theirs)
-    theirs.close()
-    listen.close()
+    serve_beside(f"{path}.torch")
 
     import torch.fx.experimental.symbolic_shapes
     from typer.main import get_command
@@ -45,7 +48,7 @@ def serve(path):
     import fmapviz.pipeline
     import fmapviz.sources.python
     import fmapviz.sources.torchvision  # noqa: F401
-    from fmapviz import cli, decoding, registry
+    from fmapviz import cli, decoding, nursery, registry
 
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
@@ -58,21 +61,39 @@ def serve(path):
         cli.app(["shapesnet", "/nowhere.png", "--out", "/nowhere"], standalone_mode=False)
     for finalizer in [*weakref.finalize._registry]:  # torch takes its libraries apart when it ends, which nobody needs
         finalizer.atexit = False
-    gc.freeze()  # or each child would copy all of it when it collects garbage
-    listen = socket.socket(socket.AF_UNIX)
-    listen.bind(path)
-    listen.listen()
-    fork_for_each(listen, until=ours)
+    nursery.subprocess = SimpleNamespace(
+        **vars(subprocess) | {"Popen": partial(start_nursery, f"{path}.decoders", os.environ.get("PYTHONPATH"))}
+    )
+    fork_for_each(listening(path))
 
 
-def fork_for_each(server, until):
+def serve_beside(path):
+    """Go on, while a process that has imported no more than this one by now forks for each request at a socket."""
+    place, (ours, theirs) = listening(path), socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        fork_for_each(place, until=theirs)
+    place.close()
+    theirs.close()
+    ours.detach()  # closed when this process ends
+
+
+def listening(path):
+    place = socket.socket(*KIND)
+    place.bind(path)
+    place.listen()
+    return place
+
+
+def fork_for_each(server, until=None):
     """Start a process for each request, until the other side of a connection is gone."""
-    running = {}
+    gc.freeze()  # or each child would copy all there is when it collects garbage
+    own, running = [server, *filter(None, [until])], {}
     while True:
-        for ready in select.select([server, until, *running], [], [])[0]:
+        for ready in select.select([*own, *running], [], [])[0]:
             if ready is server:
                 connection, _ = server.accept()
-                running[begin(connection, [server, until], running)] = connection
+                running[begin(connection, own, running)] = connection
             elif ready is until:
                 os._exit(0)
             else:
@@ -92,7 +113,7 @@ def begin(connection, own, running):
     for stream in streams:
         os.close(stream)
     with suppress(OSError):
-        connection.sendall(f"{child}\n".encode())
+        connection.sendall(str(child).encode())
     return os.pidfd_open(child)
 
 
@@ -102,10 +123,12 @@ def end(process, connection):
     code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     os.close(process)
     with connection, suppress(OSError):
-        connection.sendall(f"{code}\n".encode())
+        connection.sendall(str(code).encode())
 
 
 def run(request, streams):
+    if request["arguments"][:1] == ["nurse"]:
+        nurse(streams, int(request["arguments"][1]))
     for given, own in zip(streams, STREAMS, strict=True):
         os.dup2(given, own)
         os.close(given)
@@ -121,6 +144,23 @@ def run(request, streams):
     from fmapviz.cli import main
 
     main()
+
+
+def start_nursery(path, modules, command, *, pass_fds, env, **options):
+    """Do what `subprocess.Popen` does for `fmapviz.nursery`, which a test of decoders may want to find other modules."""
+    if env.get("PYTHONPATH") != modules or {*sys.path} - {"", *SEARCHED} or command[0] != sys.executable:
+        return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
+    return Process(path, ["nurse", command[command.index("-c") + 3]], environment={}, streams=pass_fds)
+
+
+def nurse(streams, memory_bytes):
+    from fmapviz.nursing import nurse
+
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for own in STREAMS:
+        os.dup2(nothing, own)
+    nurse(streams[0], memory_bytes)
 
 
 def execute(program, *arguments):
@@ -146,24 +186,22 @@ class Process:
             "environment": dict(os.environ if environment is None else environment),
             "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
         }
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(path)
-        socket.send_fds(connection, [json.dumps(fields).encode()], streams)
-        self._answers = connection.makefile("r")
-        self._connection = connection
-        self.pid = int(self._answers.readline())
+        self._connection = socket.socket(*KIND)
+        self._connection.connect(path)
+        socket.send_fds(self._connection, [json.dumps(fields).encode()], streams)
+        self.pid = int(self._connection.recv(99))
         self.returncode = None
 
     def poll(self):
-        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
-            self.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         return self.returncode
 
     def wait(self, timeout=None):
         if self.returncode is None:
-            self._connection.settimeout(timeout)
-            self.returncode = int(self._answers.readline())
-            self._answers.close()
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a command", timeout)
+            self.returncode = int(self._connection.recv(99))
             self._connection.close()
         return self.returncode
 
