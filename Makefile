@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# One more than the two cores that this is tuned for: each waits a while for processes that it has started.
+WORKERS := 3
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
 # Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
@@ -26,7 +28,7 @@ demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, o
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
 test: check browser ## run every check and every test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
