@@ -13,12 +13,15 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from fmapviz.errors import RequestError, printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
 
 GRACE_SECONDS = 1.7  # two are promised
+_FOUNDATIONS = {"torch", "torchvision"}
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,10 +35,20 @@ class Interrupted(BaseException):
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import what stays to the end: to look through hundreds of thousands of objects for garbage takes 0.1 s each time."""
+    """Import what stays to the end: to look through hundreds of thousands of objects for garbage takes 0.1 s each time.
+
+    Raises:
+        RequestError: PyTorch or torchvision is broken, does not fit the other, or gets no memory.
+    """
     gc.disable()
     try:
         yield
+    except Exception as error:
+        if sys.modules.keys() >= _FOUNDATIONS:  # what could not be imported is none of them
+            raise
+        reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
+        hint = "python -c 'import torch, torchvision' shows where; the two must fit each other, and memory may be limited"
+        raise RequestError(f"PyTorch and torchvision cannot be imported: {reason}", hint=hint) from error
     finally:
         _freeze()
         gc.enable()

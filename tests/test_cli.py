@@ -15,7 +15,9 @@ from conftest import save_picture
 
 from fmapviz import grammar
 from fmapviz.cli import app
+from fmapviz.errors import RequestError
 from fmapviz.models import known_names
+from fmapviz.process import loading
 
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
 
@@ -361,6 +363,25 @@ def _in_terminal(args, place):
     os.close(ours)
     assert process.wait() == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_a_broken_torch_is_told_in_one_line(fmapviz, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: failed to map\\nand more')")
+    for arguments in (["shapesnet", "x.png"], ["layers", "alexnet"]):
+        ended = fmapviz(*arguments, env={"PYTHONPATH": str(tmp_path)})
+        assert ended.returncode == 2
+        told = ended.stderr.decode().splitlines()
+        assert told[0] == "error: PyTorch and torchvision cannot be imported: ImportError: libtorch_cpu.so: failed to map"
+        assert told[1].startswith("hint: python -c 'import torch, torchvision' shows where")
+        assert len(told) == 2
+
+
+def test_a_torchvision_that_does_not_fit_is_told_and_a_bug_of_ours_is_not_taken_for_it(monkeypatch):
+    with pytest.raises(ImportError, match="ours"), loading():
+        raise ImportError("ours")
+    monkeypatch.delitem(sys.modules, "torchvision")
+    with pytest.raises(RequestError, match="RuntimeError: operator torchvision::nms does not exist"), loading():
+        raise RuntimeError("operator torchvision::nms does not exist")
 
 
 def test_a_process_is_left_with_everything_said_and_every_exit_function_called():
