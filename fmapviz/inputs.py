@@ -63,7 +63,7 @@ def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:
     r"""Read paths as they arrive, one per line or, with `null`, separated by NUL bytes.
 
     Raises:
-        RequestError: Something too long to be a path: the stream is no list.
+        RequestError: Something too long to be a path, or NUL bytes in the first line: the stream is no such list.
 
     Example:
         >>> from io import BytesIO
@@ -74,6 +74,8 @@ def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:
     byte_order_mark = codecs.BOM_UTF8
     for item in _split(stream, separator):
         path = item.removeprefix(byte_order_mark).removesuffix(line_end)
+        if byte_order_mark and b"\0" in path:
+            raise _no_list(path)
         byte_order_mark = b""
         if path:
             yield os.fsdecode(path)
@@ -220,6 +222,10 @@ def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:
         *complete, rest = (rest + chunk).split(separator)
         yield from complete
         if len(rest) > _LONGEST_PATH:
-            found = quote(os.fsdecode(rest[:40]))
-            raise RequestError(f"not a list of paths: {found}", hint="one path per line, or with -0 a NUL byte between them")
+            raise _no_list(rest)
     yield rest
+
+
+def _no_list(beginning: bytes) -> RequestError:
+    found = quote(os.fsdecode(beginning[:40]))
+    return RequestError(f"not a list of paths: {found}", hint="one path per line, or with -0 a NUL byte between them")

@@ -955,5 +955,8 @@ def test_a_long_list_takes_no_memory():
 
 
 def test_what_is_no_list_is_refused():
+    with pytest.raises(RequestError, match=r"not a list of paths: 'a\\x00b\\x00'"):
+        list(read_list(BytesIO(b"a\0b\0"), null=False))
+    assert list(read_list(BytesIO(b"c\na\0b\0"), null=False)) == ["c", "a\0b\0"]
     with pytest.raises(RequestError, match="not a list of paths: 'aaa"):
         list(read_list(BufferedReader(Endless(b"a" * 8000, 10**9)), null=False))
