@@ -30,6 +30,7 @@ from ways import (
     cam_of_grad_cam,
     cam_of_ours,
     cam_of_torchcam,
+    decoded_in_threads,
     forward_alone,
     forward_only,
     in_batches,
@@ -89,7 +90,7 @@ def main() -> None:
     # Memory first: a child begins with its parent's peak. What was written is removed when everything is measured: some file
     # systems, ext4 without a journal for one, take ten times as long to make a file while many have just been deleted.
     with ExitStack() as places:
-        for section in (memory, start_up, speed, grad_cam, statistics, batches, early, growth, skipping):
+        for section in (memory, start_up, speed, grad_cam, statistics, decoding, batches, early, growth, skipping):
             if options.only and options.only not in section.__name__:
                 continue
             place = Path(places.enter_context(tempfile.TemporaryDirectory()))
@@ -174,6 +175,39 @@ def statistics(place, quick):
         yield Ratio(f"{name}: TensorBoard with statistics / without", "<= 1.1", [b / median(board) for b in both])
         yield Ratio(f"{name}: report / PNG files", "", [r / median(png) for r in report])
         yield Ratio(f"{name}: statistics alone / forward passes alone", "", [a / median(forward) for a in alone])
+
+
+THREADS = """
+from fmapviz import decoding
+from fmapviz.images import read_image
+decoding.start = lambda: None
+decoding.Decoding.read = lambda self, file, *, channels, tell: read_image(file, channels=channels)
+from fmapviz.__main__ import main
+main()
+"""
+
+
+def decoding(place, quick):
+    """Images decoded in processes of their own, against in threads of the run."""
+    for name, count in (("mobilenet_v3_large", 96), ("resnet50", 48)):
+        model = fmapviz.load_model(name, weights="random")
+        paths = copies(place, count // 4 if quick else count)
+        times = {decoded_in_threads: [], to_tensorboard: []}
+        for way in times:
+            seconds(way, model, paths[:4])
+        for _ in range(1 if quick else 5):
+            for way, measured in times.items():
+                measured.append(seconds(way, model, paths))
+        threads, processes = times.values()
+        yield Ratio(f"{name}: decoding in processes / in threads", "", [p / median(threads) for p in processes])
+    threads, processes = [], []
+    for _ in range(2 if quick else 8):
+        for command, measured in (([sys.executable, "-c", THREADS], threads), (COMMAND, processes)):
+            with tempfile.TemporaryDirectory() as out:
+                measured.append(whole_process([*command, "shapesnet", PICTURE, "--out", out, "--quiet"])[0])
+    note = f"{median(processes):.2f} s, {median(threads):.2f} s"
+    what = "shapesnet, one picture, cold: in processes / in threads"
+    yield Ratio(what, "", [p / median(threads) for p in processes], note)
 
 
 def batches(place, quick):

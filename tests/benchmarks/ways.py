@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isqrt
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import torch
 from captum.attr import LayerGradCam
@@ -15,6 +16,8 @@ from torchcam.methods import GradCAM
 from torchvision.utils import make_grid
 
 from fmapviz import cam, visualize
+from fmapviz.decoding import Decoding
+from fmapviz.images import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.values import Model
+    from fmapviz.pixels import Image as PixelImage
+    from fmapviz.values import ImageFile, Model
 
 
 def tutorial(model: Model, paths: Sequence[Path], out: Path) -> None:
@@ -57,6 +61,16 @@ def forward_alone(model: Model, paths: Sequence[Path], _out: Path) -> None:
 def to_tensorboard(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Have fmapviz write every convolution's output to TensorBoard."""
     visualize(model, paths, out=out, to="tensorboard")
+
+
+def decoded_in_threads(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Do the same, with images decoded in this process: a decoder that crashes would end it."""
+
+    def read(_decoding: Decoding, file: ImageFile, *, channels: int, **_: object) -> PixelImage:
+        return read_image(file, channels=channels)
+
+    with patch.object(Decoding, "read", read):
+        to_tensorboard(model, paths, out)
 
 
 def in_batches(model: Model, paths: Sequence[Path], out: Path, size: int) -> None:
