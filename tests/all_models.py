@@ -22,6 +22,12 @@ from torch.utils._pytree import tree_leaves
 from fmapviz import InputOptions, known_names, load_model, visualize
 from fmapviz.models import outline_model
 
+# What torchvision's constructors do otherwise where weights are published.
+AS_PUBLISHED = {
+    "googlenet": {"transform_input": True},
+    "inception_v3": {"transform_input": True},
+    "vit_h_14": {"image_size": 518},
+}
 PICTURE = Path(__file__).parent.parent / "sample_images" / "shapes.png"
 
 
@@ -72,8 +78,7 @@ def check(name: str, out: Path, options: InputOptions | None = None, *, side: in
 
 def check_loading(name: str, place: Path) -> None:
     """Save the weights of a network that torchvision has initialised, load them, and compare all that the networks know."""
-    transformed = {"transform_input": True} if name in {"googlenet", "inception_v3"} else {}
-    original = build(name, **transformed)
+    original = build(name, **AS_PUBLISHED.get(name.removeprefix("quantized_"), {}))
     file = place / "weights.pth"
     torch.save(original.state_dict(), file)
     with poisoned_memory():  # what nobody initialised would be NaN
@@ -108,7 +113,8 @@ def main() -> int:
         try:
             with tempfile.TemporaryDirectory() as out:
                 line = check(name, Path(out))
-                check_loading(name, Path(out))
+                if name != "shapesnet":
+                    check_loading(name, Path(out))
             good += 1
         except Exception:  # noqa: BLE001  the others go on
             traceback.print_exc()
