@@ -21,7 +21,7 @@ from warm import HEEDING, Process, ask
 
 from fmapviz import (
     decoding,
-    vision,  # noqa: F401  before anybody imports torchvision, and with it the compiler: a second and a half
+    vision,  # before anybody imports torchvision, and with it the compiler: a second and a half
 )
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -92,6 +92,14 @@ def pytest_terminal_summary(terminalreporter):
 def one_thread():
     """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler():
+    """Let no command that runs in this process promise for all other tests that nothing will be compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vision, "never_compile", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

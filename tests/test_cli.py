@@ -141,7 +141,7 @@ class TestCommandLine:
         assert words[0] == "run"
         with group.commands["run"].make_context("run", words[1:]) as command:
             assert command.params["model"] == "alexnet"
-            assert command.params["inputs"] == ["x.png"]
+            assert [*command.params["inputs"]] == ["x.png"]
             assert str(command.params["out"]) == "r"
 
     @pytest.mark.parametrize("args", ["--json layers alexnet", "layers alexnet --json", "layers --json alexnet"])
