@@ -59,6 +59,7 @@ class Nursery:
         self._owner = os.getpid()
         self._has_hatched = False
         self._is_up = False
+        self._is_closed = False
         self._lock = Lock()
         self._idle: list[Helper] = []
         ours, theirs = socket.socketpair()
@@ -105,6 +106,8 @@ class Nursery:
             self.end(helper)
         else:
             self._idle.append(helper)
+            if self._is_closed:  # meanwhile, by the thread that ends the run
+                self._close_idle()
 
     def rest(self) -> None:
         """Keep only small helpers until the next run."""
@@ -133,8 +136,8 @@ class Nursery:
 
     def close(self) -> None:
         """End the process and its helpers."""
-        while self._idle:
-            self._idle.pop().close()
+        self._is_closed = True
+        self._close_idle()
         if self.is_ours:
             self._line.shut()
             with suppress(subprocess.TimeoutExpired):  # without helpers it may still be at its imports
@@ -142,6 +145,11 @@ class Nursery:
             self._process.kill()
             self._process.wait()
         self._line.close()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):  # a thread that goes on may do the same
+            while True:
+                self._idle.pop().close()
 
     def _hatch(self) -> Helper:
         self._has_hatched = True

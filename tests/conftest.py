@@ -29,6 +29,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
+ENVIRONMENT = dict(os.environ)  # as it was before any test changed it
 MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
 ROOM_BYTES = 6 * 2**30  # what one run of all tests writes, three times
 
@@ -149,7 +150,7 @@ def warm():
     """Where the server of `warm.py` listens."""
     with tempfile.TemporaryDirectory() as place:  # the path of a socket must be short
         path = f"{place}/socket"
-        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path])
+        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path], env=ENVIRONMENT)
         try:
             until = time.monotonic() + 60
             while not Path(path).exists() and server.poll() is None and time.monotonic() < until:

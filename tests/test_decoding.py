@@ -504,6 +504,16 @@ def test_closing_does_not_wait_for_a_decoder(kept, monkeypatch, tmp_path):
         read(hostile)
 
 
+def test_a_helper_that_comes_back_when_all_is_closed_leaves_nothing_open():
+    """A thread that has just been told that the run goes on is overtaken by the one that ends it."""
+    before = descriptors()
+    nest = nursery.Nursery()
+    helper = nest.take()
+    nest.close()
+    nest.put_back(helper)
+    assert descriptors() == before
+
+
 def test_a_nursery_that_was_started_before_serves_all_runs(picture):
     before = offspring()
     decoding.start()
