@@ -15,7 +15,7 @@ from fmapviz.desktop import open_page
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
-from fmapviz.options import COLORMAPS, InputOptions, Style
+from fmapviz.options import COLORMAPS, InputOptions, Part, Style
 from fmapviz.process import Interrupted, leave, loading, open_missing_streams, remove_staged, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
@@ -221,6 +221,16 @@ def run(
         bool,
         typer.Option("--fsync", help="Call an image done when it would survive a power failure.", rich_help_panel=_RUNNING),
     ] = False,
+    shard: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="N images in one directory: --to tar, tensorboard, stats.",
+                     show_default="a directory for each", rich_help_panel=_RUNNING),
+    ] = None,
+    part: Annotated[
+        _Text,
+        typer.Option(metavar="I/N", help="Only the I-th of N parts of the work; other commands do the others.",
+                     show_default="all of it", rich_help_panel=_RUNNING),
+    ] = None,
     open_report: Annotated[
         bool, typer.Option("--open", help="Write a report, and open it in the browser.", rich_help_panel=_RUNNING)
     ] = False,
@@ -288,6 +298,8 @@ def run(
             force=force,
             repair=repair,
             fsync=fsync,
+            shard=shard,
+            part=Part.parse(part) if part else None,
             on_event=console.tell,
         )
         console.finish(summary, Path(out))

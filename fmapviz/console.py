@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fmapviz.errors import FmapvizError, OutputError, printable
-from fmapviz.values import Notice, Outcome, Started
+from fmapviz.values import Notice, Outcome, Staged, Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +45,8 @@ class Console:
         self._json = json
         self._count = count
         self._total: int | None = None
+        self._staged = 0  # drawn, but in a shard that is not yet whole
+        self._shard: int | None = None
         self._seen = {"done": 0, "skipped": 0, "failed": 0}
         self._begun = self._logged = time.monotonic()
         self._bar: Progress | None = None
@@ -64,6 +66,9 @@ class Console:
         elif isinstance(event, Notice):
             self._object("notice", message=event.message)
             self.notice(event.message)
+        elif isinstance(event, Staged):
+            self._staged += 1
+            self._progress()
         else:
             self._image(event)
 
@@ -75,6 +80,8 @@ class Console:
         if self._verbosity >= 0:
             self._say_error(_sentence(summary))
         command = f"tensorboard --logdir {shlex.quote(str(out))}"
+        if self._shard:
+            command += f" --samples_per_plugin images={self._shard}"  # otherwise it shows ten of a shard
         shown = "tensorboard" in self._formats and summary.exit_code != 4
         page = summary.directory / REPORT
         report = "html" in self._formats and page.exists()
@@ -100,6 +107,7 @@ class Console:
     def _begin(self, event: Started) -> None:
         info = event.info
         self._formats = info.formats
+        self._shard = info.shard
         self._begun = self._logged = time.monotonic()
         self._object(
             "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,
@@ -120,6 +128,7 @@ class Console:
 
     def _image(self, event: Outcome) -> None:
         self._seen[event.status] += 1
+        self._staged -= event.status == "done" and self._staged > 0
         fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
         del fields["failure"]
         if event.status == "skipped":
@@ -137,7 +146,7 @@ class Console:
         if self._verbosity > 0 and event.status != "failed":
             told = f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"
             self._say_error(printable(f"{told}{seen and ': '}{seen}"))
-        elif self._verbosity == 0 and seen:
+        elif self._verbosity == 0 and seen and not self._shard:  # of so many images it stands in the index
             self._say_error(printable(f"{event.path}: {seen}"))
         self._progress()
 
@@ -149,7 +158,7 @@ class Console:
             self._say_error(report)
 
     def _progress(self) -> None:
-        accounted = sum(self._seen.values())
+        accounted = sum(self._seen.values()) + self._staged
         elapsed = time.monotonic() - self._begun
         rate = (accounted - self._seen["skipped"]) / elapsed if elapsed > 0 else 0.0
         if self._bar is not None:

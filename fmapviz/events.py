@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_BEFORE, _BEHIND = 12, 4  # bytes around each record: its length and two checksums
 _METADATA = images.create_summary_metadata("", "")  # as TensorBoard makes it, but once
 _METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
 _HISTOGRAM_METADATA = histograms.create_summary_metadata("", "")
@@ -30,23 +31,29 @@ _HISTOGRAM_METADATA.data_class = DATA_CLASS_TENSOR
 
 
 @contextmanager
-def create(path: Path) -> Iterator[Callable[[Event], None]]:
+def create(path: Path) -> Iterator[Callable[[Event], int]]:
     """Write an event file, under a name that TensorBoard overlooks until it is complete.
 
     Args:
         path: Its final name, with `tfevents` in it. If the block raises, no file of that name appears.
 
     Yields:
-        A function that appends one event.
+        A function that appends one event, and says where its bytes begin.
 
     Raises:
         OSError: Not everything could be written.
     """
     unfinished = path.with_name("events.partial")
     with files.create(unfinished) as file:
+        end = 0
 
-        def append(event: Event) -> None:
-            write_record(file, event.SerializeToString())
+        def append(event: Event) -> int:
+            nonlocal end
+            data = event.SerializeToString()
+            write_record(file, data)
+            begin = end + _BEFORE
+            end = begin + len(data) + _BEHIND
+            return begin
 
         header = Event(wall_time=time.time(), file_version="brain.Event:2")
         header.source_metadata.writer = "fmapviz"
@@ -55,8 +62,8 @@ def create(path: Path) -> Iterator[Callable[[Event], None]]:
     files.rename(unfinished, path)
 
 
-def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, description: str) -> Event:
-    """Make the event that shows one picture, at step 0.
+def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, description: str, step: int = 0) -> Event:
+    """Make the event that shows one picture.
 
     It is the tensor-style summary of `tensorboard.plugins.image`: unlike `SummaryWriter.add_image` it carries a name and a
     description.
@@ -67,13 +74,14 @@ def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, d
         height: Pixels.
         display_name: Heads the picture's card; plain text.
         description: Stands behind the card's (i) button; Markdown.
+        step: Which of several pictures of the tag.
 
     Example:
         >>> event = image("maps/00 conv", b"...", width=8, height=4, display_name="00 conv", description="")
         >>> list(event.summary.value[0].tensor.string_val)
         [b'8', b'4', b'...']
     """
-    event = Event(wall_time=time.time(), step=0)
+    event = Event(wall_time=time.time(), step=step)
     value = event.summary.value.add(tag=tag)  # filled in place: a message given to a constructor is copied, PNG and all
     value.metadata.CopyFrom(_METADATA)
     value.metadata.display_name = display_name
@@ -84,8 +92,8 @@ def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, d
     return event
 
 
-def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], *, display_name: str) -> Event:
-    """Make the event that shows how often which values occur, at step 0.
+def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], *, display_name: str, step: int = 0) -> Event:
+    """Make the event that shows how often which values occur.
 
     It is the tensor-style summary of `tensorboard.plugins.histogram`.
 
@@ -93,13 +101,14 @@ def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], *
         edges: Where bins begin and end, ascending, float64 `(B + 1)`.
         counts: Values in each bin, `(B)`.
         display_name: Heads the card; plain text.
+        step: Which of several of the tag.
 
     Example:
         >>> event = histogram("values/00 conv", np.array([0.0, 0.5, 1.0]), np.array([3, 1]), display_name="00 conv")
         >>> event.summary.value[0].tensor.double_val
         [0.0, 0.5, 3.0, 0.5, 1.0, 1.0]
     """
-    event = Event(wall_time=time.time(), step=0)
+    event = Event(wall_time=time.time(), step=step)
     value = event.summary.value.add(tag=tag)
     value.metadata.CopyFrom(_HISTOGRAM_METADATA)
     value.metadata.display_name = display_name

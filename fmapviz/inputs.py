@@ -8,12 +8,14 @@ import os
 import re
 import stat
 import unicodedata
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from PIL import Image as PillowImage
 
+from fmapviz import records
 from fmapviz.errors import RequestError, quote
 from fmapviz.images import FORMATS, system_error
 from fmapviz.values import Failure, ImageFile
@@ -57,6 +59,12 @@ def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator
         elif path.name not in named.setdefault(folder, set()) and not (folder in walked and _is_candidate(path.name)):
             named[folder].add(path.name)
             yield _look(path, path.name)
+
+
+def look_again(file: ImageFile) -> ImageFile | None:
+    """Give an image that was found once as it is now; None if it is gone."""
+    found = _look(Path(file.path), file.unit) if records.is_path(file.path) else None
+    return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
 
 
 def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:

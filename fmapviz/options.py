@@ -14,6 +14,7 @@ Fit = Literal["crop", "squash", "pad", "none"]
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 
+_PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
 _LARGEST = 3.4028234663852886e38  # what float32 holds
 
 
@@ -164,6 +165,51 @@ class InputOptions:
             InputOptions(size=(240, 320), fit='pad', mean=(0.5,), std=None)
         """
         return cls(_parse_size(size), cast(Fit | None, fit), _parse_numbers("mean", mean), _parse_numbers("std", std))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several commands that share the work.
+
+    Attributes:
+        number: Which one, from 1.
+        count: How many there are.
+
+    Raises:
+        RequestError: There is no such part.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise RequestError(f"no such part: '{self.number}/{self.count}'", hint=_PARTS)
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read a part as it is typed.
+
+        Raises:
+            RequestError: It does not have the form it should.
+
+        Example:
+            >>> Part.parse("2/8")
+            Part(number=2, count=8)
+        """
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if not match:
+            raise RequestError(f"no part: {quote(text)}", hint=_PARTS)
+        return cls(int(match[1]), int(match[2]))
+
+    def has(self, index: int) -> bool:
+        """Tell whether what has this number, from 0, belongs to it.
+
+        Example:
+            >>> [index for index in range(8) if Part(2, 3).has(index)]
+            [1, 4, 7]
+        """
+        return index % self.count == self.number - 1
 
 
 def canonical_colormap(name: str) -> str:

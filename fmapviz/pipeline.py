@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -30,8 +31,9 @@ from fmapviz.own_networks import describe_network
 from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
-from fmapviz.registry import VIEWS, WRITERS
+from fmapviz.registry import SHARD_WRITERS, VIEWS, WRITERS
 from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run
+from fmapviz.shards import LARGEST
 from fmapviz.statistics import read_dead
 from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -40,6 +42,7 @@ from fmapviz.work import Job, work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from fmapviz.options import Part
     from fmapviz.plan import Plan
     from fmapviz.values import Event, Failure, ImageFile, Layer
 
@@ -80,6 +83,8 @@ def visualize(
     force: bool = False,
     repair: bool = False,
     fsync: bool = False,
+    shard: int | None = None,
+    part: Part | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> RunSummary:
     """Draw the feature maps of a model for some images: the whole run.
@@ -96,7 +101,7 @@ def visualize(
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
         views: What to draw. Where heat maps are among them, and neither `layers`, `exclude` nor `types` says of which
             layers, these are chosen automatically; without `types`, a glob that fits none of the usual layers may name any.
-        to: Where to: `tensorboard`, `png`, `html`, `raw`, `npz`, `stats`.
+        to: Where to: `tensorboard`, `png`, `html`, `raw`, `npz`, `stats`, `tar`.
         style: How the grids look.
         dtype: What `raw` and `npz` keep values as: `float32` or `float16`.
         options: What is wanted otherwise than the weights' own preparation has it.
@@ -114,7 +119,9 @@ def visualize(
         force: Draw finished images again.
         repair: Look through finished images, and draw those again of which a file is missing or changed.
         fsync: Wait until an image's files would survive a power failure before it is called done.
-        on_event: Called in this thread with each `Started`, `Outcome` and `Notice`.
+        shard: How many images share a directory, 1 to 100,000; None: each has its own. Needs the extra `scale`.
+        part: Which of the images, or shards, are wanted; the others are left to other calls with the same inputs.
+        on_event: Called in this thread with each `Started`, `Outcome`, `Notice` and, of images in shards, `Staged`.
 
     Returns:
         What was done; its `exit_code` is the command's.
@@ -139,6 +146,7 @@ def visualize(
     _check_number("top", top, least=0)
     _check_number("batch size", batch_size)
     _check_number("workers", workers, most=1024)
+    _check_shards(shard, to)
     if dtype not in {"float32", "float16"}:
         raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
     check_output(out)
@@ -181,6 +189,7 @@ def visualize(
         targets=asked,
         output=output,
         dtype=plan.kept or "float32",
+        shard=shard,
         versions=_versions(),
     )
     is_new = not out.exists()
@@ -204,6 +213,7 @@ def visualize(
         repair=repair,
         sync=fsync,
         several=not _is_one_file(typed),
+        part=part,
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new), _advised():
@@ -339,6 +349,19 @@ def _check_members(package: str, members: Sequence[str]) -> None:
         registry.check(package, member)
     if not members:
         raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
+
+
+def _check_shards(shard: int | None, formats: Sequence[str]) -> None:
+    """Make sure that many images can share a directory, in these formats."""
+    if shard is None:
+        return
+    _check_number("shard", shard, most=LARGEST)
+    together = registry.names(SHARD_WRITERS)
+    for form in formats:
+        if form not in together:
+            raise RequestError(f"{form} is of single images, not of shards", hint=f"--shard goes with {', '.join(together)}")
+    if find_spec("pyarrow") is None:
+        raise RequestError("--shard needs one more package, pyarrow", hint="pip install 'fmapviz[scale]'")
 
 
 def _check_number(option: str, number: int | None, *, least: int = 1, most: float = inf) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz import registry
 from fmapviz.products import publish
-from fmapviz.registry import WRITERS
+from fmapviz.registry import SHARD_WRITERS, WRITERS
 from fmapviz.runs import writing_to
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ class Publisher:
     """Makes what is made of all images of a run: at its end, and before that now and then, for who cannot wait."""
 
     def __init__(self, directory: Path, info: RunInfo, *, sync: bool = False) -> None:
-        modules = [registry.fetch(WRITERS, form) for form in info.formats]
+        family = SHARD_WRITERS if info.shard else WRITERS
+        modules = [registry.fetch(family, form) for form in info.formats]
         self._directory = directory
         self._sync = sync
         self._makers = [partial(module.publish, info=info) for module in modules if hasattr(module, "publish")]

@@ -109,6 +109,12 @@ def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
 
 
+def is_shard(document: Mapping[str, Any]) -> bool:
+    """Tell whether a record says of many images what it should; whoever wrote it may have made it up."""
+    images, number = document.get("images"), document.get("shard")
+    return isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and number >= 0
+
+
 def is_path(text: object) -> bool:
     r"""Tell whether this can be a path at all.
 
@@ -129,6 +135,12 @@ def _is_entry(entry: object) -> bool:
     name = entry.get("name")
     plain = isinstance(name, str) and is_path(name) and name not in {"", ".", ".."} and "/" not in name
     return plain and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+
+
+def _is_image(image: object) -> bool:
+    if not isinstance(image, dict) or not is_path(image.get("path")) or not isinstance(image.get("name"), str):
+        return False
+    return isinstance(image.get("size"), int) and isinstance(image.get("mtime_ns"), int)
 
 
 _dumps = json.JSONEncoder(allow_nan=False).encode

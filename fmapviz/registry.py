@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The families there are.
 SOURCES, VIEWS, WRITERS = "fmapviz.sources", "fmapviz.views", "fmapviz.writers"
+SHARD_WRITERS = "fmapviz.shard_writers"  # what of the writers is for shards
 
 
 def names(package: str) -> list[str]:
@@ -29,7 +30,7 @@ def names(package: str) -> list[str]:
 
     Example:
         >>> names("fmapviz.writers")
-        ['html', 'npz', 'png', 'raw', 'stats', 'tensorboard']
+        ['html', 'npz', 'png', 'raw', 'stats', 'tar', 'tensorboard']
     """
     found = (entry.name for entry in files(package).iterdir())
     return sorted(_spoken(name) for name in found if name.endswith(".py") and not name.startswith("_"))

@@ -9,10 +9,12 @@ run down and never fills memory.
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from operator import itemgetter
 from queue import Full, Queue
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -79,6 +81,10 @@ class Steps(Protocol[Item, R, D, Told_co]):
 
     limits: Limits
 
+    @property
+    def held(self) -> int:
+        """How many bytes are drawn, but cannot be written before something that was listed earlier is."""
+
     def listed(self, item: Item) -> Item:
         """Take note of an input, in order."""
 
@@ -101,8 +107,8 @@ class Schedule(Generic[Item, R, D, Event]):
         self._limits = steps.limits
         self._events: Queue[Event | _Ended] = Queue(2 * steps.limits.threads)
         self._changed = Condition()
-        self._listed: deque[Item] = deque()
-        self._read: deque[R] = deque()
+        self._listed: deque[tuple[int, Item]] = deque()
+        self._read: list[tuple[int, R]] = []  # in the order in which they were listed
         self._drawn: deque[D] = deque()
         self._listing = True
         self._reading = self._drawing = self._writing = 0
@@ -136,10 +142,10 @@ class Schedule(Generic[Item, R, D, Event]):
 
     def _list(self, found: Iterable[Item]) -> None:
         try:
-            for item in found:
+            for number, item in enumerate(found):
                 noted = self._steps.listed(item)
                 with self._changed:
-                    self._listed.append(noted)
+                    self._listed.append((number, noted))
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self.stopped or len(self._listed) < 2 * self._limits.threads)
                 if self.stopped:
@@ -209,13 +215,14 @@ class Schedule(Generic[Item, R, D, Event]):
     def _may_read(self) -> bool:
         ahead = len(self._read) + self._reading
         wanted = self._limits.batch_size * self._limits.drawing + self._limits.threads
-        return ahead < wanted and sum(each.bytes for each in self._read) < READ_BYTES
+        return ahead < wanted and sum(each.bytes for _, each in self._read) < READ_BYTES
 
     def _may_draw(self) -> bool:
         """Tell whether another batch may be drawn now, and one is complete, or will not be for a while."""
         if not self._read or self._drawing >= (self._limits.drawing if self._tried else 1):
             return False
-        if sum(each.bytes for each in self._drawn) >= DRAWN_BYTES:
+        held = self._steps.held
+        if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and self._is_idle()):
             return False
         batch = len(self._next_batch())
         if batch == self._limits.batch_size or batch < len(self._read):
@@ -223,12 +230,16 @@ class Schedule(Generic[Item, R, D, Event]):
         more = self._reading or ((self._listing or self._listed) and self._may_read())
         return not more or time.monotonic() >= self._last_read + PATIENCE_SECONDS
 
-    def _next_batch(self) -> list[R]:
-        shape = self._read[0].shape
-        return list(takewhile(lambda each: each.shape == shape, islice(self._read, self._limits.batch_size)))
+    def _is_idle(self) -> bool:
+        """Tell whether nothing is under way, so that what others wait for is the first that was read."""
+        return not (self._reading or self._drawing or self._writing or self._drawn)
+
+    def _next_batch(self) -> list[tuple[int, R]]:
+        shape = self._read[0][1].shape
+        return list(takewhile(lambda each: each[1].shape == shape, islice(self._read, self._limits.batch_size)))
 
     def _read_next(self) -> Callable[[], None]:
-        item = self._listed.popleft()
+        number, item = self._listed.popleft()
         self._reading += 1
         self._changed.notify_all()  # there is room in the list
 
@@ -237,7 +248,7 @@ class Schedule(Generic[Item, R, D, Event]):
             with self._changed:
                 self._reading -= 1
                 if read is not None:
-                    self._read.append(read)
+                    insort(self._read, (number, read), key=itemgetter(0))
                     self._last_read = time.monotonic()
                 self._changed.notify_all()
 
@@ -245,17 +256,18 @@ class Schedule(Generic[Item, R, D, Event]):
 
     def _draw_next(self) -> Callable[[], None]:
         batch = self._next_batch()
-        for _ in batch:
-            self._read.popleft()
+        del self._read[: len(batch)]
         self._drawing += 1
 
         def step() -> None:
-            drawn, back = self._steps.draw(batch, self._tell)
+            drawn, back = self._steps.draw([each for _, each in batch], self._tell)
+            numbers = {id(each): number for number, each in batch}
             with self._changed:
                 self._drawing -= 1
                 self._tried = True
                 self._drawn += drawn
-                self._read.extendleft(reversed(back))
+                for each in back:
+                    insort(self._read, (numbers[id(each)], each), key=itemgetter(0))
                 self._changed.notify_all()
 
         return step

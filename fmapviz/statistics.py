@@ -123,6 +123,13 @@ def encode(drawn: Drawn) -> bytes:
     It holds `low`, `high`, `mean` and `std`, float32, and the numbers of `zeros` and of `nonfinite` values, uint32, of the
     channels of all layers one after the other; its metadata says which. Of these two, what is zero everywhere is left out.
     """
+    layout, columns = columns_of(drawn)
+    needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
+    return save(needed, {"layers": layout})
+
+
+def columns_of(drawn: Drawn) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Give what is known of one image's channels, of all layers one after the other, and in JSON what they are of."""
     places: dict[_Described, Measures] = {}
     for drawing in drawn.drawings:
         measures = drawing.measures
@@ -138,8 +145,7 @@ def encode(drawn: Drawn) -> bytes:
         )
         for column in _COLUMNS
     }
-    needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
-    return save(needed, {"layers": _describe(tuple(places))})
+    return _describe(tuple(places)), columns
 
 
 @lru_cache(maxsize=16)
@@ -159,24 +165,46 @@ def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path
         The number of images, one entry for each feature map, in the order of execution, and the images that were left out
         because what is known of them is damaged or gone.
     """
-    images = 0
     left_out = []
-    groups: dict[str, _Group] = {}
+    gatherer = Gatherer()
     for unit in units:
         try:
-            layout, columns = _read(unit / FILE)
-            if layout not in groups:
-                groups[layout] = _Group(layout, len(columns["low"]))
-            groups[layout].add(columns)
+            gatherer.add(*_read(unit / FILE))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError):
             left_out.append(unit)
-            continue
-        images += 1
+    return gatherer.images, gatherer.layers(), left_out
+
+
+class Gatherer:
+    """Puts together what is known of many images, in a certain order: the last digits depend on it."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self._groups: dict[str, _Group] = {}
+
+    def add(self, layout: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add an image, as `columns_of` gives it.
+
+        Raises:
+            KeyError, TypeError, ValueError, OverflowError: It is not what that gives.
+        """
+        if layout not in self._groups:
+            self._groups[layout] = _Group(layout, len(columns["low"]))
+        self._groups[layout].add(columns)
+        self.images += 1
+
+    def layers(self) -> list[LayerStatistics]:
+        """Give one entry for each feature map, in the order of execution."""
+        return merge(group.layers() for group in self._groups.values())
+
+
+def merge(parts: Iterable[Iterable[LayerStatistics]]) -> list[LayerStatistics]:
+    """Put together what is known of the feature maps of several sets of images, each in the order of execution."""
     order: list[_Key] = []
     merged: dict[_Key, LayerStatistics] = {}
-    for group in groups.values():
+    for layers in parts:
         place = 0
-        for own in group.layers():
+        for own in layers:
             key = (own.place.layer, own.place.of, own.place.target, own.place.channels)
             if key in merged:
                 merged[key], place = _merge(merged[key], own), order.index(key) + 1
@@ -184,7 +212,7 @@ def gather(units: Iterable[Path]) -> tuple[int, list[LayerStatistics], list[Path
             merged[key] = own
             order.insert(place, key)  # behind what ran before it
             place += 1
-    return images, [merged[key] for key in order], left_out
+    return [merged[key] for key in order]
 
 
 def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
@@ -194,7 +222,7 @@ def _read(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         return file.metadata()["layers"], {**dict.fromkeys(_COUNTS, none), **columns}
 
 
-def _place(record: Mapping[str, Any]) -> Place:
+def place_of(record: Mapping[str, Any]) -> Place:
     """Read of which feature map something is.
 
     Raises:
@@ -212,7 +240,7 @@ class _Group:
 
     def __init__(self, layout: str, count: int) -> None:
         described = json.loads(layout)
-        self._places = list(map(_place, described))
+        self._places = list(map(place_of, described))
         channels = [place.channels for place in self._places]
         if sum(channels) != count or min(channels, default=0) < 0:
             raise ValueError(channels)

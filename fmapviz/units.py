@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 UNIT_FILE = "unit.json"
 EVENTS_FILE = "events.out.tfevents.fmapviz"
+_OURS = (UNIT_FILE, "input.png", EVENTS_FILE, "index.parquet")  # of these every finished directory has one at least
 _SIGNATURE_BYTES = 13
 
 
@@ -59,8 +60,23 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     return record if _is_complete(record) else None
 
 
+def is_damaged(directory: Path) -> bool:
+    """Tell whether the record of a finished directory is not byte for byte as it was written."""
+    try:
+        return not records.is_sealed(records.read(directory / UNIT_FILE))
+    except OSError:
+        return True
+
+
 def commit(
-    staging: Path, run: Path, file: ImageFile, record: dict[str, Any], *, force: bool = False, sync: bool = False
+    staging: Path,
+    run: Path,
+    file: ImageFile,
+    record: dict[str, Any],
+    *,
+    members: Mapping[str, int] | None = None,
+    force: bool = False,
+    sync: bool = False,
 ) -> Path:
     """List the staged files in `unit.json` and rename the directory to its final name.
 
@@ -69,6 +85,7 @@ def commit(
         run: The run directory.
         file: Which input it belongs to.
         record: What else `unit.json` tells.
+        members: Of files that are made of many: how many. One that is cut between two of them may look whole otherwise.
         force: Replace a finished directory of the same input even if it is up to date.
         sync: Wait until all of it would survive a power failure.
 
@@ -81,7 +98,7 @@ def commit(
     """
     source = {"path": file.path, "size": file.size, "mtime_ns": file.mtime_ns}
     with os.scandir(staging) as staged:
-        entries = [_entry(file) for file in sorted(staged, key=lambda file: file.name)]
+        entries = [_entry(file, members or {}) for file in sorted(staged, key=lambda file: file.name)]
     document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": entries}
     files.write(staging / UNIT_FILE, seal(document))
     if sync:
@@ -121,11 +138,7 @@ def sweep(run: Path) -> None:
 
 def is_wreck(directory: Path) -> bool:
     """Tell a directory of ours whose record is lost from somebody else's, as well as that can be told."""
-    return (
-        not directory.is_symlink()
-        and any(_is_no_folder(directory / name) for name in (UNIT_FILE, "input.png", EVENTS_FILE))
-        and not read_unit(directory)
-    )
+    return not directory.is_symlink() and any(_is_no_folder(directory / name) for name in _OURS) and not read_unit(directory)
 
 
 def _is_no_folder(path: Path) -> bool:
@@ -182,7 +195,9 @@ def _is_current(record: dict[str, Any], file: ImageFile, fingerprint: object) ->
 def _is_complete(record: Any) -> bool:
     # Any: whatever a JSON file may hold.
     source = record.get("source") if isinstance(record, dict) else None
-    return isinstance(source, dict) and records.is_path(source.get("path")) and records.entries(record) is not None
+    if not isinstance(source, dict) or not records.is_path(source.get("path")) or records.entries(record) is None:
+        return False
+    return record.get("kind") != "shard" or records.is_shard(record)
 
 
 def _place(
@@ -324,6 +339,7 @@ def _is_inside(unit: str) -> bool:
     return records.is_path(unit) and all(part and not part.startswith(".") for part in unit.split("/"))
 
 
-def _entry(file: os.DirEntry[str]) -> dict[str, Any]:
+def _entry(file: os.DirEntry[str], members: Mapping[str, int]) -> dict[str, Any]:
     size, sha256 = files.measure(file.path)
-    return {"name": file.name, "size": size, "sha256": sha256}
+    count = {"members": members[file.name]} if file.name in members else {}
+    return {"name": file.name, "size": size, "sha256": sha256, **count}

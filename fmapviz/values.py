@@ -520,6 +520,7 @@ class RunInfo:
         targets: The classes that gradients are asked of, as the user wrote them; empty: each view's own.
         output: Which part of what the network returns holds the class scores; None: whichever it must be.
         dtype: What values are kept as, `float32` or `float16`.
+        shard: How many images share a directory; None: each has its own.
     """
 
     model: str
@@ -536,6 +537,7 @@ class RunInfo:
     targets: tuple[str, ...] = ()
     output: str | None = None
     dtype: str = "float32"
+    shard: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -576,6 +578,7 @@ class Outcome:
         pictures: How many were written.
         seconds: From the beginning of the forward pass to the finished directory.
         predictions: What the network sees in it, the likeliest class first.
+        bytes: How much was written of it.
     """
 
     path: str
@@ -586,6 +589,7 @@ class Outcome:
     pictures: int = 0
     seconds: float = 0.0
     predictions: tuple[Prediction, ...] = ()
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,7 +599,20 @@ class Notice:
     message: str
 
 
-Event = Started | Outcome | Notice
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Event: an image is drawn and written, and done as soon as its whole shard is.
+
+    Attributes:
+        path: Which image.
+        bytes: How much was written of it.
+    """
+
+    path: str
+    bytes: int
+
+
+Event = Started | Outcome | Notice | Staged
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,11 @@ def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
 def is_whole(run: Path, file: ImageFile, fingerprint: str) -> bool:
     """Tell whether an input has a finished directory, of the run with this fingerprint, with all files as they were."""
     unit = find_done(run, file, fingerprint)
-    if unit is None or has_wreck(run, file):
-        return False
+    return unit is not None and not has_wreck(run, file) and is_sound(unit)
+
+
+def is_sound(unit: Path) -> bool:
+    """Tell whether all files that a directory claims to hold are there, as they were written."""
     return all(problem.remedy != "repair" for problem in _look_through(unit, None, hashed=True).problems)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,38 +20,46 @@ from fmapviz.channels import input_type
 from fmapviz.decoding import Decoding
 from fmapviz.drawing import ForwardError, attach
 from fmapviz.errors import InputError, RequestError, quote
+from fmapviz.grouping import Ending, Grouping, There, of_part
 from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.inputs import path_hash
 from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
+from fmapviz.pages import make_page
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
 from fmapviz.randomness import undisturbed
 from fmapviz.replicas import replicate
 from fmapviz.runs import writing_to
 from fmapviz.schedule import Limits, Schedule, StoppedError
+from fmapviz.shards import Member
 from fmapviz.sharing import Sharing
 from fmapviz.sketches import MixedBatchError
 from fmapviz.staging import stage
 from fmapviz.tracebacks import report_of
 from fmapviz.units import commit, find_done, find_own
-from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Unit
+from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Staged, Unit
 from fmapviz.verification import is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from fmapviz.drawing import Drawer
     from fmapviz.foresight import Foresight
+    from fmapviz.grouping import Item
+    from fmapviz.options import Part
     from fmapviz.plan import Plan
+    from fmapviz.shard_work import ShardsAtWork
     from fmapviz.values import Layer, Model, Picture, RunInfo
 
     OpenWriter = Callable[[Path, Unit], AbstractContextManager[Callable[[Picture], None]]]
-    Tell = Callable[[Outcome | Notice], None]
+    Tell = Callable[[Outcome | Notice | Staged], None]
 
 
 _TOLD = 8  # choices of layers, one for each size of the input, and remarks
@@ -67,6 +76,7 @@ class Job:
         repair: Whether to draw those again of which a file is not as it was written.
         sync: Whether to wait until what is written would survive a power failure.
         several: Whether more than one image is expected.
+        part: Which part of it all is wanted; None: all of it.
         foresight: See `fmapviz.drawing.attach`.
         on_drawn: Given what is drawn of each image, which is then not written; None: it is written.
         found: Inputs listed so far.
@@ -89,6 +99,7 @@ class Job:
     repair: bool = False
     sync: bool = False
     several: bool = True
+    part: Part | None = None
     foresight: Foresight | None = None
     on_drawn: Callable[[ImageFile, Drawn], None] | None = None
     choices: Choices = field(default_factory=Choices)
@@ -109,6 +120,7 @@ class _Prepared:
     notices: tuple[str, ...]
     values: Tensor
     anew: bool  # in the place of what is there, though that is of the same file
+    member: Member | None = None  # of a shard
 
     @property
     def bytes(self) -> int:
@@ -132,7 +144,7 @@ class _Sketched:
         return self.drawn.bytes
 
 
-def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | Notice, None, None]:
+def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | Notice | Staged, None, None]:
     """Do all of it, and tell of each input how it ended, in no certain order.
 
     Raises:
@@ -142,10 +154,22 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     try:
         with undisturbed(), ExitStack() as hooks, Decoding() as decoding:
             steps = _Steps(job, hooks, decoding, cores)
-            with closing(steps.schedule.run(found)) as events:
+            with closing(steps), closing(steps.schedule.run(_sort(job, found))) as events:
                 yield from events
     finally:
         torch.set_num_threads(cores)  # what a step sets for its thread holds for every new one as well
+
+
+def _sort(job: Job, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
+    """Say of each input what is to be done with it."""
+    if job.on_drawn:
+        return found  # of all images, also for a part of them
+    if job.info.shard:
+        grouping = Grouping(
+            job.directory, job.info.fingerprint, job.info.shard, part=job.part, force=job.force, repair=job.repair
+        )
+        return grouping.items(found)
+    return of_part(found, job.part) if job.part else found
 
 
 class _Steps:
@@ -171,33 +195,78 @@ class _Steps:
             drawn_ahead=0 if on_cpu else job.workers,
         )
         self.schedule = Schedule(self)
+        self._shards: ShardsAtWork | None = None
+        if job.info.shard and not job.on_drawn:
+            # Only here: it needs a package that nothing else does.
+            self._shards = import_module("fmapviz.shard_work").ShardsAtWork(
+                job.directory, job.info, force=job.force, repair=job.repair, sync=job.sync
+            )
 
-    def listed(self, item: ImageFile | Failure) -> ImageFile | Failure:
+    def close(self) -> None:
+        """Remove what will not be finished."""
+        if self._shards:
+            self._shards.close()
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait for the turn of their image in a shard."""
+        return self._shards.held if self._shards else 0
+
+    def listed(self, item: Item) -> Item:
         """Let the first of several sources with one name have it, whichever of them is written first."""
-        self._job.found += 1
-        if isinstance(item, Failure) or self._names.setdefault(item.unit, item.path) == item.path:
+        if isinstance(item, Ending):
+            return item
+        self._job.found += not (isinstance(item, Member) and item.position in item.shard.told)
+        if not isinstance(item, ImageFile) or self._job.on_drawn:
+            return item
+        if self._names.setdefault(item.unit, item.path) == item.path:
             return item
         return item if find_own(self._job.directory, item) else replace(item, unit=item.unit + _distinction(item))
 
-    def read(self, item: ImageFile | Failure, tell: Tell) -> _Prepared | None:
+    def read(self, item: Item, tell: Tell) -> _Prepared | None:
         """Read one image, unless it is finished already or cannot be read."""
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
-            return None
+        elif isinstance(item, There):
+            tell(Outcome(item.file.path, "skipped", unit=item.place))
+        elif isinstance(item, Ending):
+            assert self._shards
+            self._shards.end(item.shard, tell)
+        elif isinstance(item, Member):
+            return self._decode(item.file, tell, anew=False, member=item)
+        else:
+            return self._read_single(item, tell)
+        return None
+
+    def _read_single(self, item: ImageFile, tell: Tell) -> _Prepared | None:
+        """Read an image that has a directory of its own."""
         anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item, self._job.info.fingerprint))
         done = None if anew or self._job.on_drawn else find_done(self._job.directory, item, self._job.info.fingerprint)
         if done is not None:
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=done))
             return None
+        return self._decode(item, tell, anew=anew, member=None)
+
+    def _decode(self, file: ImageFile, tell: Tell, *, anew: bool, member: Member | None) -> _Prepared | None:
         torch.set_num_threads(self._cores_to_read)
         try:
-            image = self._decoding.read(item, channels=self._job.model.preparation.channels, tell=tell)
-            return _Prepared(item, image.notices, self._job.model.preparation.apply(image.pixels), anew)
+            image = self._decoding.read(file, channels=self._job.model.preparation.channels, tell=tell)
+            return _Prepared(file, image.notices, self._job.model.preparation.apply(image.pixels), anew, member)
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
-            tell(Outcome(item.path, "failed", failure=Failure(item.path, error.code, str(error), error.hint, report)))
+            self._fail(Failure(file.path, error.code, str(error), error.hint, report), member, tell)
             return None
+
+    def _fail(self, failure: Failure, member: Member | None, tell: Tell) -> None:
+        """Say that an image failed, to its shard too if it is in one."""
+        if member is None:
+            tell(Outcome(failure.path, "failed", failure=failure))
+            return
+        assert self._shards
+        if member.position not in member.shard.told:
+            tell(Outcome(failure.path, "failed", failure=failure))
+        self._shards.put(member, failure, tell)
 
     def draw(self, batch: list[_Prepared], tell: Tell) -> tuple[list[_Sketched], list[_Prepared]]:
         """Draw a batch; where it fails, its parts, down to the single image that is to blame."""
@@ -240,13 +309,18 @@ class _Steps:
         job, prepared, drawn, pictures = self._job, sketched.prepared, sketched.drawn, 0
         seen = as_seen(prepared.values, job.model.preparation)
         notices = [*prepared.notices, *drawn.notices, *zero_notices(drawn), *overflow_notices(drawn.kept)]
+        if prepared.member and self._shards:
+            unit = Unit(prepared.file, drawn, tuple(notices), job.info)
+            made = self._make_pictures(unit, seen)
+            seconds = time.monotonic() - sketched.begun
+            self._shards.put(prepared.member, make_page(unit, made, seconds=seconds), tell)
+            return
         titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:
                 unit = Unit(titled, drawn, tuple(notices), job.info)
                 writes = [writers.enter_context(open_writer(staging, unit)) for open_writer in job.writers.values()]
-                for picture in make_pictures(drawn, seen, titled, job.info) if job.plan.drawn else ():
-                    self._check()
+                for picture in self._make_pictures(unit, seen):
                     for write in writes:
                         write(picture)
                     pictures += 1
@@ -274,6 +348,11 @@ class _Steps:
                 predictions=drawn.predictions,
             )
         )
+
+    def _make_pictures(self, unit: Unit, seen: NDArray[np.uint8]) -> Iterator[Picture]:
+        for picture in make_pictures(unit.drawn, seen, unit.file, unit.info) if self._job.plan.drawn else ():
+            self._check()
+            yield picture
 
     def _may_share(self, batch: list[_Prepared], drawer: Drawer) -> bool:
         """Tell whether to draw a batch as one; the first thread that asks finds out if images may share a forward pass."""
@@ -322,10 +401,11 @@ class _Steps:
         memory = is_out_of_memory(error)
         if len(batch) == 1:
             path = batch[0].file.path
+            member = batch[0].member
             code, reason = ("E_MEMORY", "out of memory") if memory else ("E_MODEL", str(error))
             code = "E_CLASS" if isinstance(error, RequestError) else code
             report = report_of(error.__cause__) if self._job.model.own and error.__cause__ else None
-            tell(Outcome(path, "failed", failure=Failure(path, code, f"{reason}: {quote(path)}", report=report)))
+            self._fail(Failure(path, code, f"{reason}: {quote(path)}", report=report), member, tell)
             return []
         half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
         if memory and self.limits.batch_size > half:
@@ -338,7 +418,7 @@ class _Steps:
         sketched = []
         for prepared, each in zip(batch, drawn, strict=True):
             if each.empty:
-                tell(Outcome(prepared.file.path, "failed", failure=_nothing_drawn(prepared, each)))
+                self._fail(_nothing_drawn(prepared, each), prepared.member, tell)
                 continue
             names = (
                 [one.layer for one in each.drawings] + [one.layer for one in each.kept] + [one.layer for one in each.heats]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fmapviz import files, statistics
-from fmapviz.errors import printable
-from fmapviz.records import FORMAT, seal
-from fmapviz.report.page import pack, statistics_script
+from fmapviz.statistics_files import make
 from fmapviz.units import read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fmapviz.statistics import LayerStatistics
     from fmapviz.values import Picture, RunInfo, Unit
 
 NEEDS = "measures"
@@ -44,38 +39,4 @@ def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, byt
     """
     images, layers, without = statistics.gather(units)
     left_out = [unit for unit in without if (read_unit(unit) or {}).get("kind") is None]  # what the model is like has none
-    document: dict[str, Any] = {  # Any: JSON values of all kinds
-        "fmapviz": FORMAT,
-        "model": info.model,
-        "weights": info.weights,
-        "weights_sha256": info.sha256,  # the seal is called sha256
-        "images": images,
-        "layers": statistics.as_records(layers),
-    }
-    made = {
-        statistics.CSV_FILE: statistics.as_rows(layers).encode("utf-8", "backslashreplace"),
-        statistics.JSON_FILE: seal(document),
-    }
-    if "html" in info.formats:
-        made["stats.js"] = statistics_script(_for_report(images, layers))
-    return made, left_out
-
-
-def _for_report(images: int, layers: Sequence[LayerStatistics]) -> dict[str, Any]:
-    """Say what the report's page shows."""
-    return {
-        "images": images,
-        "layers": [
-            {
-                "name": printable(each.place.layer),
-                "of": f"{each.place.of} {each.place.target}".rstrip(),
-                "type": printable(each.place.type),
-                "channels": each.place.channels,
-                "constant": each.constant,
-                "data": pack(
-                    np.stack([each.low, each.high, each.mean, each.deviation, each.zero_share, each.nonfinite / each.values])
-                ),
-            }
-            for each in layers
-        ],
-    }
+    return make(images, layers, info), left_out

@@ -1,0 +1,1 @@
+"""Where pictures of many images go together: one module per format, of the same name as in `fmapviz.writers`."""
