@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fmapviz import __version__, grammar, registry
-from fmapviz.console import REPORT, Console, layer_table, results_only, say, say_error, say_json, show_error
+from fmapviz.console import REPORT, Console, layer_table, results_only, say, say_bytes, say_error, say_json, show_error
 from fmapviz.desktop import open_page
 from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
 from fmapviz.grammar import split
@@ -394,6 +395,36 @@ def verify(
     return code
 
 
+@app.command()
+def extract(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run made with --shard, or one of its shards.")],
+    image: Annotated[str, typer.Option(metavar="NAME", help="The image: its name, path, or number.")],
+    layer: Annotated[str, typer.Option(metavar="NAME", help="The layer; input is what the network was given.")],
+    view: Annotated[_Text, typer.Option(metavar="NAME", help="Which view of it.", show_default="the only one")] = None,
+    target: Annotated[
+        _Text, typer.Option(metavar="top1|INT|NAME", help="Of which class.", show_default="the only one")
+    ] = None,
+    out: Annotated[
+        _Text,
+        typer.Option(metavar="FILE", help="Where to; - is standard output.", show_default="a name that tells, here"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
+) -> None:
+    """Get one picture back out of a shard, and say where it is now."""
+    if find_spec("pyarrow") is None:
+        raise RequestError("this needs one more package, pyarrow", hint="pip install 'fmapviz[scale]'")
+    from fmapviz.extraction import extract as find
+    from fmapviz.extraction import put
+
+    found = find(directory, image=image, layer=layer, view=view, target=target)
+    if out == "-":
+        say_bytes(found.png)
+        return
+    path = Path(out or found.name)
+    put(path, found.png, force=force)
+    say(printable(str(path)))
+
+
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     leave(_main())
@@ -454,7 +485,7 @@ def _check_model(spec: str) -> None:
     try:
         check_name(spec)
     except RequestError as error:
-        near = suggest(spec, ("layers", "models", "verify", "run"))
+        near = suggest(spec, ("layers", "models", "verify", "extract", "run"))
         if near:
             error.hint = f"{near} {error.hint or ''}".strip()
         raise

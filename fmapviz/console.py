@@ -235,6 +235,21 @@ def say(text: str) -> None:
             raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
+def say_bytes(data: bytes) -> None:
+    """Write data to standard output.
+
+    Raises:
+        OutputError: It is a file on a full disk, say.
+    """
+    try:
+        with open(1, "wb", closefd=False) as stream:
+            stream.write(data)
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+
+
 def say_json(fields: dict[str, Any]) -> None:
     """Print an object as one line of JSON, in ASCII whatever it holds."""
     say(json.dumps(fields, default=str, allow_nan=False))

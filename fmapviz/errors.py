@@ -56,6 +56,12 @@ class RefusedError(FmapvizError):
     exit_code: ClassVar[int] = 6
 
 
+class DamagedError(FmapvizError):
+    """A file of the output is not as it was written."""
+
+    exit_code: ClassVar[int] = 3
+
+
 class InputError(FmapvizError):
     """One input cannot be used; the others can.
 

@@ -10,7 +10,7 @@ from fmapviz.errors import RefusedError
 from fmapviz.products import find_units
 from fmapviz.runs import SURVEY_FILE, read_failures, writing_to
 from fmapviz.survey import Survey, Surveyor, load, save
-from fmapviz.units import read_unit
+from fmapviz.units import paths_of, read_unit
 from fmapviz.values import Notice
 from fmapviz.work import work
 
@@ -70,7 +70,7 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
 def _drawn(job: Job) -> set[str]:
     """Give the images that the run has finished directories of."""
     records = filter(None, map(read_unit, find_units(job.directory)))
-    return {record["source"]["path"] for record in records if record.get("kind") is None}
+    return {path for record in records for path in paths_of(record)}
 
 
 def _check_lost(drawn: AbstractSet[str], seen: AbstractSet[str], *, force: bool) -> None:

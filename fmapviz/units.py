@@ -60,6 +60,13 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     return record if _is_complete(record) else None
 
 
+def paths_of(record: Mapping[str, Any]) -> list[str]:
+    """Give the paths of the images that a directory holds: of one, of many if it is a shard, of none if it is the model's."""
+    if record.get("kind") == "shard":
+        return [image["path"] for image in record["images"] if "failed" not in image]
+    return [] if record.get("kind") else [record["source"]["path"]]
+
+
 def is_damaged(directory: Path) -> bool:
     """Tell whether the record of a finished directory is not byte for byte as it was written."""
     try:

@@ -222,7 +222,7 @@ def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:
     draws = any(form in {"png", "html", "tensorboard"} for form in settings["formats"])
     if not draws or not is_surveyed(settings):
         return False
-    return any((record := read_unit(unit)) and record.get("kind") is None for unit in products.find_units(place))
+    return any((record := read_unit(unit)) and record.get("kind") != "model" for unit in products.find_units(place))
 
 
 def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
