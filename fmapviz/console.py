@@ -229,10 +229,14 @@ def say(text: str) -> None:
     try:
         print(f"{text}\n", end="", flush=True, file=stream)  # in one piece: a signal may come between two
     except OSError as error:
-        # What is still buffered would fail again when the interpreter exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if not isinstance(error, BrokenPipeError):
-            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        _give_up(error)
+
+
+def _give_up(error: OSError) -> None:
+    """Write nothing more to standard output; that nobody listens is no failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail again when the interpreter exits
+    if not isinstance(error, BrokenPipeError):
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def say_bytes(data: bytes) -> None:
@@ -241,13 +245,13 @@ def say_bytes(data: bytes) -> None:
     Raises:
         OutputError: It is a file on a full disk, say.
     """
+    if sys.stdout is None:
+        return
     try:
-        with open(1, "wb", closefd=False) as stream:
-            stream.write(data)
-    except BrokenPipeError:
-        pass
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
     except OSError as error:
-        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        _give_up(error)
 
 
 def say_json(fields: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
 
 
 def paths_of(record: Mapping[str, Any]) -> list[str]:
-    """Give the paths of the images that a directory holds: of one, of many if it is a shard, of none if it is the model's."""
+    """Give the paths of the images that a directory holds: of one, of a shard's, or of none if it is the model's."""
     if record.get("kind") == "shard":
         return [image["path"] for image in record["images"] if "failed" not in image]
     return [] if record.get("kind") else [record["source"]["path"]]

@@ -219,7 +219,7 @@ def _has_products(run: Mapping[str, Any]) -> bool:
 def _is_surveyed(place: Path, run: Mapping[str, Any]) -> bool:
     """Tell whether a run's pictures were drawn by what all of its images have in common."""
     settings = _settings(run)
-    draws = any(form in {"png", "html", "tensorboard"} for form in settings["formats"])
+    draws = any(form in {"png", "html", "tar", "tensorboard"} for form in settings["formats"])
     if not draws or not is_surveyed(settings):
         return False
     return any((record := read_unit(unit)) and record.get("kind") != "model" for unit in products.find_units(place))

@@ -63,6 +63,7 @@ class Scenario:
         return visualize(Net(), inputs, out=out, **{**given, **self.options, **options})
 
 
+SHARDS = {"shard": 2, "to": ["tar", "tensorboard", "stats"]}
 SCENARIOS = {
     "a new run": Scenario(),
     "a new run by what its images have in common": Scenario(
@@ -71,6 +72,10 @@ SCENARIOS = {
     "a finished run that has grown": Scenario(finished=True, grown=True),
     "a finished run that is drawn anew": Scenario({"force": True}, finished=True),
     "a new run that is synchronized": Scenario({"fsync": True}),
+    "a new run of shards": Scenario(SHARDS),
+    "a finished run of shards that has grown": Scenario(SHARDS, finished=True, grown=True),
+    "a finished run of shards that is drawn anew": Scenario({**SHARDS, "force": True}, finished=True),
+    "a new run of shards that is synchronized": Scenario({**SHARDS, "fsync": True}),
     "a finished run that is drawn anew and synchronized": Scenario({"fsync": True, "force": True}, finished=True),
 }
 
@@ -136,7 +141,8 @@ def _begin(scenario, images, place):
     (inputs / "damaged.png").write_bytes(b"no image")
     if scenario.finished:
         scenario.run(inputs, begun, force=False)
-        (begun / "net/more/0.png" / NOTES).write_text("mine")
+        kept = begun / "net" / ("shard-000000" if "shard" in scenario.options else "more/0.png")
+        (kept / NOTES).write_text("mine")
         shutil.copytree(begun, reference)
     if scenario.grown:
         paint(inputs / "more/0.png", 100)

@@ -22,6 +22,11 @@ POINTS = [
     ("a new run by what its images have in common", CRASH, 3),
     ("a finished run that has grown", PART, 3),
     ("a finished run that is drawn anew", CRASH, 4),
+    ("a new run of shards", CRASH, 1),
+    ("a new run of shards", TORN, 3),
+    ("a new run of shards", FULL, 3),
+    ("a finished run of shards that has grown", PART, 3),
+    ("a finished run of shards that is drawn anew", CRASH, 3),
 ]
 
 
@@ -29,7 +34,8 @@ POINTS = [
 def test_whatever_operation_fails_the_same_command_brings_the_same_tree(  # noqa: PLR0917
     name, fault, step, tmp_path, monkeypatch, record_property
 ):
-    points, damaged = disturb(SCENARIOS[name], fault, 1, tmp_path, monkeypatch, step=step)
+    images = 2 if "shards" in name else 1
+    points, damaged = disturb(SCENARIOS[name], fault, images, tmp_path, monkeypatch, step=step)
     record_property("points", points)
     assert points * step > 25
     assert not damaged
