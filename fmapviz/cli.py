@@ -6,14 +6,15 @@ import sys
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from fmapviz import __version__, grammar, registry
 from fmapviz.console import REPORT, Console, layer_table, results_only, say, say_bytes, say_error, say_json, show_error
 from fmapviz.desktop import open_page
-from fmapviz.errors import FmapvizError, RequestError, printable, quote, suggest
+from fmapviz.errors import FmapvizError, RefusedError, RequestError, printable, quote, suggest
+from fmapviz.formats import check_shards
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
 from fmapviz.options import COLORMAPS, InputOptions, Part, Style
@@ -232,6 +233,11 @@ def run(
         typer.Option(metavar="I/N", help="Only the I-th of N parts of the work; other commands do the others.",
                      show_default="all of it", rich_help_panel=_RUNNING),
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Draw a few images elsewhere, and say what all would take: bytes and time.",
+                     rich_help_panel=_RUNNING),
+    ] = False,
     open_report: Annotated[
         bool, typer.Option("--open", help="Write a report, and open it in the browser.", rich_help_panel=_RUNNING)
     ] = False,
@@ -253,12 +259,14 @@ def run(
         norm=norm, columns=columns, padding=padding, channels=channels, scale=scale, colormap=colormap, alpha=alpha,
         labels=labels, colorbar=colorbar, pca=pca,
     )  # fmt: skip
-    options = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
+    prepared = InputOptions.parse(size=size, fit=fit, mean=mean, std=std)
     views = split(view or ["maps"])
     formats = split([*(to or ([] if open_report else ["tensorboard"])), *(["html"] if open_report else [])])
     for package, members in ((VIEWS, views), (WRITERS, formats)):
         for member in members:
             registry.check(package, member)
+    check_shards(shard, formats)
+    parsed = Part.parse(part) if part else None
     paths = inputs or []
     if not paths and any(registry.constant(VIEWS, member, "NEEDS") != "kernels" for member in views):
         raise RequestError("missing argument 'INPUT'", hint="images or folders; only --view kernels needs none")
@@ -267,42 +275,38 @@ def run(
         from fmapviz import decoding
 
         decoding.start()  # beside the import of torch, which takes longer
-        from fmapviz.inputs import find_images
+        from fmapviz.estimation import forecast
         from fmapviz.pipeline import visualize
 
-    def count() -> int:
-        return sum(1 for _ in find_images(paths, avoid=Path(out)))
-
     verbosity = -1 if quiet else int(verbose)
-    with results_only(), Console(verbosity=verbosity, json=json, count=None if "-" in paths else count) as console:
-        summary = visualize(
-            model,
-            _paths(paths, null=null) if paths else (),
-            weights=weights,
-            layers=layers or (),
-            exclude=exclude or (),
-            types=split(types or []),
-            views=views,
-            to=formats,
-            style=style,
-            dtype=dtype,
-            options=options,
-            out=out,
-            name=name,
-            device=device,
-            top=top,
-            targets=target or (),
-            output=output,
-            batch_size=batch_size,
-            workers=workers,
-            strict=strict,
-            force=force,
-            repair=repair,
-            fsync=fsync,
-            shard=shard,
-            part=Part.parse(part) if part else None,
-            on_event=console.tell,
-        )
+    with results_only(), Console(verbosity=verbosity, json=json) as console:
+        # Any: options are of all kinds.
+        options: dict[str, Any] = {
+            "weights": weights,
+            "layers": layers or (),
+            "exclude": exclude or (),
+            "types": split(types or []),
+            "views": views,
+            "to": formats,
+            "style": style,
+            "dtype": dtype,
+            "options": prepared,
+            "device": device,
+            "top": top,
+            "targets": target or (),
+            "output": output,
+            "batch_size": batch_size,
+            "workers": workers,
+            "strict": strict,
+            "fsync": fsync,
+        }
+        places: dict[str, Any] = {"out": Path(out), "name": name, "shard": shard, "part": parsed, "force": force}
+        listed = _paths(paths, null=null) if "-" in paths else paths
+        if plan:
+            found = forecast(model, listed, on_event=console.tell_briefly, **places, **options)
+            console.show(found)
+            return 0 if found.fits else RefusedError.exit_code
+        summary = visualize(model, listed, repair=repair, on_event=console.tell, **places, **options)
         console.finish(summary, Path(out))
     if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / REPORT):
         say_error("notice: no browser could be opened here: the report's page is named above")

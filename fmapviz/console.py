@@ -6,21 +6,21 @@ import json
 import os
 import shlex
 import sys
-import threading
 import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fmapviz.errors import FmapvizError, OutputError, printable
-from fmapviz.values import Notice, Outcome, Staged, Started
+from fmapviz.values import Counted, Notice, Outcome, Staged, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rich.progress import Progress
 
+    from fmapviz.forecast import Forecast
     from fmapviz.values import Event, LayerInfo, RunSummary
 
 REPORT = "index.html"
@@ -37,13 +37,11 @@ class Console:
     Args:
         verbosity: -1 errors only, 0 notices too, 1 a line per image.
         json: Objects instead of words on standard output.
-        count: Counts the inputs, in a thread of its own, for the time that is left; None if nobody knows.
     """
 
-    def __init__(self, *, verbosity: int = 0, json: bool = False, count: Callable[[], int] | None = None) -> None:
+    def __init__(self, *, verbosity: int = 0, json: bool = False) -> None:
         self._verbosity = verbosity
         self._json = json
-        self._count = count
         self._total: int | None = None
         self._staged = 0  # drawn, but in a shard that is not yet whole
         self._shard: int | None = None
@@ -66,6 +64,8 @@ class Console:
         elif isinstance(event, Notice):
             self._object("notice", message=event.message)
             self.notice(event.message)
+        elif isinstance(event, Counted):
+            self._total = event.images
         elif isinstance(event, Staged):
             self._staged += 1
             self._progress()
@@ -99,6 +99,21 @@ class Console:
             for line in dead_channels(summary.dead):
                 say(printable(line))
 
+    def tell_briefly(self, event: Event) -> None:
+        """Show of a run that is only tried out what fails."""
+        if isinstance(event, Outcome) and event.failure:
+            self._say_error(f"error: {printable(event.failure.message)} [{event.failure.code}]")
+
+    def show(self, forecast: Forecast) -> None:
+        """Show what a run would do."""
+        fields = asdict(forecast)
+        if self._json:
+            self._object("plan", **fields, fits=forecast.fits)
+            self._object("summary", exit_code=0 if forecast.fits else 6)
+            return
+        for line in forecast.lines():
+            say(line)
+
     def notice(self, message: str) -> None:
         """Tell something worth knowing, on standard error."""
         if self._verbosity >= 0:
@@ -119,12 +134,6 @@ class Console:
             self._bar = _progress_bar()
             self._bar.start()
             self._bar.add_task("images", total=None, rate=0.0)
-        if self._count:
-            threading.Thread(target=self._count_inputs, args=(self._count,), daemon=True).start()
-
-    def _count_inputs(self, count: Callable[[], int]) -> None:
-        with suppress(OSError, FmapvizError):  # only the time left would be missing
-            self._total = count()
 
     def _image(self, event: Outcome) -> None:
         self._seen[event.status] += 1

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -21,7 +20,9 @@ from torch import nn
 
 from fmapviz import __version__, registry, rehearsal
 from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
+from fmapviz.forecast import Counting, Room, count_to_draw
 from fmapviz.foresight import Foresight
+from fmapviz.formats import check_shards
 from fmapviz.inputs import find_images
 from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, several, unwrap
 from fmapviz.model_pictures import draw_model, has_model
@@ -31,11 +32,10 @@ from fmapviz.own_networks import describe_network
 from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
-from fmapviz.registry import SHARD_WRITERS, VIEWS, WRITERS
+from fmapviz.registry import VIEWS, WRITERS
 from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run
-from fmapviz.shards import LARGEST
 from fmapviz.statistics import read_dead
-from fmapviz.values import Model, Notice, Outcome, RunInfo, RunSummary, Started
+from fmapviz.values import Counted, Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
 from fmapviz.work import Job, work
 
@@ -146,7 +146,7 @@ def visualize(
     _check_number("top", top, least=0)
     _check_number("batch size", batch_size)
     _check_number("workers", workers, most=1024)
-    _check_shards(shard, to)
+    check_shards(shard, to)
     if dtype not in {"float32", "float16"}:
         raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
     check_output(out)
@@ -216,11 +216,48 @@ def visualize(
         part=part,
         foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
     )
+    again = (lambda: find_images(map(os.fspath, typed), avoid=out)) if isinstance(typed, Sequence) else None
+    watch = _Watch(job, again if plan.of_images else None, tell)
     with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new), _advised():
-        summary = _go_through(job, found, tell, strict=strict)
+        summary = _go_through(job, found, watch.tell, strict=strict)
     if not plan.of_images and typed:
         tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
     return summary
+
+
+class _Watch:
+    """Tells what happens and, once it is known, how many inputs there are; ends a run that will not fit on the disk."""
+
+    def __init__(
+        self, job: Job, again: Callable[[], Iterable[ImageFile | Failure]] | None, tell: Callable[[Event], None]
+    ) -> None:
+        self._tell = tell
+        self._counting = Counting(again)
+        self._told = False
+        self._parts = job.part.count if job.part else 1
+        shards = job.info.shard is not None
+
+        def remaining() -> int:
+            assert again
+            return count_to_draw(again(), job.directory, job.info.fingerprint, shards=shards)[1]
+
+        # What is replaced makes room as it goes.
+        anew = job.force or job.repair
+        self._room = None if anew else Room(job.directory, remaining, part=job.part, shards=shards)
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on.
+
+        Raises:
+            RefusedError: What is still to be written will not fit.
+        """
+        self._tell(event)
+        total = self._counting.total
+        if total is not None and not self._told:
+            self._told = True
+            self._tell(Counted(-(-total // self._parts)))
+        if self._room:
+            self._room.look(event, total)
 
 
 def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
@@ -349,19 +386,6 @@ def _check_members(package: str, members: Sequence[str]) -> None:
         registry.check(package, member)
     if not members:
         raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
-
-
-def _check_shards(shard: int | None, formats: Sequence[str]) -> None:
-    """Make sure that many images can share a directory, in these formats."""
-    if shard is None:
-        return
-    _check_number("shard", shard, most=LARGEST)
-    together = registry.names(SHARD_WRITERS)
-    for form in formats:
-        if form not in together:
-            raise RequestError(f"{form} is of single images, not of shards", hint=f"--shard goes with {', '.join(together)}")
-    if find_spec("pyarrow") is None:
-        raise RequestError("--shard needs one more package, pyarrow", hint="pip install 'fmapviz[scale]'")
 
 
 def _check_number(option: str, number: int | None, *, least: int = 1, most: float = inf) -> None:

@@ -87,10 +87,29 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
                 sweep(out)
                 sweep(directory)
             return directory
-    raise RefusedError(
-        f"{quote(directory)} {_description(directory)}",
-        hint="choose another --name, or leave it out: a free one is found",
-    )
+    raise _not_this(directory)
+
+
+def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path | None:
+    """Give the directory that a run with these settings would continue; None if it would begin a new one.
+
+    Raises:
+        RefusedError: The named directory belongs to something else.
+    """
+    for candidate in [name] if name else _numbered(info.model):
+        directory = out / candidate
+        if not files.exists(directory):
+            return None
+        known = read_run(directory)
+        if known and known.get("fingerprint") == info.fingerprint:
+            return directory
+    raise _not_this(directory)
+
+
+def name_run(out: Path, info: RunInfo) -> str:
+    """Give the name that a new run would have."""
+    names: Iterator[str] = _numbered(info.model)
+    return next(name for name in names if not files.exists(out / name))
 
 
 @contextmanager
@@ -269,5 +288,8 @@ def _version(document: Mapping[str, Any]) -> int:
     return version if isinstance(version, int) else 0
 
 
-def _description(directory: Path) -> str:
-    return "holds a run with other settings" if read_run(directory) else "holds files that fmapviz did not make"
+def _not_this(directory: Path) -> RefusedError:
+    what = "a run with other settings" if read_run(directory) else "files that fmapviz did not make"
+    return RefusedError(
+        f"{quote(directory)} holds {what}", hint="choose another --name, or leave it out: a free one is found"
+    )

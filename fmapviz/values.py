@@ -612,7 +612,18 @@ class Staged:
     bytes: int
 
 
-Event = Started | Outcome | Notice | Staged
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Event: it is known how many inputs there are.
+
+    Attributes:
+        images: How many, of all parts together divided by their number.
+    """
+
+    images: int
+
+
+Event = Started | Counted | Outcome | Notice | Staged
 
 
 @dataclass(frozen=True, slots=True)

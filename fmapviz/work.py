@@ -20,6 +20,7 @@ from fmapviz.channels import input_type
 from fmapviz.decoding import Decoding
 from fmapviz.drawing import ForwardError, attach
 from fmapviz.errors import InputError, RequestError, quote
+from fmapviz.forecast import size_of
 from fmapviz.grouping import Ending, Grouping, There, of_part
 from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.inputs import path_hash
@@ -335,6 +336,7 @@ class _Steps:
                 "undrawn": dict(drawn.undrawn),
                 **({"predictions": [each.record for each in drawn.predictions]} if job.info.top else {}),
             }
+            taken = size_of(staging)
             place = commit(staging, job.directory, prepared.file, record, force=prepared.anew, sync=job.sync)
         self._release(prepared.file)
         tell(
@@ -346,6 +348,7 @@ class _Steps:
                 pictures=pictures,
                 seconds=time.monotonic() - sketched.begun,
                 predictions=drawn.predictions,
+                bytes=taken,
             )
         )
 

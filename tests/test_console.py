@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from fmapviz import console as module
 from fmapviz.console import DEAD_LAYERS, Console, dead_channels, say_json
 from fmapviz.errors import printable
 from fmapviz.options import Style
-from fmapviz.values import Failure, Notice, Outcome, Prediction, RunInfo, RunSummary, Started
+from fmapviz.values import Counted, Failure, Notice, Outcome, Prediction, RunInfo, RunSummary, Started
 
 INFO = RunInfo(
     "alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png", "tensorboard"), Style()
@@ -125,17 +124,9 @@ def test_json_is_ascii_and_keeps_odd_names(capsys, odd):
 
 def test_in_a_log_file_a_line_now_and_then_says_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr(module, "LOG_INTERVAL_SECONDS", 0.0)
-    counted = threading.Event()
-
-    def count():
-        counted.set()
-        return 10
-
-    console = Console(count=count)
+    console = Console()
     console.tell(STARTED)
-    assert counted.wait(10)
-    while console._total is None:
-        counted.wait(0.01)
+    console.tell(Counted(10))
     console.tell(DONE)
     err = capsys.readouterr().err
     assert re.search(r"^progress: 1 of 10 images, [\d.]+ images/s, about \d+ s left$", err, flags=re.MULTILINE)
