@@ -33,7 +33,8 @@ from fmapviz.plan import make_plan
 from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run
+from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run, writing_to
+from fmapviz.shards import discard_wrecks
 from fmapviz.statistics import read_dead
 from fmapviz.values import Counted, Model, Notice, Outcome, RunInfo, RunSummary, Started
 from fmapviz.vision import torchvision
@@ -307,6 +308,9 @@ def _go_through(
         job.plan = replace(job.plan, shared=rehearsal.rehearse(job, found, tell))
     publisher = Publisher(job.directory, job.info, sync=job.sync)
     summary = _account(job, found, tell, publisher, strict=strict)
+    if job.info.shard and (job.repair or job.force) and not summary.stopped:
+        with writing_to(job.directory):
+            discard_wrecks(job.directory, job.part)
     of_model, undrawn = _draw_model(job)
     left_out = publisher.publish()
     if left_out:

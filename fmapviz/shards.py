@@ -17,7 +17,7 @@ import numpy as np
 
 from fmapviz import records
 from fmapviz.inputs import in_natural_order
-from fmapviz.units import is_damaged, read_unit
+from fmapviz.units import EVENTS_FILE, UNIT_FILE, discard_wreck, is_damaged, read_unit
 from fmapviz.values import ImageFile
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fmapviz.options import Part
+
 KIND = "shard"
 PREFIX = "shard-"
-LARGEST = 100_000  # images in a shard: so many are lost, not finished, when a run is killed
 _GONE = -1
+_FILES = {UNIT_FILE, EVENTS_FILE, "index.parquet", "pictures.tar", "stats.parquet"}
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +184,18 @@ def find_shards(run: Path) -> Iterator[Path]:
         names = [entry.name for entry in entries if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)]
     for name in sorted(names, key=lambda name: in_natural_order([name])):
         yield run / name
+
+
+def discard_wrecks(run: Path, part: Part | None = None) -> None:
+    """Remove shards whose records are lost; their images have been put into others, as far as they are there.
+
+    Raises:
+        OSError: One could not be removed.
+    """
+    for directory in find_shards(run):
+        number = directory.name.removeprefix(PREFIX).partition("~")[0]
+        if number.isdecimal() and (part is None or part.has(int(number))):
+            discard_wreck(directory, run, _FILES)
 
 
 def image_record(file: ImageFile) -> dict[str, Any]:

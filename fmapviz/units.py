@@ -21,6 +21,7 @@ from fmapviz.values import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 UNIT_FILE = "unit.json"
@@ -146,6 +147,16 @@ def sweep(run: Path) -> None:
 def is_wreck(directory: Path) -> bool:
     """Tell a directory of ours whose record is lost from somebody else's, as well as that can be told."""
     return not directory.is_symlink() and any(_is_no_folder(directory / name) for name in _OURS) and not read_unit(directory)
+
+
+def discard_wreck(directory: Path, run: Path, ours: AbstractSet[str]) -> None:
+    """Remove a directory of ours whose record is lost, unless somebody else has laid something into it.
+
+    Raises:
+        OSError: It could not be given another name.
+    """
+    if is_wreck(directory) and {path.name for path in directory.iterdir()} <= ours:
+        files.remove_tree(_move_aside(directory, run, ""))
 
 
 def _is_no_folder(path: Path) -> bool:

@@ -135,7 +135,8 @@ def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False
 
 def _images(out):
     """Name the images that are in shards."""
-    return sorted(path for unit in out.rglob("unit.json") for path in paths_of(read_unit(unit.parent)))
+    records = (read_unit(unit.parent) for unit in out.glob("net/[!.]*/unit.json"))
+    return sorted(path for record in records for path in paths_of(record))
 
 
 def _problems(out):

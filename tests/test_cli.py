@@ -54,6 +54,11 @@ class TestAnswersWithoutTorch:
         (["lyers", "alexnet"], "no such model: 'lyers'", "'layers'"),
         (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
         (["alexnet"], "missing argument 'INPUT'", ""),
+        (["alexnet", "x.png", "--shard", "0"], "a shard has 1 to 100000 images: '0'", ""),
+        (["alexnet", "x.png", "--shard", "9", "--to", "png"], "png is of single images", "tar, tensorboard"),
+        (["alexnet", "x.png", "--part", "5/4"], "no such part: '5/4'", "1/4"),
+        (["alexnet", "x.png", "--part", "1"], "no part: '1'", "1/4"),
+        (["extract", "runs"], "missing option '--image'", "fmapviz extract --help"),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )
     RIGHT = (
@@ -107,11 +112,11 @@ class TestAnswersWithoutTorch:
             ("layers vgg11", {"vgg11", "vgg11_bn"}),
             ("alexnet x.png --view ma", {"maps", "max"}),
             ("alexnet x.png --to png,ten", {"png,tensorboard"}),
-            ("--to t", {"tensorboard"}),
+            ("--to t", {"tar", "tensorboard"}),
             ("alexnet x.png --fit s", {"squash"}),
             ("alexnet x.png --bat", {"--batch-size"}),
             ("--ver", {"--version", "--verbose"}),
-            ("--to png,t", {"png,tensorboard"}),
+            ("--to png,te", {"png,tensorboard"}),
         ],
     )
     def test_the_shell_completes_models_views_formats_and_options(self, words, completions):

@@ -423,6 +423,27 @@ def test_repair_repairs_a_shard(inputs, tmp_path, name, damage):
     assert problems(tmp_path / "out") == []
 
 
+def test_repair_removes_what_is_left_of_shards_whose_images_are_in_others_now(inputs, tmp_path):
+    draw(inputs / "more", tmp_path / "out")
+    draw(inputs, tmp_path / "out")
+    for number in (0, 1):  # of two images, and of three
+        (tmp_path / f"out/run/shard-00000{number}/unit.json").write_bytes(b"")
+    (tmp_path / "out/run/shard-000002/unit.json").unlink()
+    (tmp_path / "out/run/shard-000002/notes.txt").write_text("mine")
+    summary = draw(inputs, tmp_path / "out", repair=True)
+    assert (summary.done, summary.exit_code) == (8, 0)
+    assert members(tmp_path / "out/run") == ALL
+    assert problems(tmp_path / "out") == ["notes.txt not made by fmapviz"]
+    for number in (0, 1, 2):
+        (tmp_path / f"out/run/shard-00000{number}/unit.json").write_bytes(b"")
+    summary = draw([inputs / f"{number}.png" for number in (2, 3, 4)], tmp_path / "out", repair=True)
+    assert summary.done == 3
+    assert members(tmp_path / "out/run") == {"shard-000000": ["2.png", "3.png", "4.png"]}
+    assert sorted(path.name for path in (tmp_path / "out/run/shard-000002").iterdir() if path.suffix == ".txt") == [
+        "notes.txt"
+    ]
+
+
 def test_images_are_written_in_order_though_the_first_is_drawn_last(inputs, tmp_path):
     threads = []
 
@@ -483,8 +504,8 @@ def test_kernels_are_drawn_beside_the_shards(inputs, tmp_path):
     [
         ({"to": "png"}, "png is of single images, not of shards"),
         ({"to": ["tar", "html"]}, "html is of single images"),
-        ({"shard": 0}, "shard must be at least 1"),
-        ({"shard": 100_001}, "shard must be at most 100000"),
+        ({"shard": 0}, "a shard has 1 to 100000 images: '0'"),
+        ({"shard": 100_001}, "a shard has 1 to 100000 images: '100001'"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(inputs, tmp_path, options, message):
@@ -494,7 +515,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(inputs, tmp_path, opt
 
 
 def test_without_the_package_for_tables_it_is_said_how_to_get_it(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr("fmapviz.pipeline.find_spec", lambda _name: None)
+    monkeypatch.setattr("fmapviz.formats.find_spec", lambda _name: None)
     with pytest.raises(RequestError) as raised:
         draw(inputs, tmp_path / "out")
     assert raised.value.hint == "pip install 'fmapviz[scale]'"

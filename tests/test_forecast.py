@@ -1,0 +1,166 @@
+"""What a run will write is known before it begins, and one that will not fit is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from faults import Net, paint
+
+from fmapviz import estimation, forecast
+from fmapviz.errors import RefusedError
+from fmapviz.forecast import BLOCK_BYTES
+from fmapviz.inputs import find_images
+from fmapviz.options import InputOptions, Part
+from fmapviz.pipeline import visualize
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    for number in range(20):
+        paint(tmp_path / f"in/{number}.png", number)
+    return tmp_path / "in"
+
+
+def plan(inputs, out, **options):
+    given = {"to": ["png"], "options": InputOptions(fit="none"), "workers": 2, "name": None, "shard": None, "part": None}
+    return estimation.forecast(Net(), [inputs], out=out, force=False, on_event=lambda _event: None, **{**given, **options})
+
+
+def draw(inputs, out, **options):
+    return visualize(Net(), inputs, out=out, **{"to": ["png"], "options": InputOptions(fit="none"), "workers": 2, **options})
+
+
+def room_of(place, formats):
+    """Give the bytes in whole blocks that files take, by a part of their names."""
+    paths = [path for path in place.rglob("*") if path.is_file() and path.parent != place]
+    return {
+        form: sum(-(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in paths if ending in path.name)
+        for form, ending in formats.items()
+    }
+
+
+def test_it_is_what_the_run_then_writes(inputs, tmp_path):
+    found = plan(inputs, tmp_path / "out", to=["png", "tensorboard", "stats", "raw"])
+    assert not (tmp_path / "out").exists()
+    assert (found.images, found.to_draw, found.sampled, found.failing) == (20, 20, 20, 0)
+    summary = draw(inputs, tmp_path / "out", to=["png", "tensorboard", "stats", "raw"])
+    assert found.directory == summary.directory
+    assert found.pictures == summary.pictures == 60
+    taken = room_of(summary.directory, {"png": ".png", "tensorboard": "tfevents", "stats": "stats.", "raw": "raw."})
+    assert {form: found.bytes[form] for form in taken} == taken
+    assert found.files == sum(path.parent != summary.directory or path.is_dir() for path in summary.directory.rglob("*"))
+    assert found.fits
+
+
+def test_of_shards_too(inputs, tmp_path):
+    found = plan(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
+    summary = draw(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
+    shard = summary.directory / "shard-000000"
+    assert found.directory == summary.directory
+    assert found.bytes["tar"] == (shard / "pictures.tar").stat().st_size
+    assert found.bytes["tensorboard"] == (shard / "events.out.tfevents.fmapviz").stat().st_size
+    assert found.files == 6
+
+
+def test_what_is_there_is_not_counted(inputs, tmp_path):
+    draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
+    assert (plan(inputs, tmp_path / "out").to_draw, plan(inputs, tmp_path / "out").pictures) == (5, 15)
+    draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out", to=["tar"], shard=5)
+    found = plan(inputs, tmp_path / "out", to=["tar"], shard=5)
+    assert (found.images, found.to_draw, found.directory.name) == (20, 5, "net-2")
+
+
+def test_a_part_has_its_share(inputs, tmp_path):
+    assert plan(inputs, tmp_path / "out", part=Part(1, 3)).to_draw == 7
+
+
+def test_what_fails_is_told(inputs, tmp_path):
+    for number in range(5):
+        (inputs / f"{number}.png").write_bytes(b"no image")
+    found = plan(inputs, tmp_path / "out")
+    assert (found.images, found.sampled, found.failing, found.pictures) == (20, 15, 0.25, 45)
+
+
+def test_of_many_images_some_are_drawn_everywhere(tmp_path):
+    for number in range(500):
+        paint(tmp_path / f"in/{number}.png", number)
+    sample, count = estimation._sample(find_images([str(tmp_path / "in")]))
+    assert (len(sample), count) == (estimation.SAMPLE, 500)
+    numbers = sorted(int(file.unit.removesuffix(".png")) for file in sample)
+    assert numbers[0] < 100
+    assert numbers[-1] > 400
+    assert sample == estimation._sample(find_images([str(tmp_path / "in")]))[0]
+
+
+def test_the_sample_ends_in_time(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimation, "SAMPLE_SECONDS", -1.0)
+    assert plan(inputs, tmp_path / "out", workers=1).sampled < 10
+
+
+# --- too little room
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Let a disk have room for only so many bytes, whatever is on it."""
+
+    def fill(free, files=None):
+        monkeypatch.setattr(forecast, "free_space", lambda _place: (free, files))
+        monkeypatch.setattr(estimation, "free_space", lambda _place: (free, files))
+
+    return fill
+
+
+@pytest.mark.parametrize("options", [{}, {"to": ["tar"], "shard": 12}])
+def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, full, options):
+    full(10_000)
+    with pytest.raises(
+        RefusedError, match=r"(12|20) more images will not fit: [\d.]+ kB at [\d.]+ (kB|bytes) each, and 10 kB are"
+    ):
+        draw(inputs, tmp_path / "out", **options)
+    assert draw(inputs, tmp_path / "out", force=True, **options).exit_code == 0
+
+
+def test_one_that_fits_is_not(inputs, tmp_path, full):
+    full(20 * 5 * BLOCK_BYTES)
+    assert draw(inputs, tmp_path / "out").done == 20
+
+
+def test_one_whose_rest_is_there_is_not(inputs, tmp_path, full):
+    draw([inputs / f"{number}.png" for number in range(10, 20)], tmp_path / "out")
+    full(12 * 5 * BLOCK_BYTES)  # for ten and some more
+    assert draw(inputs, tmp_path / "out").exit_code == 0
+
+
+def test_one_that_nobody_knows_the_length_of_goes_on(inputs, tmp_path, full):
+    full(10_000)
+    assert draw((path for path in sorted(inputs.iterdir())), tmp_path / "out").done == 20
+
+
+def test_files_that_a_disk_has_no_room_for_do_not_fit(inputs, tmp_path, full):
+    full(10**9, 50)
+    found = plan(inputs, tmp_path / "out")
+    assert found.files > 50
+    assert not found.fits
+    assert any("--shard" in line for line in found.lines())
+
+
+# --- the command
+
+
+def test_the_command_tells_it(fmapviz, inputs, tmp_path):
+    done = fmapviz("shapesnet", inputs, "--out", tmp_path / "out", "--plan", "--to", "png,stats")
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.decode()
+    assert told.startswith("20 images\n")
+    for word in ("png", "stats", "records", "in all", "free", "images/s"):
+        assert word in told
+    assert not (tmp_path / "out").exists()
+    told = json.loads(fmapviz("shapesnet", inputs, "--out", tmp_path / "out", "--plan", "--json").stdout.splitlines()[0])
+    assert (told["event"], told["images"], told["pictures"], told["fits"]) == ("plan", 20, 180, True)
+
+
+def test_the_command_says_no_where_it_does_not_fit(fmapviz, inputs, tmp_path):
+    done = fmapviz("shapesnet", inputs, "--out", "/proc/x", "--plan")
+    assert done.returncode == 5, done.stderr
