@@ -37,12 +37,15 @@ fuzz: $(INSTALLED) ## feed every reader of files with damaged ones, led by the c
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	for target in images arrays checkpoints records; do $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
 
-browser: ## make sure that there is a Chromium or Chrome for the tests of the report, if it can be had
-	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \
+browser: ## make sure that there are a Chromium or Chrome and GNU parallel for the tests, if they can be had
+	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
+	found=; for name in $(BROWSERS); do command -v $$name > /dev/null && found=1; done; \
+	test -n "$$found" || wanted="$$wanted chromium"; \
+	test -n "$$wanted" || exit 0; \
 	as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
 	if command -v apt-get > /dev/null && $$as_root true 2> /dev/null; then \
-		echo "no browser here: installing Debian's chromium"; \
-		$$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends chromium > /dev/null || true; \
+		echo "installing Debian's $$wanted"; \
+		$$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends $$wanted > /dev/null || true; \
 	fi
 
 # A fresh clone's tests are compiled meanwhile, or each of pytest's workers would do it.

@@ -15,7 +15,7 @@ from fmapviz.forecast import Forecast, count_to_draw, free_space, room_of
 from fmapviz.inputs import find_images
 from fmapviz.pipeline import visualize
 from fmapviz.products import find_units
-from fmapviz.runs import find_run, is_surveyed, name_run
+from fmapviz.runs import check_name, check_output, find_run, is_surveyed, name_run
 from fmapviz.units import UNIT_FILE
 from fmapviz.values import Failure, Outcome, Staged, Started
 
@@ -58,6 +58,8 @@ def forecast(
     Raises:
         FmapvizError: What `visualize` would raise.
     """
+    check_output(out)
+    check_name(name)
     typed = list(inputs)
     sample, count = _sample(find_images(typed, avoid=out))
     if not sample:

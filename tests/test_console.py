@@ -107,7 +107,7 @@ def test_json_is_one_object_per_line_and_ends_with_the_summary(capsys):
     assert events[0]["weights"] == "random weights, seed 0"
     assert events[2] == {
         "event": "image", "path": "/a/x.png", "status": "done", "unit": "runs/alexnet/x.png",
-        "notices": ["first of 3 frames"], "pictures": 6, "seconds": 0.25, "predictions": [],
+        "notices": ["first of 3 frames"], "pictures": 6, "seconds": 0.25, "predictions": [], "bytes": 0,
     }  # fmt: skip
     assert (events[3]["code"], events[3]["path"]) == ("E_FORMAT", "/a/\x1b.png")
     assert (events[4]["exit_code"], events[4]["tensorboard"]) == (3, "tensorboard --logdir 'my runs'")

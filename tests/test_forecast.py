@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from faults import Net, paint
 
-from fmapviz import estimation, forecast
+from fmapviz import cli, estimation, forecast
 from fmapviz.errors import RefusedError
 from fmapviz.forecast import BLOCK_BYTES
 from fmapviz.inputs import find_images
@@ -161,6 +162,13 @@ def test_the_command_tells_it(fmapviz, inputs, tmp_path):
     assert (told["event"], told["images"], told["pictures"], told["fits"]) == ("plan", 20, 180, True)
 
 
-def test_the_command_says_no_where_it_does_not_fit(fmapviz, inputs, tmp_path):
-    done = fmapviz("shapesnet", inputs, "--out", "/proc/x", "--plan")
+def test_the_command_says_where_nothing_can_be_written(fmapviz, inputs, tmp_path):
+    done = fmapviz("shapesnet", inputs, "--out", inputs / "0.png", "--plan")
     assert done.returncode == 5, done.stderr
+
+
+def test_the_command_ends_with_6_where_it_does_not_fit(inputs, tmp_path, full, capsys, monkeypatch):
+    full(10_000)
+    monkeypatch.setattr(sys, "argv", ["fmapviz", "shapesnet", str(inputs), "--out", str(tmp_path / "out"), "--plan"])
+    assert cli._main() == 6
+    assert "it does not fit" in capsys.readouterr().out

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from trees import difference, snapshot
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -69,6 +70,9 @@ def test_every_command_of_the_readme(workplace):
     assert [layer["type"] for layer in star["layers"]] == ["Conv2d", "BatchNorm2d", "ReLU"]
     assert len(star["predictions"]) == 5
     assert (runs / "both" / "shapes.png" / "00_features.0.maps.png").exists()
+    assert len(list((runs / "shards").glob("shard-*/pictures.tar"))) == 3
+    assert difference(snapshot(runs / "parts"), snapshot(runs / "shards")) == []
+    assert (workplace / "star.jpg.00_features.0.conv.maps.png").read_bytes().startswith(b"\x89PNG")
     assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
 
 
@@ -106,6 +110,16 @@ def test_tensorboard_serves_what_was_written(workplace):
         server.terminate()
         server.wait()
         server.stderr.close()
+
+
+def test_the_array_of_jobs_divides_the_work(workplace):
+    (script,) = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    script = script.replace("resnet50 /data/images --shard 1000", "shapesnet sample_images --shard 5")
+    for number in (1, 2):
+        result = shell(script, workplace, SLURM_ARRAY_TASK_ID=str(number), SLURM_ARRAY_TASK_COUNT="2")
+        assert result.returncode == 0, result.stderr
+    summaries = [json.loads((workplace / f"part-{number}.json").read_bytes().splitlines()[-1]) for number in (1, 2)]
+    assert [summary["done"] for summary in summaries] == [7, 5]
 
 
 def test_make_demo_prints_where_to_look(tmp_path):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from made_units import make_unit
 from PIL import Image
 
-from fmapviz import png, registry
+from fmapviz import png, registry, summaries
 from fmapviz.errors import printable
 from fmapviz.values import Picture
 from fmapviz.writers import tensorboard
@@ -274,7 +274,7 @@ def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
 @example({"https://example.com": "<https://example.com> mailto:a@example.com ![a](b)"})
 def test_facts_are_shown_as_they_are(facts):
     """Nothing but table cells comes out of Markdown, even before TensorBoard removes what it finds dangerous."""
-    description = tensorboard._table(facts)
+    description = summaries._table(facts)
     unsafe = markdown.markdown(description, extensions=["tables", "fenced_code"])  # as TensorBoard sets it up
     assert shown(unsafe) == cells_of(facts)
     assert shown(plugin_util.markdown_to_safe_html(description)) == cells_of(facts)
