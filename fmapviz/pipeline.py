@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from fmapviz import __version__, registry, rehearsal
-from fmapviz.errors import NothingToDoError, OutputError, RequestError, quote
+from fmapviz import rehearsal
+from fmapviz.errors import NothingToDoError, OutputError, quote
 from fmapviz.forecast import Counting, Room, count_to_draw
-from fmapviz.foresight import Foresight
-from fmapviz.formats import check_shards
 from fmapviz.inputs import find_images
-from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, several, unwrap
+from fmapviz.jobs import Asked, make_job, moved, needs_of
+from fmapviz.layers import several
 from fmapviz.model_pictures import draw_model, has_model
-from fmapviz.models import load_model
 from fmapviz.options import InputOptions, Style
-from fmapviz.own_networks import describe_network
-from fmapviz.plan import make_plan
-from fmapviz.predictions import TOP
 from fmapviz.publishing import Publisher
-from fmapviz.registry import VIEWS, WRITERS
 from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run, writing_to
 from fmapviz.shards import discard_wrecks
 from fmapviz.statistics import read_dead
-from fmapviz.values import Counted, Model, Notice, Outcome, RunInfo, RunSummary, Started
-from fmapviz.vision import torchvision
-from fmapviz.work import Job, work
+from fmapviz.values import Counted, Notice, Outcome, RunSummary, Started
+from fmapviz.work import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from torch import nn
+
     from fmapviz.options import Part
-    from fmapviz.plan import Plan
-    from fmapviz.values import Event, Failure, ImageFile, Layer
+    from fmapviz.values import Event, Failure, ImageFile, Model
+    from fmapviz.work import Job
 
 _AS_TRAINED, _PLAIN = InputOptions(), Style()
 
@@ -141,88 +131,46 @@ def visualize(
         (1, 6)
     """
     out = Path(out)
-    layers, exclude, types, views, to = map(several, (layers, exclude, types, views, to))
-    _check_members(VIEWS, views)
-    _check_members(WRITERS, to)
-    _check_number("top", top, least=0)
-    _check_number("batch size", batch_size)
-    _check_number("workers", workers, most=1024)
-    check_shards(shard, to)
-    if dtype not in {"float32", "float16"}:
-        raise RequestError(f"no such dtype: {quote(dtype)}", hint="one of float32, float16")
+    asked = Asked(
+        model=model,
+        weights=weights,
+        layers=several(layers),
+        exclude=several(exclude),
+        types=several(types),
+        views=several(views),
+        to=several(to),
+        style=style,
+        dtype=dtype,
+        options=options,
+        device=device,
+        top=top,
+        targets=tuple(map(str, [targets] if isinstance(targets, str | int) else targets)),
+        output=output,
+        batch_size=batch_size,
+        workers=workers or min(8, os.cpu_count() or 1),
+        shard=shard,
+    )
+    asked.check()
     check_output(out)
     check_name(name)
-    _device(device, None)
     typed = [inputs] if isinstance(inputs, str | Path) else inputs
-    needs_images = any(registry.constant(VIEWS, view, "NEEDS") != "kernels" for view in views)
-    found = _first_first(find_images((os.fspath(path) for path in typed), avoid=out)) if needs_images else iter(())
-    loaded = _load(model, weights, options)
-    target = _device(device, loaded.module if isinstance(model, nn.Module) else None)
-    existing = find_layers(loaded.module)
-    kinds = tuple(sorted(types)) or default_types(existing)
-    narrowed = bool(layers or exclude)
-    asked = tuple(map(str, [targets] if isinstance(targets, str | int) else targets))
-    formats = _with_implied(to)
-    plan = make_plan(
-        tuple(dict.fromkeys(views)),
-        targets=asked,
-        classes=loaded.classes,
-        output=output,
-        automatic=not (narrowed or types),
-    )
-    plan = _adapt(plan, formats, dtype, views)
-    chosen = []
-    if plan.of_layers or plan.kernels or (plan.of_maps and not plan.automatic):
-        any_type = plan.of_maps and not types
-        chosen = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=any_type)
-    info = RunInfo(
-        model=loaded.name,
-        weights=loaded.weights,
-        sha256=loaded.sha256,
-        preparation=loaded.preparation.description,
-        types=kinds,
-        layers=tuple(layers),
-        exclude=tuple(exclude),
-        views=tuple(dict.fromkeys(views)),
-        formats=formats,
-        style=style if "pca" in views else replace(style, pca="image"),  # what changes nothing is no other run
-        top=_how_many(top, loaded, narrowed=narrowed and not plan.of_classes),
-        targets=asked,
-        output=output,
-        dtype=plan.kept or "float32",
-        shard=shard,
-        versions=_versions(),
-    )
+    images = find_images((os.fspath(path) for path in typed), avoid=out) if asked.needs_images else None
+    found = iter(()) if images is None else _first_first(images)
+    job, remarks = make_job(asked)
     is_new = not out.exists()
-    directory = open_run(out, info, name=name, sync=fsync)
+    job.directory = open_run(out, job.info, name=name, sync=fsync)
+    job.force, job.repair, job.sync, job.part = force, repair, fsync, part
+    job.several = not _is_one_file(typed)
     tell = on_event or _ignore
-    tell(Started(directory, info))
-    remarks = _remarks(existing, types, kinds) if chosen else ()
-    for message in (*remarks, *_fruitless(plan, info), *loaded.notices, *_unnamed(loaded, top)):
+    tell(Started(job.directory, job.info))
+    for message in remarks:
         tell(Notice(message))
-    job = Job(
-        model=loaded,
-        layers=chosen,
-        plan=plan,
-        writers={form: registry.fetch(WRITERS, form).open_writer for form in info.formats},
-        info=info,
-        directory=directory,
-        device=target,
-        batch_size=(batch_size or (None if target.type == "cpu" else 16)) if loaded.batches else 1,
-        workers=workers or min(8, os.cpu_count() or 1),
-        force=force,
-        repair=repair,
-        sync=fsync,
-        several=not _is_one_file(typed),
-        part=part,
-        foresight=_foresee(loaded, chosen, narrowed=bool(layers or exclude or types)) if chosen else None,
-    )
     again = (lambda: find_images(map(os.fspath, typed), avoid=out)) if isinstance(typed, Sequence) else None
-    watch = _Watch(job, again if plan.of_images else None, tell)
-    with _moved(loaded.module, target), forgetting_refused(directory, out_too=is_new), _advised():
+    watch = _Watch(job, again if job.plan.of_images else None, tell)
+    with moved(job.model.module, job.device), forgetting_refused(job.directory, out_too=is_new), _advised():
         summary = _go_through(job, found, watch.tell, strict=strict)
-    if not plan.of_images and typed:
-        tell(Notice(f"{', '.join(views)} needs no image: none was looked at"))
+    if not job.plan.of_images and typed:
+        tell(Notice(f"{', '.join(asked.views)} needs no image: none was looked at"))
     return summary
 
 
@@ -261,38 +209,11 @@ class _Watch:
             self._room.look(event, total)
 
 
-def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
-    """Find out no more, and draw no more, than the formats need.
-
-    Raises:
-        RequestError: A format would be given nothing.
-    """
-    needs = {need for form in formats for need in _needs(form)}
-    if not plan.of_images and "pictures" not in needs:
-        raise RequestError(f"{', '.join(views)} gives pictures only", hint="--to png, html or tensorboard")
-    if not plan.of_layers and any(_needs(form) == ["measures"] for form in formats):
-        raise RequestError(f"{', '.join(views)} gives no statistics", hint="--view maps too, or inputs, grads, mean, ...")
-    plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
-    if "pictures" in needs:
-        return plan
-    return replace(plan.without_pictures(), kernels={}, methods=plan.methods if "values" in needs else {})
-
-
-def _needs(form: str) -> list[str]:
-    return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
-
-
-def _with_implied(formats: Iterable[str]) -> tuple[str, ...]:
-    """Add the formats that others are made of."""
-    implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
-    return tuple(sorted({*formats, *filter(None, implied)}))
-
-
 def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     """Draw the views that see no image, and give the number of pictures and what could not be drawn."""
     if not job.plan.kernels:
         return 0, {}
-    writers = {form: writer for form, writer in job.writers.items() if "pictures" in _needs(form)}
+    writers = {form: writer for form, writer in job.writers.items() if "pictures" in needs_of(form)}
     return draw_model(
         job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force, repair=job.repair, sync=job.sync
     )
@@ -385,48 +306,6 @@ def _remedy(error: OutputError) -> str:
     return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
 
 
-def _check_members(package: str, members: Sequence[str]) -> None:
-    for member in members:
-        registry.check(package, member)
-    if not members:
-        raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
-
-
-def _check_number(option: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
-    if number is not None and number < least:
-        raise RequestError(f"{option} must be at least {least}: '{number}'")
-    if number is not None and number > most:
-        raise RequestError(f"{option} must be at most {most}: '{number}'")
-
-
-def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
-    """Say what of a network is looked at otherwise than expected, or not at all."""
-    if not asked and types == ("Conv3d",):
-        yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
-    if absent := absent_types(layers, asked):
-        yield f"no layer of type {', '.join(map(quote, absent))} in the model"
-    if parts := scripted_parts(layers):
-        yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
-
-
-def _fruitless(plan: Plan, info: RunInfo) -> Iterator[str]:
-    """Say which views no format takes anything of."""
-    if views := [view for view in info.views if not plan.gives(view)]:
-        yield f"nothing comes of {', '.join(views)}: pictures need --to png, html or tensorboard too"
-
-
-def _how_many(top: int | None, model: Model, *, narrowed: bool) -> int:
-    """Say how many classes to predict; where only some layers are wanted, nobody should wait for the others unasked."""
-    if not model.classes:
-        return 0
-    return (0 if narrowed else TOP) if top is None else min(top, len(model.classes))
-
-
-def _unnamed(model: Model, top: int | None) -> Iterator[str]:
-    if top and not model.classes:
-        yield f"no predictions: nobody knows what the outputs of {model.label} mean"
-
-
 def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
     """Make sure that there is an input at all, before a model is loaded."""
     first = next(found, None)
@@ -435,77 +314,8 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
     return chain([first], found)
 
 
-def _foresee(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Foresight | None:
-    """Say when a forward pass may end; one whose output is wanted goes to its end all the same."""
-    if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
-        return Foresight(len(layers))
-    return Foresight() if narrowed else None
-
-
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:
     return isinstance(inputs, Sequence) and len(inputs) == 1 and Path(inputs[0]).is_file()
-
-
-def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
-    if isinstance(model, str):
-        loaded = load_model(model, weights=weights, options=options)
-        return replace(loaded, module=unwrap(loaded.module))
-    if weights != "default":
-        raise RequestError(
-            f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
-        )
-    if isinstance(model, Model):
-        return replace(model, module=unwrap(model.module))
-    module = unwrap(model)
-    return describe_network(
-        module,
-        name=type(module).__name__.lower(),
-        weights="weights as given",
-        options=options,
-    )
-
-
-def _device(name: str, given: nn.Module | None) -> torch.device:
-    if name == "auto":
-        home = _home(given) if given else None
-        if home is not None:
-            return home
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).cpu()  # the meta device gives nothing back
-    except Exception as error:  # RuntimeError, AssertionError, ...: each backend has its own way to be absent
-        raise RequestError(f"no such device here: {quote(name)}", hint="--device auto takes what there is") from error
-    return device
-
-
-@contextmanager
-def _moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Have a module on another device for a while."""
-    home = _home(module)
-    if home is None or home == device:
-        yield
-        return
-    try:
-        module.to(device)
-        yield
-    finally:
-        module.to(home)
-
-
-def _home(module: nn.Module) -> torch.device | None:
-    return next((values.device for values in chain(module.parameters(), module.buffers())), None)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "fmapviz": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-    }
 
 
 def _ignore(_event: Event) -> None:

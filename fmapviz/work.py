@@ -96,7 +96,7 @@ class Job:
     device: torch.device
     batch_size: int | None
     workers: int
-    force: bool
+    force: bool = False
     repair: bool = False
     sync: bool = False
     several: bool = True

@@ -36,8 +36,9 @@ def build():
         values.data = torch.randint(-2, 3, values.shape, generator=numbers).float()
     return network
 """
-ARGUMENTS = ("net.py:build", "in", "--out", "out", "--to", "tensorboard,png,html,raw,stats", "--json")
-ARGUMENTS += ("--fit", "none", "--mean", "0", "--std", "1")
+COMMON = ("net.py:build", "in", "--out", "out", "--json", "--fit", "none", "--mean", "0", "--std", "1")
+ARGUMENTS = (*COMMON, "--to", "tensorboard,png,html,raw,stats")
+SHARDS = (*COMMON, "--to", "tensorboard,tar,stats", "--shard", "5")
 
 
 class Command:
@@ -46,11 +47,12 @@ class Command:
     Args:
         place: With the network, and the pictures in `in`.
         server: Where that of `warm.py` listens; None: a process of its own, from the very beginning.
+        arguments: What it is given always.
     """
 
-    def __init__(self, place, *options, server=None):
+    def __init__(self, place, *options, server=None, arguments=ARGUMENTS):
         self.errors = place / f"errors-{random.getrandbits(40)}"
-        arguments = ["-c", HEEDING, *ARGUMENTS, *options]
+        arguments = ["-c", HEEDING, *arguments, *options]
         with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
             if server:
                 streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
@@ -76,10 +78,10 @@ class Command:
 class House:
     """A directory with a network, pictures, and what the command makes of them."""
 
-    def __init__(self, place, images, *, server=None, seed=0):
+    def __init__(self, place, images, *, server=None, seed=0, arguments=ARGUMENTS):
         self.place, self.out = place, place / "out"
         self.random = random.Random(seed)
-        self._server = server
+        self._server, self._arguments = server, arguments
         place.mkdir(parents=True, exist_ok=True)
         (place / "net.py").write_text(NETWORK)
         for number in range(images):
@@ -95,7 +97,7 @@ class House:
         shutil.rmtree(self.out)
 
     def begin(self, *options):
-        return Command(self.place, *options, server=self._server)
+        return Command(self.place, *options, server=self._server, arguments=self._arguments)
 
     def wait_for_work(self, command):
         """Wait until something is written, and give the time of that; None if the command has ended before."""

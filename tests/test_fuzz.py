@@ -651,11 +651,13 @@ def words_for(command, parameter, value):
         "layers": {"model": ["net.py:build"]},
         "models": {},
         "verify": {"directory": ["out"]},
+        "extract": {"directory": ["out"]},
     }[command]
+    required = {"extract": ["--image=a.png", "--layer=0"]}.get(command, [])
     if parameter.param_type_name == "argument":
         words = chain.from_iterable((given | {parameter.name: [value]}).values())
-        return [command, "--", *words]
-    return [command, *chain.from_iterable(given.values()), f"{max(parameter.opts, key=len)}={value}"]
+        return [command, *required, "--", *words]
+    return [command, *required, *chain.from_iterable(given.values()), f"{max(parameter.opts, key=len)}={value}"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import shutil
 import socket
 from contextlib import suppress
 
+import pyarrow
 import pytest
 from faults import Scenario, paint
+from pyarrow import parquet
 
 from fmapviz.errors import FmapvizError
 from fmapviz.options import Style
@@ -24,12 +26,18 @@ NESTED = "[" * 100_000 + "]" * 100_000
 LEFT = f".fmapviz-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]}-4194305-abc-1234-old"
 
 
+SHARDS = Scenario({"to": ["tar", "stats"], "shard": 1}, finished=True)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    place = tmp_path_factory.mktemp("whole")
+    return {scenario: run(scenario, tmp_path_factory.mktemp("whole")) for scenario in ("images", "shards")}
+
+
+def run(scenario, place):
     for number in range(2):
         paint(place / f"in/{number}.png", number)
-    SCENARIO.run(place / "in", place / "out")
+    (SHARDS if scenario == "shards" else SCENARIO).run(place / "in", place / "out")
     return place
 
 
@@ -49,6 +57,14 @@ def rewrite(path, **changes):
 
 def unit(**changes):
     return lambda run: rewrite(run / "0.png/unit.json", **changes)
+
+
+def shard(**changes):
+    return lambda run: rewrite(run / "shard-000000/unit.json", **changes)
+
+
+def image(**changes):
+    return shard(images=lambda images: [{**images[0], **changes}])
 
 
 def entry(**changes):
@@ -145,6 +161,23 @@ CASES = {
         for name in ("../../up", "\0", "\ud800", "x" * 3000, "/".join("d" * 900))
     },
     "moved aside, of no source": aside(source={"path": "\ud800"}),
+    **{f"a shard of number {number!r}": shard(shard=number) for number in ("x", -1, 10**40, None, True)},
+    **{f"a shard of images {images!r}": shard(images=images) for images in ("x", [5], [{}], {"a": 1}, None, [])},
+    **{
+        f"a shard with an image at {path!r}": image(path=path)
+        for path in ("\ud800", "/\0", 7, "../../secret", "/dev/zero", "x" * 5000)
+    },
+    **{f"a shard with an image called {name!r}": image(name=name) for name in ("\ud800", "../../x", 7)},
+    **{f"a shard with an image of {size!r}": image(size=size, mtime_ns=size) for size in ("x", -1, 10**400, float("nan"))},
+    "a shard with an image that failed": image(failed={"a": 1}),
+    "a shard of another one's name": shard(unit="../../x", source={"path": "shard:x", "size": [], "mtime_ns": None}),
+    **{
+        f"a shard whose {name} is noise": lambda run, name=name: (run / "shard-000000" / name).write_bytes(b"x" * 100)
+        for name in ("stats.parquet", "index.parquet", "pictures.tar")
+    },
+    "a shard whose statistics are of something else": lambda run: parquet.write_table(
+        pyarrow.table({"layer": [1], "x": ["y"]}), run / "shard-000000/stats.parquet"
+    ),
 }
 
 
@@ -159,12 +192,13 @@ def read_and_go_on(case, whole, place, **options):
     """Verify a run with a record that says something strange, and give the command once more."""
     (place / "secret").write_text("secret")
     out = place / "place/out"
-    shutil.copytree(whole / "out", out)
+    scenario = "shards" if case.startswith("a shard") else "images"
+    shutil.copytree(whole[scenario] / "out", out)
     CASES[case](out / "net")
     for each in verify(out):
         assert all(problem.path.is_relative_to(out) for problem in each.problems)
     with suppress(FmapvizError):
-        SCENARIO.run(whole / "in", out, **options)
+        (SHARDS if scenario == "shards" else SCENARIO).run(whole[scenario] / "in", out, **options)
     list(verify(out))
     assert sorted(path.name for path in place.iterdir()) == ["place", "secret"]
     assert [path.name for path in out.iterdir()] == ["net"] or case.startswith(("a version", "settings", "run.json"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 
 import pytest
-from killing import House
+from killing import ARGUMENTS, SHARDS, House
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory, warm):
-    return House(tmp_path_factory.mktemp("house"), 12, server=warm)
+@pytest.fixture(scope="module", params=[ARGUMENTS, SHARDS], ids=["single", "shards"])
+def house(tmp_path_factory, warm, request):
+    return House(tmp_path_factory.mktemp("house"), 12, server=warm, arguments=request.param)
 
 
 def test_it_may_be_killed_at_any_moment(house):

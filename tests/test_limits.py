@@ -95,7 +95,7 @@ def test_a_small_file_system_that_is_full(house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()
     begin = mount("size=320k", house.out)
-    command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS]
+    command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS, "--force"]  # without, it would be refused before
     ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=100)
     after = house.out.with_name("out-after")
     house.out.rmdir()  # where nothing was mounted any more

@@ -171,6 +171,7 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
         "targets": [],
         "output": None,
         "dtype": "float32",
+        "shard": None,
     }
     assert document["versions"]["torch"] == torch.__version__
     assert set(document["versions"]) == {"fmapviz", "python", "torch", "torchvision"}
@@ -320,7 +321,7 @@ def test_a_summary_accounts_for_everything(finished):
     assert started.directory == summary.directory
     assert sorted(event.path for event in others if isinstance(event, Outcome)) == sorted(map(str, pictures.rglob("*.png")))
     for event in others:
-        if event.status == "done":
+        if isinstance(event, Outcome) and event.status == "done":
             assert (event.unit / "unit.json").is_file()
             assert (event.pictures, event.failure) == (4, None)
 
@@ -578,7 +579,7 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(ou
         ({"views": ["map"]}, "no such view: 'map'"),
         ({"views": []}, "nothing chosen of cam, contact, eigencam, grad-inputs, gradcam, "),
         ({"to": ["pgn"]}, "no such format: 'pgn'"),
-        ({"to": []}, "nothing chosen of html, npz, png, raw, stats, tensorboard"),
+        ({"to": []}, "nothing chosen of html, npz, png, raw, stats, tar, tensorboard"),
         ({"layers": ["fisrt"]}, "no layer matches 'fisrt'"),
         ({"types": ["Conv9d"]}, "no layer of this type in the model: 'Conv9d'"),
         ({"exclude": ["*"]}, "no layer is left"),

@@ -109,6 +109,7 @@ def test_a_run_says_what_was_asked_for(tmp_path):
             "targets": [],
             "output": None,
             "dtype": "float32",
+            "shard": None,
         },
         "versions": {"fmapviz": "0.1.0"},
     }

@@ -28,6 +28,8 @@ class Thing:
 class Fake:
     """Steps that only note what is done; tests override what matters to them."""
 
+    held = 0
+
     def __init__(self, threads=2, drawing=None, batch_size=1, drawn_ahead=0):
         self.limits = Limits(threads, drawing or threads, batch_size, drawn_ahead)
         self.log = []
@@ -341,7 +343,9 @@ class Weighed(Fake):
 
     def weigh(self, waiting):
         with self.schedule._changed:
-            self.waiting = (*self.waiting, sum(item.bytes for item in getattr(self.schedule, waiting)))
+            items = getattr(self.schedule, waiting)
+            items = [item for _, item in items] if waiting == "_read" else items
+            self.waiting = (*self.waiting, sum(item.bytes for item in items))
 
 
 @pytest.mark.parametrize(("threads", "drawing", "batch_size"), [(2, 1, 1), (4, 2, 1), (4, 2, 3), (5, 5, 1)])
@@ -404,6 +408,60 @@ def test_while_nobody_listens_nothing_goes_on_without_end(batch_size, drawn_ahea
     assert len(steps.numbers("listed")) <= listed + read + drawn + 3 + told_of  # 3: in each thread's hand
     assert len([next(told) for _ in range(100)]) == 100
     told.close()
+
+
+class InOrder(Fake):
+    """Holds back what is drawn until all before it is written, as a shard does; the first takes longer to read."""
+
+    def __init__(self, *args, **limits):
+        super().__init__(*args, **limits)
+        self.written, self.waiting, self.most = [], {}, 0
+        self.lock = Lock()
+
+    @property
+    def held(self):
+        with self.lock:
+            return sum(item.bytes for item in self.waiting.values())
+
+    def read(self, item, tell):
+        if item.number == 0:
+            time.sleep(0.3)
+        return super().read(item, tell)
+
+    def write(self, item, tell):
+        with self.lock:
+            self.waiting[item.number] = item
+            self.most = max(self.most, sum(each.bytes for each in self.waiting.values()))
+            while len(self.written) in self.waiting:
+                self.written.append(self.waiting.pop(len(self.written)).number)
+        super().write(item, tell)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
+    steps = InOrder(threads, batch_size=batch_size)
+    items = [Thing(number, bytes=schedule.DRAWN_BYTES // 4) for number in range(40)]
+    assert len(list(steps.run(items))) == 40
+    assert steps.written == list(range(40))
+    assert steps.most <= schedule.DRAWN_BYTES + threads * batch_size * schedule.DRAWN_BYTES // 4
+
+
+def test_what_was_listed_first_is_drawn_first_though_it_was_read_last():
+    class SlowFirst(Fake):
+        def read(self, item, tell):
+            if item.number == 2:
+                time.sleep(0.2)
+            return super().read(item, tell)
+
+        def draw(self, batch, tell):
+            if batch[0].number == 0:
+                wait_until(lambda: 2 in self.numbers("read"))
+            return super().draw(batch, tell)
+
+    steps = SlowFirst(3, drawing=1)
+    list(steps.run(Thing(number) for number in range(6)))
+    assert steps.numbers("draw") == [0, 1, 2, 3, 4, 5]
 
 
 # --- how it ends

@@ -8,7 +8,7 @@ import signal
 import pytest
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, disturb
-from killing import House
+from killing import ARGUMENTS, SHARDS, House
 from test_hostile_records import CASES, read_and_go_on
 from test_hostile_records import whole as whole
 
@@ -44,7 +44,7 @@ def test_hostile_records(case, options, whole, tmp_path):
 
 @pytest.mark.parametrize("part", range(4))
 def test_kills(part, tmp_path, record_property):
-    house = House(tmp_path, 40, seed=part)
+    house = House(tmp_path, 40, seed=part, arguments=[ARGUMENTS, SHARDS][part % 2])
     at_work = 0
     for number in range(ROUNDS // 4):
         at_work += house.kill_one(*random.Random(number).choice([(), ("--force",), ("--workers", "4"), ("--repair",)]))
@@ -56,7 +56,7 @@ def test_kills(part, tmp_path, record_property):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_eight_at_once(seed, tmp_path):
-    house = House(tmp_path, 40, seed=seed)
+    house = House(tmp_path, 40, seed=seed, arguments=[ARGUMENTS, SHARDS][seed % 2])
     codes = house.kill_some(8, 3, *(["--force"] if seed % 2 else []))
     assert codes.count(3) >= 5, codes
     house.finish()
