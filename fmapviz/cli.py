@@ -17,7 +17,7 @@ from fmapviz.errors import FmapvizError, RefusedError, RequestError, printable, 
 from fmapviz.formats import check_shards
 from fmapviz.grammar import split
 from fmapviz.models import check_name, known_names
-from fmapviz.options import COLORMAPS, InputOptions, Part, Style
+from fmapviz.options import COLORMAPS, Engine, InputOptions, Part, Style
 from fmapviz.process import Interrupted, leave, loading, open_missing_streams, remove_staged, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
 
@@ -233,6 +233,17 @@ def run(
         typer.Option(metavar="I/N", help="Only the I-th of N parts of the work; other commands do the others.",
                      show_default="all of it", rich_help_panel=_RUNNING),
     ] = None,
+    engine: Annotated[
+        _Text,
+        typer.Option(metavar="ray[:ADDRESS]", help="Have Ray do the work, in --workers processes; auto, HOST:PORT.",
+                     show_default="this process", rich_help_panel=_RUNNING),
+    ] = None,
+    worker_cpus: Annotated[
+        int, typer.Option(metavar="N", help="Cores of each process of --engine ray.", rich_help_panel=_RUNNING)
+    ] = 1,
+    worker_gpus: Annotated[
+        float, typer.Option(metavar="G", help="GPUs of each, also a part of one.", rich_help_panel=_RUNNING)
+    ] = 0.0,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Draw a few images elsewhere, and say what all would take: bytes and time.",
@@ -267,6 +278,7 @@ def run(
             registry.check(package, member)
     check_shards(shard, formats)
     parsed = Part.parse(part) if part else None
+    elsewhere = Engine.parse(engine, workers=workers, cpus=worker_cpus, gpus=worker_gpus) if engine else None
     paths = inputs or []
     if not paths and any(registry.constant(VIEWS, member, "NEEDS") != "kernels" for member in views):
         raise RequestError("missing argument 'INPUT'", hint="images or folders; only --view kernels needs none")
@@ -306,7 +318,7 @@ def run(
             found = forecast(model, listed, on_event=console.tell_briefly, **places, **options)
             console.show(found)
             return 0 if found.fits else RefusedError.exit_code
-        summary = visualize(model, listed, repair=repair, on_event=console.tell, **places, **options)
+        summary = visualize(model, listed, repair=repair, engine=elsewhere, on_event=console.tell, **places, **options)
         console.finish(summary, Path(out))
     if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / REPORT):
         say_error("notice: no browser could be opened here: the report's page is named above")

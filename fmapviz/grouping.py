@@ -40,7 +40,20 @@ class Ending:
     shard: Shard
 
 
-Item = ImageFile | Failure | Member | There | Ending
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """An image that is not to be tried again.
+
+    Attributes:
+        item: Which one.
+        failure: Why.
+    """
+
+    item: Member | ImageFile
+    failure: Failure
+
+
+Item = ImageFile | Failure | Member | There | Ending | Lost
 
 
 class Grouping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from math import isfinite
 from typing import Literal, cast
 
@@ -210,6 +211,50 @@ class Part:
             [1, 4, 7]
         """
         return index % self.count == self.number - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where the work is done, if not by this process.
+
+    Attributes:
+        address: Of a Ray cluster, `auto` or `HOST:PORT`; None: a Ray of one's own on this machine.
+        workers: How many processes; None: as many as there is room for.
+        cpus: Cores of each, which is so many images in work at once.
+        gpus: GPUs of each, also a part of one.
+
+    Raises:
+        RequestError: A number that makes no sense.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise RequestError(f"worker CPUs must be at least 1: '{self.cpus}'")
+        if not 0 <= self.gpus < 1024:
+            raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'")
+
+    @classmethod
+    def parse(cls, text: str, *, workers: int | None = None, cpus: int = 1, gpus: float = 0.0) -> Engine:
+        """Read an engine as it is typed.
+
+        Raises:
+            RequestError: There is none of that name, or its extra is not installed.
+
+        Example:
+            >>> Engine.parse("ray:10.0.0.1:6379").address
+            '10.0.0.1:6379'
+        """
+        name, colon, address = text.partition(":")
+        if name != "ray" or (colon and not address):
+            raise RequestError(f"no such engine: {quote(text)}", hint="ray, ray:auto, ray:HOST:PORT")
+        if find_spec("ray") is None:
+            raise RequestError("the engine 'ray' needs one more package, ray", hint="pip install 'fmapviz[ray]'")
+        return cls(address or None, workers, cpus, gpus)
 
 
 def canonical_colormap(name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,31 +23,34 @@ from fmapviz.layers import several
 from fmapviz.model_pictures import draw_model, has_model
 from fmapviz.options import InputOptions, Style
 from fmapviz.publishing import Publisher
-from fmapviz.runs import check_name, check_output, forgetting_refused, is_surveyed, note_failure, open_run, writing_to
+from fmapviz.runs import (
+    check_name,
+    check_output,
+    forgetting_refused,
+    is_surveyed,
+    note_failure,
+    open_run,
+    remedy_of,
+    writing_to,
+)
 from fmapviz.shards import discard_wrecks
 from fmapviz.statistics import read_dead
 from fmapviz.values import Counted, Notice, Outcome, RunSummary, Started
-from fmapviz.work import work
+from fmapviz.work import sort_out, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from torch import nn
 
-    from fmapviz.options import Part
+    from fmapviz.grouping import Item
+    from fmapviz.options import Engine, Part
     from fmapviz.values import Event, Failure, ImageFile, Model
     from fmapviz.work import Job
 
-_AS_TRAINED, _PLAIN = InputOptions(), Style()
+    Work = Callable[[Job, Iterable[Item]], Generator[Event]]
 
-# What helps against a failure to write.
-_REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room and run the same command again"),
-    **dict.fromkeys(
-        (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same command continues"
-    ),
-    errno.EFBIG: "allow larger files (ulimit -f), and the same command continues",
-}
+_AS_TRAINED, _PLAIN = InputOptions(), Style()
 
 
 def visualize(
@@ -76,6 +80,7 @@ def visualize(
     fsync: bool = False,
     shard: int | None = None,
     part: Part | None = None,
+    engine: Engine | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> RunSummary:
     """Draw the feature maps of a model for some images: the whole run.
@@ -112,6 +117,7 @@ def visualize(
         fsync: Wait until an image's files would survive a power failure before it is called done.
         shard: How many images share a directory, 1 to 100,000; None: each has its own. Needs the extra `scale`.
         part: Which of the images, or shards, are wanted; the others are left to other calls with the same inputs.
+        engine: Where the work is done; None: in this process. Needs the extra `ray`. `workers` is then what `engine` says.
         on_event: Called in this thread with each `Started`, `Outcome`, `Notice` and, of images in shards, `Staged`.
 
     Returns:
@@ -150,6 +156,8 @@ def visualize(
         workers=workers or min(8, os.cpu_count() or 1),
         shard=shard,
     )
+    if engine and device.partition(":")[0] in {"cuda", "mps"}:
+        asked = replace(asked, device="auto")  # what they have, this process need not
     asked.check()
     check_output(out)
     check_name(name)
@@ -168,7 +176,7 @@ def visualize(
     again = (lambda: find_images(map(os.fspath, typed), avoid=out)) if isinstance(typed, Sequence) else None
     watch = _Watch(job, again if job.plan.of_images else None, tell)
     with moved(job.model.module, job.device), forgetting_refused(job.directory, out_too=is_new), _advised():
-        summary = _go_through(job, found, watch.tell, strict=strict)
+        summary = _go_through(job, found, watch.tell, _worker(replace(asked, device=device), engine), strict=strict)
     if not job.plan.of_images and typed:
         tell(Notice(f"{', '.join(asked.views)} needs no image: none was looked at"))
     return summary
@@ -219,8 +227,16 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
     )
 
 
+def _worker(asked: Asked, engine: Engine | None) -> Work:
+    """Give what does the work."""
+    if engine is None:
+        return work
+    # Only here: it needs a package that nothing else does.
+    return partial(import_module("fmapviz.ray_engine").work, asked=asked, engine=engine)
+
+
 def _go_through(
-    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], *, strict: bool
+    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], do: Work, *, strict: bool
 ) -> RunSummary:
     """Draw every image, then what sees none, and make what is made of all of them."""
     begun = time.monotonic()
@@ -228,7 +244,7 @@ def _go_through(
         found = list(found)
         job.plan = replace(job.plan, shared=rehearsal.rehearse(job, found, tell))
     publisher = Publisher(job.directory, job.info, sync=job.sync)
-    summary = _account(job, found, tell, publisher, strict=strict)
+    summary = _account(job, do(job, sort_out(job, found)), tell, publisher, strict=strict)
     if job.info.shard and (job.repair or job.force) and not summary.stopped:
         with writing_to(job.directory):
             discard_wrecks(job.directory, job.part)
@@ -249,13 +265,13 @@ def _go_through(
 
 
 def _account(
-    job: Job, found: Iterable[ImageFile | Failure], tell: Callable[[Event], None], publisher: Publisher, *, strict: bool
+    job: Job, doing: Generator[Event], tell: Callable[[Event], None], publisher: Publisher, *, strict: bool
 ) -> RunSummary:
     """Do the work, pass on what happens, and count: every input is done, skipped or failed."""
     begun = time.monotonic()
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
-    with closing(work(job, found)) as events:
+    with closing(doing) as events:
         try:
             for event in events:
                 tell(event)
@@ -272,7 +288,7 @@ def _account(
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
             listed = f"{done} of the {job.found} images listed so far are done"
-            error.hint = f"{listed}; {_remedy(error)}"
+            error.hint = f"{listed}; {error.hint or remedy_of(error)}"
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert strict or accounted == job.found
@@ -298,12 +314,8 @@ def _advised() -> Iterator[None]:
     try:
         yield
     except OutputError as error:
-        error.hint = error.hint or _remedy(error)
+        error.hint = error.hint or remedy_of(error)
         raise
-
-
-def _remedy(error: OutputError) -> str:
-    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
 
 
 def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:

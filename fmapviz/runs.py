@@ -33,6 +33,14 @@ LONGEST_LOG = 2**30  # bytes; of three million failures
 _GOOD_NAME = "1 to 200 bytes that can be printed, without slashes and double quotes, not beginning with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 _LINE_BEGINS = b'{"time": '
+# What helps against a failure to write.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room and run the same command again"),
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same command continues"
+    ),
+    errno.EFBIG: "allow larger files (ulimit -f), and the same command continues",
+}
 _LINE_SEAL = b', "sha256": "'
 
 
@@ -178,6 +186,11 @@ def is_surveyed(settings: Mapping[str, Any]) -> bool:
     """Tell from a run's settings whether something that it draws depends on all of its images."""
     style = settings["style"]
     return bool(style["norm"] == "run" or (style["pca"] == "shared" and "pca" in settings["views"]))
+
+
+def remedy_of(error: OutputError) -> str:
+    """Say what helps against a failure to write."""
+    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
 
 
 @contextmanager

@@ -21,11 +21,11 @@ from fmapviz.decoding import Decoding
 from fmapviz.drawing import ForwardError, attach
 from fmapviz.errors import InputError, RequestError, quote
 from fmapviz.forecast import size_of
-from fmapviz.grouping import Ending, Grouping, There, of_part
+from fmapviz.grouping import Ending, Grouping, Lost, There, of_part
 from fmapviz.heat_pictures import heat_records, zero_notices
-from fmapviz.inputs import path_hash
 from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
+from fmapviz.naming import Naming, distinction
 from fmapviz.pages import make_page
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
@@ -38,7 +38,7 @@ from fmapviz.sharing import Sharing
 from fmapviz.sketches import MixedBatchError
 from fmapviz.staging import stage
 from fmapviz.tracebacks import report_of
-from fmapviz.units import commit, find_done, find_own
+from fmapviz.units import commit, find_done
 from fmapviz.values import Drawn, Failure, ImageFile, Notice, Outcome, Staged, Unit
 from fmapviz.verification import is_whole
 
@@ -79,6 +79,7 @@ class Job:
         several: Whether more than one image is expected.
         part: Which part of it all is wanted; None: all of it.
         foresight: See `fmapviz.drawing.attach`.
+        on_begun: Given each image before it is read.
         on_drawn: Given what is drawn of each image, which is then not written; None: it is written.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
@@ -102,6 +103,7 @@ class Job:
     several: bool = True
     part: Part | None = None
     foresight: Foresight | None = None
+    on_begun: Callable[[ImageFile], None] | None = None
     on_drawn: Callable[[ImageFile, Drawn], None] | None = None
     choices: Choices = field(default_factory=Choices)
     found: int = 0
@@ -145,8 +147,12 @@ class _Sketched:
         return self.drawn.bytes
 
 
-def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | Notice | Staged, None, None]:
+def work(job: Job, items: Iterable[Item]) -> Generator[Outcome | Notice | Staged, None, None]:
     """Do all of it, and tell of each input how it ended, in no certain order.
+
+    Args:
+        job: What every step needs to know.
+        items: What is to be done with each input, as `sort_out` says.
 
     Raises:
         OutputError: The output could not be written.
@@ -155,16 +161,14 @@ def work(job: Job, found: Iterable[ImageFile | Failure]) -> Generator[Outcome | 
     try:
         with undisturbed(), ExitStack() as hooks, Decoding() as decoding:
             steps = _Steps(job, hooks, decoding, cores)
-            with closing(steps), closing(steps.schedule.run(_sort(job, found))) as events:
+            with closing(steps), closing(steps.schedule.run(items)) as events:
                 yield from events
     finally:
         torch.set_num_threads(cores)  # what a step sets for its thread holds for every new one as well
 
 
-def _sort(job: Job, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
-    """Say of each input what is to be done with it."""
-    if job.on_drawn:
-        return found  # of all images, also for a part of them
+def sort_out(job: Job, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
+    """Say of each input of a run what is to be done with it; nothing of what other parts do."""
     if job.info.shard:
         grouping = Grouping(
             job.directory, job.info.fingerprint, job.info.shard, part=job.part, force=job.force, repair=job.repair
@@ -180,7 +184,7 @@ class _Steps:
         self._job = job
         self._hooks = hooks
         self._decoding = decoding
-        self._names: dict[str, str] = {}  # of the units under way, with their sources
+        self._naming = Naming(job.directory)
         on_cpu = job.device.type == "cpu"
         self._pattern = replicate(job.model.module) if on_cpu and job.workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
@@ -218,11 +222,9 @@ class _Steps:
         if isinstance(item, Ending):
             return item
         self._job.found += not (isinstance(item, Member) and item.position in item.shard.told)
-        if not isinstance(item, ImageFile) or self._job.on_drawn:
+        if self._job.on_drawn:
             return item
-        if self._names.setdefault(item.unit, item.path) == item.path:
-            return item
-        return item if find_own(self._job.directory, item) else replace(item, unit=item.unit + _distinction(item))
+        return self._naming.claim(item)
 
     def read(self, item: Item, tell: Tell) -> _Prepared | None:
         """Read one image, unless it is finished already or cannot be read."""
@@ -233,6 +235,8 @@ class _Steps:
         elif isinstance(item, Ending):
             assert self._shards
             self._shards.end(item.shard, tell)
+        elif isinstance(item, Lost):
+            self._fail(item.failure, item.item if isinstance(item.item, Member) else None, tell)
         elif isinstance(item, Member):
             return self._decode(item.file, tell, anew=False, member=item)
         else:
@@ -244,13 +248,15 @@ class _Steps:
         anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item, self._job.info.fingerprint))
         done = None if anew or self._job.on_drawn else find_done(self._job.directory, item, self._job.info.fingerprint)
         if done is not None:
-            self._release(item)
+            self._naming.release(item)
             tell(Outcome(item.path, "skipped", unit=done))
             return None
         return self._decode(item, tell, anew=anew, member=None)
 
     def _decode(self, file: ImageFile, tell: Tell, *, anew: bool, member: Member | None) -> _Prepared | None:
         torch.set_num_threads(self._cores_to_read)
+        if self._job.on_begun:
+            self._job.on_begun(file)
         try:
             image = self._decoding.read(file, channels=self._job.model.preparation.channels, tell=tell)
             return _Prepared(file, image.notices, self._job.model.preparation.apply(image.pixels), anew, member)
@@ -316,7 +322,7 @@ class _Steps:
             seconds = time.monotonic() - sketched.begun
             self._shards.put(prepared.member, make_page(unit, made, seconds=seconds), tell)
             return
-        titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(_distinction(prepared.file)))
+        titled = replace(prepared.file, unit=prepared.file.unit.removesuffix(distinction(prepared.file)))
         with writing_to(job.directory), stage(job.directory) as staging:
             with ExitStack() as writers:
                 unit = Unit(titled, drawn, tuple(notices), job.info)
@@ -338,7 +344,7 @@ class _Steps:
             }
             taken = size_of(staging)
             place = commit(staging, job.directory, prepared.file, record, force=prepared.anew, sync=job.sync)
-        self._release(prepared.file)
+        self._naming.release(prepared.file)
         tell(
             Outcome(
                 prepared.file.path,
@@ -439,16 +445,6 @@ class _Steps:
                     tell(Notice(remark))
             sketched.append(_Sketched(prepared, each, begun))
         return sketched
-
-    def _release(self, file: ImageFile) -> None:
-        """Forget whose a unit's name is: from here on the disk knows it."""
-        if self._names.get(file.unit) == file.path:
-            del self._names[file.unit]
-
-
-def _distinction(file: ImageFile) -> str:
-    """Tell a source from others of its name."""
-    return f"~{path_hash(file.path)}"
 
 
 def _unclear(model: Model) -> str:

@@ -1,0 +1,408 @@
+"""Have the work of a run done by Ray: actors with the model, each of which is given one task after the other.
+
+Only what tasks are about and receipts of how they ended travel. An actor that dies is replaced, and its task given to
+another one; which image is to blame is found out with `_Ledger`, an actor that outlives the others.
+
+These are plain actors and not Ray Data's `map_batches`: there all tasks have to be known before the first can begin, and an
+actor that has died for good stays in the pool and fails tasks that never harmed anybody (Ray 2.60).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from fmapviz import decoding
+from fmapviz.distribution import Deaths, Receipt, Task, account, divide, do
+from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
+from fmapviz.jobs import make_job, moved
+from fmapviz.naming import Naming
+from fmapviz.units import sweep
+from fmapviz.values import ImageFile, Notice, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from fmapviz.grouping import Item
+    from fmapviz.jobs import Asked
+    from fmapviz.options import Engine
+    from fmapviz.work import Job
+
+_START_SECONDS = 120.0  # how long no worker at all may be there
+_POLL_SECONDS = 0.2
+_PARTING_SECONDS = 5.0
+_STORE_BYTES = 200 * 2**20  # nothing large is ever put into it
+_MOST_BARREN = 12  # deaths before anything has come of any task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recipe:
+    """What a worker makes its job of."""
+
+    asked: Asked
+    directory: Path
+    fingerprint: str
+    here: Path
+    force: bool
+    repair: bool
+    sync: bool
+
+
+class _Ledger:
+    """Remembers which image each task has begun last; an actor."""
+
+    def __init__(self) -> None:
+        self._begun: dict[int, str] = {}
+
+    def note(self, number: int, path: str) -> None:
+        self._begun[number] = path
+
+    def take(self, number: int) -> str | None:
+        return self._begun.pop(number, None)
+
+
+class _Worker:
+    """Does tasks; an actor."""
+
+    # Any: Ray makes its classes on the way.
+    def __init__(self, recipe: _Recipe, ledger: Any) -> None:
+        self._recipe = recipe
+        self._ledger = ledger
+        self._job: Job | None = None
+        self._moved: AbstractContextManager[None]
+
+    def node(self) -> str:
+        return str(_ray().get_runtime_context().get_node_id())
+
+    def do(self, task: Task) -> Receipt:
+        try:
+            if self._job is None:  # not before: whatever happens now happens to a task
+                self._job = self._make_job()
+        except FmapvizError as error:
+            return Receipt(task.number, (), 0, accepted=False, not_executed=frozenset(), undrawn={}, error=error)
+
+        def note(file: ImageFile) -> None:
+            _ray().get(self._ledger.note.remote(task.number, file.path))
+
+        return do(self._job, task, note)
+
+    def _make_job(self) -> Job:
+        recipe = self._recipe
+        with suppress(OSError):
+            os.chdir(recipe.here)  # what was typed is relative to that
+        decoding.start()
+        job, _ = make_job(recipe.asked)
+        if job.info.fingerprint != recipe.fingerprint:
+            raise RequestError(
+                f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
+                hint="all nodes need the same files under the same paths",
+            )
+        job.directory = recipe.directory
+        job.force, job.repair, job.sync = recipe.force, recipe.repair, recipe.sync
+        self._moved = moved(job.model.module, job.device)
+        self._moved.__enter__()  # as long as this process lives
+        return job
+
+
+def work(job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine) -> Generator[Outcome | Notice, None, None]:
+    """Do what `fmapviz.work.work` does.
+
+    Raises:
+        RequestError: There is no such cluster, or not so many GPUs in it.
+        OutputError: The output could not be written, or workers die all the time.
+    """
+    recipe = _Recipe(
+        replace(asked, workers=engine.cpus),
+        job.directory.absolute(),
+        job.info.fingerprint,
+        Path.cwd(),
+        job.force,
+        job.repair,
+        job.sync,
+    )
+    pool = _Pool(job, items, recipe, engine)
+    try:
+        yield from pool.run()
+    finally:
+        pool.stop()
+        with suppress(OSError):
+            sweep(job.directory)  # what workers that died had staged
+
+
+class _Pool:
+    """Lists what there is to do in one thread, has it done in another, and tells in the caller's own what comes of it.
+
+    Only so signals are heeded at once: Python heeds none while Ray waits.
+    """
+
+    def __init__(self, job: Job, items: Iterable[Item], recipe: _Recipe, engine: Engine) -> None:
+        self._job = job
+        self._items = items
+        self._recipe = recipe
+        self._engine = engine
+        self._naming = Naming(job.directory)
+        self._stopped = False
+        self._tasks: queue.Queue[Task | None] = queue.Queue(64)
+        self._told: queue.Queue[Outcome | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
+        self._threads = [
+            threading.Thread(target=self._guard, args=(do,), daemon=True) for do in (self._list, self._have_done)
+        ]
+
+    def run(self) -> Iterator[Outcome | Notice]:
+        """Give what is told of each input."""
+        for thread in self._threads:
+            thread.start()
+        while True:
+            try:
+                event = self._told.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, Outcome):
+                yield event
+                continue
+            task, receipt = event
+            yield from account(self._job, receipt)
+            for item in task.items:
+                if isinstance(item, ImageFile):
+                    self._naming.release(item)
+
+    def stop(self) -> None:
+        """End it; workers that are at something are killed."""
+        self._stopped = True
+        until = time.monotonic() + _PARTING_SECONDS
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _guard(self, do_it: Any) -> None:
+        try:
+            do_it()
+        except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
+            self._put(self._told, error)
+
+    def _put(self, where: queue.Queue[Any], what: object) -> None:
+        """Hand something over, unless nobody wants it any more."""
+        while not self._stopped:
+            with suppress(queue.Full):
+                where.put(what, timeout=_POLL_SECONDS)
+                return
+
+    def _list(self) -> None:
+        for each in divide(map(self._naming.claim, self._items)):
+            if self._stopped:
+                return
+            self._job.found += 1 if isinstance(each, Outcome) else each.counted
+            self._put(self._told if isinstance(each, Outcome) else self._tasks, each)
+        self._put(self._tasks, None)
+
+    def _have_done(self) -> None:
+        first = None
+        while first is None and not self._stopped:  # Ray takes seconds to start: not for nothing
+            with suppress(queue.Empty):
+                first = self._tasks.get(timeout=_POLL_SECONDS)
+                if first is None:
+                    break
+        if first is not None:
+            with _connected(self._engine):
+                _Crew(self, first).work()
+        self._put(self._told, None)
+
+
+class _Crew:
+    """The actors of a run, and what each of them is at."""
+
+    def __init__(self, pool: Any, first: Task) -> None:
+        self._pool = pool
+        self._engine: Engine = pool._engine
+        self._size = _size(self._engine)
+        self._ledger: Any = _ray().remote(_Ledger).options(num_cpus=0).remote()
+        self._recipe = _ray().put(pool._recipe)
+        self._waiting = deque([first])
+        self._listing = True
+        self._hired: dict[Any, Any] = {}
+        self._idle: list[tuple[Any, str]] = []
+        self._busy: dict[Any, tuple[Any, str, Task]] = {}
+        self._deaths = Deaths()
+        self._barren = 0
+        self._last = time.monotonic()
+
+    def work(self) -> None:
+        """Have everything done."""
+        try:
+            while not self._pool._stopped:
+                self._look_for_tasks()
+                self._hand_out()
+                if not (self._waiting or self._busy or self._listing):
+                    return
+                self._hire()
+                self._wait()
+        finally:
+            for actor in (*self._hired.values(), *(actor for actor, *_ in (*self._idle, *self._busy.values()))):
+                _ray().kill(actor)
+            _ray().kill(self._ledger)
+
+    def _look_for_tasks(self) -> None:
+        while self._listing and len(self._waiting) < self._size:
+            try:
+                task = self._pool._tasks.get_nowait()
+            except queue.Empty:
+                return
+            if task is None:
+                self._listing = False
+            else:
+                self._waiting.append(task)
+
+    def _hand_out(self) -> None:
+        while self._idle and self._waiting:
+            (actor, node), task = self._idle.pop(), self._waiting.popleft()
+            self._busy[actor.do.remote(replace(task, accepted=self._pool._job.accepted))] = (actor, node, task)
+
+    def _hire(self) -> None:
+        there = len(self._hired) + len(self._idle) + len(self._busy)
+        wanted = min(self._size - there, len(self._waiting) - len(self._hired) - len(self._idle))
+        options = {"num_cpus": self._engine.cpus, "num_gpus": self._engine.gpus, "max_restarts": 0, "max_task_retries": 0}
+        for _ in range(wanted):
+            actor: Any = _ray().remote(_Worker).options(scheduling_strategy="SPREAD", **options)
+            actor = actor.remote(self._recipe, self._ledger)
+            self._hired[actor.node.remote()] = actor
+
+    def _wait(self) -> None:
+        if self._busy or self._idle or not self._hired:
+            self._last = time.monotonic()
+        if time.monotonic() > self._last + _START_SECONDS:
+            raise OutputError(
+                f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room", hint="ray status tells why"
+            )
+        refs = [*self._hired, *self._busy]
+        if not refs:
+            time.sleep(_POLL_SECONDS / 4)  # for what is still to be found
+            return
+        for ref in _ray().wait(refs, num_returns=1, timeout=_POLL_SECONDS)[0]:
+            if ref in self._hired:
+                self._begin(ref)
+            else:
+                self._end(ref)
+
+    def _begin(self, ref: Any) -> None:
+        actor = self._hired.pop(ref)
+        try:
+            self._idle.append((actor, _ray().get(ref)))
+        except _ray().exceptions.RayActorError as error:
+            self._note_barren(error)
+
+    def _end(self, ref: Any) -> None:
+        actor, node, task = self._busy.pop(ref)
+        try:
+            receipt = _ray().get(ref)
+        except _ray().exceptions.RayActorError as error:
+            self._note_barren(error)
+            if not _is_alive(node):
+                self._waiting.appendleft(task)  # no image is to blame
+                return
+            self._waiting.appendleft(self._deaths.note(task, _ray().get(self._ledger.take.remote(task.number))))
+            return
+        self._barren = -1
+        self._idle.append((actor, node))
+        self._pool._put(self._pool._told, (task, receipt))
+
+    def _note_barren(self, error: Exception) -> None:
+        """Give up if nothing ever comes of anything."""
+        if self._barren < 0:
+            return
+        self._barren += 1
+        if self._barren >= _MOST_BARREN:
+            raise OutputError(
+                f"Ray's workers died {self._barren} times before anything was drawn: {str(error).strip().splitlines()[-1]}",
+                hint="memory that runs out as the model is loaded, say; the workers' logs may tell",
+            ) from error
+
+
+def _is_alive(node: str) -> bool:
+    return any(each["NodeID"] == node and each["Alive"] for each in _ray().nodes())
+
+
+@contextmanager
+def _connected(engine: Engine) -> Iterator[None]:
+    """Have a Ray, quietly, and leave nothing of one of our own.
+
+    Raises:
+        RequestError: There is none at that address.
+    """
+    if _ray(own=engine.address is None).is_initialized():
+        yield
+        return
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    with contextlib.ExitStack() as stack:
+        try:
+            if engine.address is None:
+                place = tempfile.mkdtemp(prefix="fmapviz-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108
+                stack.callback(shutil.rmtree, place, ignore_errors=True)
+                _ray().init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    object_store_memory=_STORE_BYTES,
+                    _temp_dir=place,
+                )
+            else:
+                _ray().init(address=engine.address, log_to_driver=False, logging_level=logging.CRITICAL)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise RequestError(
+                f"no Ray at {quote(engine.address or 'this machine')}: {str(error).strip().splitlines()[0]}",
+                hint="ray starts one on this machine, ray:auto takes the one that runs here, ray:HOST:PORT another one",
+            ) from error
+        stack.callback(_ray().shutdown)
+        yield
+
+
+def _ray(*, own: bool = False) -> Any:
+    """Import Ray, quietly: nobody is told anything, and its own processes do not write to the terminal.
+
+    Args:
+        own: Whether it will be started here: then nobody else is let in.
+    """
+    if "ray" not in sys.modules:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+        if own and "RAY_AUTH_MODE" not in os.environ:
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
+    return import_module("ray")
+
+
+def _size(engine: Engine) -> int:
+    """Say how many workers there will be.
+
+    Raises:
+        RequestError: There is room for none.
+    """
+    there = _ray().cluster_resources()
+    cpus, gpus = int(there.get("CPU", 0)), there.get("GPU", 0.0)
+    if engine.cpus > cpus or engine.gpus > gpus:
+        raise RequestError(
+            f"each worker wants {engine.cpus} cores and {engine.gpus:g} GPUs, Ray has {cpus} and {gpus:g}",
+            hint="--worker-cpus and --worker-gpus say how many",
+        )
+    room = cpus // engine.cpus
+    if engine.gpus:
+        room = min(room, int(gpus / engine.gpus))
+    return min(engine.workers or room, room)
