@@ -31,6 +31,7 @@ from fmapviz.distribution import Deaths, Receipt, Task, account, divide, do
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.jobs import make_job, moved
 from fmapviz.naming import Naming
+from fmapviz.staging import is_running
 from fmapviz.units import sweep
 from fmapviz.values import ImageFile, Notice, Outcome
 
@@ -47,6 +48,7 @@ _START_SECONDS = 120.0  # how long no worker at all may be there
 _POLL_SECONDS = 0.2
 _PARTING_SECONDS = 5.0
 _STORE_BYTES = 200 * 2**20  # nothing large is ever put into it
+_PLACES = "fmapviz-ray-"
 _MOST_BARREN = 12  # deaths before anything has come of any task
 
 
@@ -234,7 +236,11 @@ class _Crew:
         self._pool = pool
         self._engine: Engine = pool._engine
         self._size = _size(self._engine)
-        self._ledger: Any = _ray().remote(_Ledger).options(num_cpus=0).remote()
+        # Beside this process: were its node lost, there would be nobody to ask for it.
+        here = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
+            _ray().get_runtime_context().get_node_id(), soft=True
+        )
+        self._ledger: Any = _ray().remote(_Ledger).options(num_cpus=0, scheduling_strategy=here).remote()
         self._recipe = _ray().put(pool._recipe)
         self._waiting = deque([first])
         self._listing = True
@@ -354,7 +360,7 @@ def _connected(engine: Engine) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             if engine.address is None:
-                place = tempfile.mkdtemp(prefix="fmapviz-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108
+                place = _make_place()
                 stack.callback(shutil.rmtree, place, ignore_errors=True)
                 _ray().init(
                     address="local",
@@ -373,6 +379,19 @@ def _connected(engine: Engine) -> Iterator[None]:
             ) from error
         stack.callback(_ray().shutdown)
         yield
+
+
+def _make_place() -> str:
+    """Make a directory for Ray's own files, and remove those that killed processes have left.
+
+    Its path has to be short: sockets have names in it.
+    """
+    parent = Path("/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir())  # noqa: S108
+    for old in parent.glob(f"{_PLACES}*"):
+        pid = old.name.removeprefix(_PLACES).partition("-")[0]
+        if pid.isdecimal() and not is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_PLACES}{os.getpid()}-", dir=parent)
 
 
 def _ray(*, own: bool = False) -> Any:

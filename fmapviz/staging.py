@@ -72,13 +72,18 @@ def _host() -> str:
 def _is_gone(pid: int, rest: str) -> bool:
     if pid == os.getpid():
         return not rest.startswith(f"{_THIS}-")
+    return not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is a process of this number on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
         return False
-    return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _is_old(leftover: Path) -> bool:

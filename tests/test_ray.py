@@ -1,0 +1,265 @@
+"""The work of a run done by a real Ray: the same tree, whatever dies on the way.
+
+The cluster has two nodes on this machine, with one core each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from faults import paint
+from PIL import Image as PillowImage
+from trees import difference, snapshot
+
+from fmapviz.distribution import ATTEMPTS
+from fmapviz.errors import RequestError
+from fmapviz.options import Engine, InputOptions
+from fmapviz.pipeline import visualize
+from fmapviz.units import read_unit
+from fmapviz.values import Counted, Outcome, Started
+from fmapviz.verification import verify
+
+NETWORK = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        shade = int(x.flatten()[0] * 255 + 0.5)
+        if bool((x == x.flatten()[0]).all()):  # a picture of one shade: something happens
+            with (HERE / f"seen-{shade}").open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            if shade == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            for _ in range(600):
+                if shade == 2 and not (HERE / "go").exists():
+                    time.sleep(0.1)
+        return super().forward((x * 255).round())
+
+
+def build():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Net(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 3, 3))
+"""
+POISON, SLOW = 1, 2
+OPTIONS = {"options": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
+SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes; nothing is left of them in the end."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    settings = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "object_store_memory": 100 * 2**20, "_system_config": settings},
+    )
+    cluster.second = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    cluster.wait_for_nodes()
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+        del os.environ["RAY_AUTH_MODE"]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A network, and eight pictures of which one is damaged."""
+    (tmp_path / "net.py").write_text(NETWORK)
+    for number in range(7):
+        paint(tmp_path / f"in/{'more/' if number == 6 else ''}{number}.png", number)
+    (tmp_path / "in/damaged.png").write_bytes(b"no image")
+    return tmp_path
+
+
+def shade(path, value):
+    PillowImage.fromarray(np.full((8, 9, 3), value, np.uint8)).save(path)
+
+
+def draw(place, out, engine=None, **options):
+    given = {**OPTIONS, **SHARDS, "workers": 1, **options}
+    return visualize(f"{place}/net.py:build", place / "in", out=place / out, engine=engine, **given)
+
+
+def on(cluster, **options):
+    return Engine(address=cluster.address, **options)
+
+
+def seen(place, value):
+    path = place / f"seen-{value}"
+    return path.read_text().split() if path.exists() else []
+
+
+def problems(out):
+    return [problem for each in verify(out) for problem in each.problems]
+
+
+def wait_for(happened, seconds=60):
+    until = time.monotonic() + seconds
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert happened()
+
+
+SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
+
+
+@pytest.mark.parametrize("options", [{}, SINGLE], ids=["shards", "single"])
+def test_the_tree_and_the_summary_are_those_of_a_local_run(cluster, place, options):
+    told = {"local": [], "ray": []}
+    local = draw(place, "local", on_event=told["local"].append, **options)
+    there = draw(place, "ray", on(cluster), on_event=told["ray"].append, **options)
+    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
+    for name in ("found", "done", "skipped", "failed", "pictures", "layers", "not_executed", "undrawn", "failures", "dead"):
+        assert getattr(there, name) == getattr(local, name), name
+    assert there.exit_code == local.exit_code == 3
+    kinds = {where: Counter(type(event) for event in events) for where, events in told.items()}
+    for kind in (Started, Counted, Outcome):
+        assert kinds["ray"][kind] == kinds["local"][kind]
+    again = draw(place, "ray", on(cluster), **options)
+    assert (again.skipped, again.failed) == (7, 1)
+    assert problems(place / "ray") == []
+
+
+def test_a_worker_killed_at_its_work_is_replaced(cluster, place):
+    shade(place / "in/2.png", SLOW)
+
+    def kill():
+        wait_for(lambda: seen(place, SLOW))
+        os.kill(int(seen(place, SLOW)[0]), signal.SIGKILL)
+        (place / "go").touch()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    summary = draw(place, "ray", on(cluster))
+    thread.join()
+    assert (summary.done, summary.failed) == (7, 1)
+    assert len(set(seen(place, SLOW))) == 2  # it was tried once more, by another process
+    draw(place, "local")
+    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
+
+
+def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
+    shade(place / "in/1.png", POISON)
+    told = []
+    summary = draw(place, "ray", on(cluster), on_event=told.append)
+    assert (summary.done, summary.failed, summary.exit_code) == (6, 2, 3)
+    (failure,) = [failure for failure in summary.failures if failure.path == str(place / "in/1.png")]
+    assert (failure.code, failure.message) == ("E_WORKER", f"its worker died 3 times: '{place}/in/1.png'")
+    assert len(seen(place, POISON)) == ATTEMPTS == 3
+    images = [image for unit in (place / "ray/run").glob("shard-*") for image in read_unit(unit)["images"]]
+    assert {image["name"]: image["failed"] for image in images if "failed" in image} == {
+        "1.png": "E_WORKER", "damaged.png": "E_FORMAT",
+    }  # fmt: skip
+    assert problems(place / "ray") == []
+    # What the others are like does not depend on it.
+    (place / "in/1.png").write_bytes(b"no image")
+    draw(place, "local")
+    ours, theirs = ((place / where / "run/stats.csv").read_bytes() for where in ("ray", "local"))
+    assert ours == theirs
+
+
+def test_a_node_may_be_lost(cluster, place):
+    shade(place / "in/0.png", SLOW)
+    for number in range(10, 22):
+        shade(place / f"in/{number}.png", SLOW)
+
+    def lose():
+        wait_for(lambda: len(set(seen(place, SLOW))) == 2)  # both are at work
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        (place / "go").touch()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    summary = draw(place, "ray", on(cluster))
+    thread.join()
+    assert (summary.done, summary.failed) == (19, 1)
+    draw(place, "local")
+    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
+    cluster.second = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+
+
+def test_what_the_cluster_has_not_is_told(cluster, place):
+    with pytest.raises(RequestError, match="each worker wants 1 cores and 1 GPUs, Ray has 2 and 0"):
+        draw(place, "ray", on(cluster, gpus=1.0))
+    assert not (place / "ray").exists()
+
+
+def test_a_wrong_request_ends_with_2_there_too(cluster, place):
+    with pytest.raises(RequestError, match="no class 999"):
+        draw(place, "ray", on(cluster), views=["gradcam"], targets=["999"], to=["tar"])
+    assert not (place / "ray").exists()
+
+
+def command(place, *options):
+    arguments = [
+        f"{place}/net.py:build",
+        "in",
+        "--out",
+        "out",
+        "--name",
+        "run",
+        "--fit",
+        "none",
+        "--mean",
+        "0",
+        "--std",
+        "1",
+    ]
+    arguments += ["--json", "--shard", "3", "--to", "tar,stats", "--engine", "ray", "--workers", "2", *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fmapviz", *arguments], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_driver_that_is_killed_and_the_same_command_again(place):
+    shade(place / "in/6.png", SLOW)
+    process = command(place)
+    wait_for(lambda: seen(place, SLOW))
+    process.kill()
+    process.communicate()
+    (place / "go").touch()
+    again = command(place)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 3, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["done"] + summary["skipped"] == 8
+    assert b"Traceback" not in err
+    draw(place, "local", to=["tar", "stats"])
+    assert difference(snapshot(place / "out"), snapshot(place / "local")) == []
+
+
+def test_a_driver_that_is_interrupted_leaves_nothing_staged(place):
+    shade(place / "in/6.png", SLOW)
+    process = command(place)
+    wait_for(lambda: seen(place, SLOW))
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - begun < 15
+    assert json.loads(out.splitlines()[-1])["exit_code"] == 130
+    assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
