@@ -461,11 +461,19 @@ def _main() -> int:
         except SystemExit as stop:  # the parser's own way out, with 1 where nobody listens to its help any more
             return 0 if stop.code in {None, 0, 1} else 2
         except Interrupted as interruption:
-            remove_staged()
-            return _part(interruption)
+            return _end_with(interruption)
         except Exception as error:  # noqa: BLE001  a bug: shown whole, and --json still ends with a summary
-            traceback.print_exc()
-            return _summarize(1, error)
+            return _end_with(error)
+
+
+def _end_with(error: BaseException) -> int:
+    """End because of a signal, or of a bug."""
+    for reason in (error, error.__cause__):  # what happens while a class is made, Python 3.11 wraps
+        if isinstance(reason, Interrupted):
+            remove_staged()
+            return _part(reason)
+    traceback.print_exception(error)
+    return _summarize(1, error)
 
 
 def _part(interruption: Interrupted) -> int:

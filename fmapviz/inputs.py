@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import unicodedata
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -22,6 +22,7 @@ from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from io import BufferedIOBase
 
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
@@ -58,12 +59,12 @@ def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator
             yield from _walk(path, walked=walked, named=named, avoid=avoid)
         elif path.name not in named.setdefault(folder, set()) and not (folder in walked and _is_candidate(path.name)):
             named[folder].add(path.name)
-            yield _look(path, path.name)
+            yield _look(str(path), path.name)
 
 
 def look_again(file: ImageFile) -> ImageFile | None:
     """Give an image that was found once as it is now; None if it is gone."""
-    found = _look(Path(file.path), file.unit) if records.is_path(file.path) else None
+    found = _look(file.path, file.unit) if records.is_path(file.path) else None
     return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
 
 
@@ -134,29 +135,58 @@ def _absolute(typed: str) -> Path:
 def _walk(
     root: Path, *, walked: set[_Folder], named: dict[_Folder, set[str]], avoid: Path | None
 ) -> Iterator[ImageFile | Failure]:
-    """Find the image files of a folder and of all folders in it, depth first, except those named before."""
-    pending = [""]
-    while pending:
-        relative = pending.pop()
-        path = root / relative
+    """Find the image files of a folder and of all folders in it, depth first, except those named before.
+
+    Of each folder that it is in, and of no other, it holds the names that are still to come.
+    """
+    ahead = [_Names(root, "", [])]
+    while ahead:
+        here = ahead[-1]
         try:
-            if path.is_dir():
-                folder = _identify(path)
-                if folder not in walked and not (relative and avoid and avoid.exists() and path.samefile(avoid)):
-                    names = _list(path)
+            if not here.entered:
+                here.entered = True
+                folder = _identify(here.path)
+                if folder not in walked and not (here.relative and avoid and avoid.exists() and here.path.samefile(avoid)):
+                    here.names, here.known = _list(here.path), named.get(folder, frozenset())
                     walked.add(folder)
-                    pending += (f"{relative}/{name}".lstrip("/") for name in reversed(names))
-            elif not named or path.name not in named.get(_identify(path.parent), ()):
-                yield _look(path, relative)
         except OSError as error:
-            yield _failure(error, str(path))
+            yield _failure(error, str(here.path))
+        if not here.names:
+            ahead.pop()
+            continue
+        name = here.names.pop()
+        if name.endswith("/"):
+            ahead.append(_Names(here.path / name, here.relative + name, []))
+        elif name not in here.known:
+            yield _look(f"{here.path}/{name}", here.relative + name)
+
+
+@dataclass(slots=True)
+class _Names:
+    """What is still to be looked at of a folder: names in reverse order, those of folders with a slash at the end."""
+
+    path: Path
+    relative: str
+    names: list[str]
+    known: AbstractSet[str] = frozenset()
+    entered: bool = False
 
 
 def _list(folder: Path) -> list[str]:
-    """Name what may be an image or a folder, in natural order."""
+    """Name what may be an image or a folder, in reverse natural order."""
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if _is_candidate(entry.name) or _is_visible_folder(entry)]
-    return sorted(names, key=lambda name: in_natural_order([name]))
+        names = [
+            f"{entry.name}/" if is_folder else entry.name
+            for entry in entries
+            if (is_folder := _is_visible_folder(entry)) or _is_candidate(entry.name)
+        ]
+    names.sort(key=_natural_key, reverse=True)
+    return names
+
+
+def _natural_key(name: str) -> str:
+    name = name.removesuffix("/")
+    return f"{_natural(name)}\0{name}"
 
 
 def _is_candidate(name: str) -> bool:
@@ -196,14 +226,14 @@ def _identify(folder: Path) -> _Folder:
     return status.st_dev, status.st_ino
 
 
-def _look(path: Path, relative: str) -> ImageFile | Failure:
+def _look(path: str, relative: str) -> ImageFile | Failure:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116  of a million files; to make a `Path` takes as long
     except OSError as error:
-        return _failure(error, str(path))
+        return _failure(error, path)
     if not stat.S_ISREG(status.st_mode):
-        return Failure(str(path), "E_TYPE", f"not a regular file: {quote(path)}")
-    return ImageFile(str(path), unit_name(relative, str(path)), status.st_size, status.st_mtime_ns)
+        return Failure(path, "E_TYPE", f"not a regular file: {quote(path)}")
+    return ImageFile(path, unit_name(relative, path), status.st_size, status.st_mtime_ns)
 
 
 def _failure(error: OSError, path: str) -> Failure:

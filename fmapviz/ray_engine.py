@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import queue
-import shutil
 import sys
 import tempfile
 import threading
@@ -26,12 +25,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from fmapviz import decoding
+from fmapviz import decoding, files
 from fmapviz.distribution import Deaths, Receipt, Task, account, divide, do
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.jobs import make_job, moved
 from fmapviz.naming import Naming
-from fmapviz.staging import is_running
+from fmapviz.staging import HIDDEN, is_running
 from fmapviz.units import sweep
 from fmapviz.values import ImageFile, Notice, Outcome
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 _START_SECONDS = 120.0  # how long no worker at all may be there
 _POLL_SECONDS = 0.2
 _PARTING_SECONDS = 5.0
+_SWEEP_SECONDS = 1.0
 _STORE_BYTES = 200 * 2**20  # nothing large is ever put into it
 _PLACES = "fmapviz-ray-"
 _MOST_BARREN = 12  # deaths before anything has come of any task
@@ -82,16 +82,15 @@ class _Worker:
     """Does tasks; an actor."""
 
     # Any: Ray makes its classes on the way.
-    def __init__(self, recipe: _Recipe, ledger: Any) -> None:
+    def __init__(self, recipe: _Recipe) -> None:
         self._recipe = recipe
-        self._ledger = ledger
         self._job: Job | None = None
         self._moved: AbstractContextManager[None]
 
     def node(self) -> str:
         return str(_ray().get_runtime_context().get_node_id())
 
-    def do(self, task: Task) -> Receipt:
+    def do(self, task: Task, ledger: Any) -> Receipt:
         try:
             if self._job is None:  # not before: whatever happens now happens to a task
                 self._job = self._make_job()
@@ -99,7 +98,8 @@ class _Worker:
             return Receipt(task.number, (), 0, accepted=False, not_executed=frozenset(), undrawn={}, error=error)
 
         def note(file: ImageFile) -> None:
-            _ray().get(self._ledger.note.remote(task.number, file.path))
+            with suppress(_ray().exceptions.RayActorError):
+                _ray().get(ledger.note.remote(task.number, file.path))
 
         return do(self._job, task, note)
 
@@ -142,8 +142,6 @@ def work(job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine) -> Ge
         yield from pool.run()
     finally:
         pool.stop()
-        with suppress(OSError):
-            sweep(job.directory)  # what workers that died had staged
 
 
 class _Pool:
@@ -236,11 +234,7 @@ class _Crew:
         self._pool = pool
         self._engine: Engine = pool._engine
         self._size = _size(self._engine)
-        # Beside this process: were its node lost, there would be nobody to ask for it.
-        here = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
-            _ray().get_runtime_context().get_node_id(), soft=True
-        )
-        self._ledger: Any = _ray().remote(_Ledger).options(num_cpus=0, scheduling_strategy=here).remote()
+        self._ledger = self._open_ledger()
         self._recipe = _ray().put(pool._recipe)
         self._waiting = deque([first])
         self._listing = True
@@ -265,6 +259,16 @@ class _Crew:
             for actor in (*self._hired.values(), *(actor for actor, *_ in (*self._idle, *self._busy.values()))):
                 _ray().kill(actor)
             _ray().kill(self._ledger)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what workers that were at something had staged, as soon as they are gone."""
+        until = time.monotonic() + _SWEEP_SECONDS
+        directory = self._pool._job.directory
+        while any(directory.glob(f"{HIDDEN}*")) and time.monotonic() < until:
+            with suppress(OSError):
+                sweep(directory)
+            time.sleep(_POLL_SECONDS / 4)
 
     def _look_for_tasks(self) -> None:
         while self._listing and len(self._waiting) < self._size:
@@ -280,7 +284,7 @@ class _Crew:
     def _hand_out(self) -> None:
         while self._idle and self._waiting:
             (actor, node), task = self._idle.pop(), self._waiting.popleft()
-            self._busy[actor.do.remote(replace(task, accepted=self._pool._job.accepted))] = (actor, node, task)
+            self._busy[actor.do.remote(replace(task, accepted=self._pool._job.accepted), self._ledger)] = (actor, node, task)
 
     def _hire(self) -> None:
         there = len(self._hired) + len(self._idle) + len(self._busy)
@@ -288,7 +292,7 @@ class _Crew:
         options = {"num_cpus": self._engine.cpus, "num_gpus": self._engine.gpus, "max_restarts": 0, "max_task_retries": 0}
         for _ in range(wanted):
             actor: Any = _ray().remote(_Worker).options(scheduling_strategy="SPREAD", **options)
-            actor = actor.remote(self._recipe, self._ledger)
+            actor = actor.remote(self._recipe)
             self._hired[actor.node.remote()] = actor
 
     def _wait(self) -> None:
@@ -324,11 +328,23 @@ class _Crew:
             if not _is_alive(node):
                 self._waiting.appendleft(task)  # no image is to blame
                 return
-            self._waiting.appendleft(self._deaths.note(task, _ray().get(self._ledger.take.remote(task.number))))
+            self._waiting.appendleft(self._deaths.note(task, self._under_way(task)))
             return
         self._barren = -1
         self._idle.append((actor, node))
         self._pool._put(self._pool._told, (task, receipt))
+
+    def _open_ledger(self) -> Any:
+        return _ray().remote(_Ledger).options(num_cpus=0).remote()
+
+    def _under_way(self, task: Task) -> str | None:
+        """Say which image of a task was begun last, if that is known."""
+        try:
+            path: str | None = _ray().get(self._ledger.take.remote(task.number))
+        except _ray().exceptions.RayActorError:  # its node was lost
+            self._ledger = self._open_ledger()
+            return None
+        return path
 
     def _note_barren(self, error: Exception) -> None:
         """Give up if nothing ever comes of anything."""
@@ -361,7 +377,7 @@ def _connected(engine: Engine) -> Iterator[None]:
         try:
             if engine.address is None:
                 place = _make_place()
-                stack.callback(shutil.rmtree, place, ignore_errors=True)
+                stack.callback(files.remove_tree, Path(place))
                 _ray().init(
                     address="local",
                     include_dashboard=False,
@@ -390,7 +406,7 @@ def _make_place() -> str:
     for old in parent.glob(f"{_PLACES}*"):
         pid = old.name.removeprefix(_PLACES).partition("-")[0]
         if pid.isdecimal() and not is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
+            files.remove_tree(old)
     return tempfile.mkdtemp(prefix=f"{_PLACES}{os.getpid()}-", dir=parent)
 
 

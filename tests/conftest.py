@@ -35,6 +35,7 @@ ROOM_BYTES = 6 * 2**30  # what one run of all tests writes, three times
 
 # Files that take longest come first, or one worker would still be at the last of them when the other has nothing left.
 LONG = (
+    "test_ray.py",  # first, so that one worker has all of it: there is one cluster
     "test_report_page.py",
     "test_cli.py",
     "test_readme.py",

@@ -139,8 +139,6 @@ def test_the_tree_and_the_summary_are_those_of_a_local_run(cluster, place, optio
     kinds = {where: Counter(type(event) for event in events) for where, events in told.items()}
     for kind in (Started, Counted, Outcome):
         assert kinds["ray"][kind] == kinds["local"][kind]
-    again = draw(place, "ray", on(cluster), **options)
-    assert (again.skipped, again.failed) == (7, 1)
     assert problems(place / "ray") == []
 
 
@@ -208,10 +206,7 @@ def test_what_the_cluster_has_not_is_told(cluster, place):
     assert not (place / "ray").exists()
 
 
-def test_a_wrong_request_ends_with_2_there_too(cluster, place):
-    with pytest.raises(RequestError, match="no class 999"):
-        draw(place, "ray", on(cluster), views=["gradcam"], targets=["999"], to=["tar"])
-    assert not (place / "ray").exists()
+# --- the command, with a Ray of its own and two workers
 
 
 def command(place, *options):
@@ -235,24 +230,7 @@ def command(place, *options):
     )
 
 
-def test_a_driver_that_is_killed_and_the_same_command_again(place):
-    shade(place / "in/6.png", SLOW)
-    process = command(place)
-    wait_for(lambda: seen(place, SLOW))
-    process.kill()
-    process.communicate()
-    (place / "go").touch()
-    again = command(place)
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 3, err
-    summary = json.loads(out.splitlines()[-1])
-    assert summary["done"] + summary["skipped"] == 8
-    assert b"Traceback" not in err
-    draw(place, "local", to=["tar", "stats"])
-    assert difference(snapshot(place / "out"), snapshot(place / "local")) == []
-
-
-def test_a_driver_that_is_interrupted_leaves_nothing_staged(place):
+def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_image_that_kills(place):
     shade(place / "in/6.png", SLOW)
     process = command(place)
     wait_for(lambda: seen(place, SLOW))
@@ -263,3 +241,31 @@ def test_a_driver_that_is_interrupted_leaves_nothing_staged(place):
     assert time.monotonic() - begun < 15
     assert json.loads(out.splitlines()[-1])["exit_code"] == 130
     assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
+    tried = len(seen(place, SLOW))
+
+    process = command(place)
+    wait_for(lambda: len(seen(place, SLOW)) > tried)
+    process.kill()
+    process.communicate()
+    tried = len(seen(place, SLOW))
+
+    shade(place / "in/more/6.png", POISON)
+    process = command(place)
+    wait_for(lambda: len(seen(place, SLOW)) > tried)
+    os.kill(int(seen(place, SLOW)[-1]), signal.SIGKILL)
+    (place / "go").touch()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 3, err
+    assert b"Traceback" not in err
+    *_, summary = events = [json.loads(line) for line in out.splitlines()]
+    assert (summary["done"] + summary["skipped"], summary["failed"]) == (7, 2)
+    assert {event["code"] for event in events if event.get("status") == "failed"} == {"E_FORMAT", "E_WORKER"}
+    assert len(seen(place, POISON)) == ATTEMPTS - 1  # the first worker of its shard was killed by us
+
+    (place / "in/more/6.png").write_bytes(b"no image")
+    draw(place, "local", to=["tar", "stats"])
+    different = difference(snapshot(place / "out"), snapshot(place / "local"))
+    why = {"shard-000002", "products.json", "failures.jsonl"}  # what says for which reason that image failed
+    assert {name.split("/")[1] for name in different} <= why
+    assert (place / "out/run/stats.csv").read_bytes() == (place / "local/run/stats.csv").read_bytes()
+    assert problems(place / "out") == []

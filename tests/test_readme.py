@@ -27,6 +27,7 @@ ELSEWHERE = {
     "pip install .": "test_the_wheel_holds_what_the_package_needs",
     "tensorboard --logdir runs/": "test_tensorboard_serves_what_was_written",
     "fmapviz --install-completion": "test_completion_can_be_installed",
+    "fmapviz shapesnet sample_images --shard 4 --to tar,stats --name ray --engine ray --workers 2": "test_ray",
 }
 RUN = [line for line in SHELL if line.strip() and line not in ELSEWHERE]
 

@@ -1,0 +1,126 @@
+"""How the work of a run is divided, and what is done about workers that die, without any."""
+
+from __future__ import annotations
+
+import pytest
+from faults import Net, paint
+
+from fmapviz.distribution import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Deaths, Task, divide, do
+from fmapviz.errors import RequestError
+from fmapviz.grouping import Ending, Grouping, There
+from fmapviz.inputs import find_images
+from fmapviz.jobs import Asked, make_job
+from fmapviz.options import InputOptions, Style
+from fmapviz.shards import Member, Shard
+from fmapviz.values import Failure, ImageFile, Outcome
+
+FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
+
+
+def asked(**options):
+    given = {
+        "model": Net(), "weights": "default", "layers": (), "exclude": (), "types": (), "views": ("maps",), "to": ("png",),
+        "style": Style(), "dtype": "float32", "options": InputOptions(fit="none"), "device": "cpu", "top": None,
+        "targets": (), "output": None, "batch_size": None, "workers": 2, "shard": None,
+    }  # fmt: skip
+    return Asked(**{**given, **options})
+
+
+def test_images_of_their_own_are_tasks_of_some(tmp_path):
+    failure = Failure("/in/x.png", "E_MISSING", "no")
+    tasks = list(divide([*FILES[:20], failure, *FILES[20:]]))
+    assert [len(task.items) for task in tasks if isinstance(task, Task)] == [IMAGES, IMAGES, 40 - 2 * IMAGES]
+    assert [event for event in tasks if isinstance(event, Outcome)] == [Outcome("/in/x.png", "failed", failure=failure)]
+    assert [task.number for task in tasks if isinstance(task, Task)] == [0, 1, 2]
+
+
+def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
+    tasks = list(divide(Grouping(tmp_path, "run", 16).items(iter(FILES))))
+    assert [[item.file for item in task.items] for task in tasks] == [FILES[:16], FILES[16:32], FILES[32:]]
+    assert all(task.items[0].shard.whole for task in tasks)
+    assert [task.items[0].shard.name for task in tasks] == ["shard-000000", "shard-000001", "shard-000002"]
+
+
+def test_what_is_there_is_no_task(tmp_path):
+    (event,) = divide([There(FILES[0], tmp_path)])
+    assert event == Outcome("/in/0.png", "skipped", unit=tmp_path)
+
+
+def test_what_was_told_before_is_not_counted_again():
+    shard = Shard(0, 3, FILES[:3], told=frozenset({1}), whole=True)
+    (task,) = divide([*(Member(shard, position, file) for position, file in enumerate(FILES[:3]))])
+    assert task.counted == 2
+
+
+def test_an_ending_ends_a_shard_that_is_not_full():
+    shard = Shard(0, 9)
+    shard.members += FILES[:2]
+    (task,) = divide([Member(shard, 0, FILES[0]), Member(shard, 1, FILES[1]), Ending(shard)])
+    assert [item.file for item in task.items] == FILES[:2]
+
+
+def test_an_image_over_which_workers_die_is_given_up_after_three_attempts():
+    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
+    task = deaths.note(task, None)  # any of them may be to blame
+    assert (task.careful, task.lost) == (True, {})
+    task = deaths.note(task, "/in/2.png")
+    assert task.lost == {}
+    task = deaths.note(task, "/in/2.png")
+    assert (list(task.lost), task.lost["/in/2.png"].code) == (["/in/2.png"], "E_WORKER")
+    assert str(ATTEMPTS) in task.lost["/in/2.png"].message
+    assert task.paths == ["/in/0.png", "/in/1.png", "/in/3.png"]
+
+
+def test_two_such_images_are_told_apart():
+    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
+    for under_way in (None, "/in/1.png", "/in/3.png", "/in/1.png", "/in/3.png"):
+        task = deaths.note(task, under_way)
+    assert set(task.lost) == {"/in/1.png", "/in/3.png"}
+
+
+def test_where_nobody_knows_over_which_all_are_given_up_at_last():
+    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
+    for _ in range(MOST_UNEXPLAINED):
+        assert task.lost == {}
+        task = deaths.note(task, None)
+    assert set(task.lost) == {file.path for file in FILES[:4]}
+
+
+def test_a_death_in_one_task_says_nothing_of_another():
+    deaths = Deaths()
+    for number in range(20):
+        assert deaths.note(Task(number, tuple(FILES[:4])), "/in/1.png").lost == {}
+
+
+@pytest.fixture
+def job(tmp_path):
+    made, _ = make_job(asked())
+    made.directory = tmp_path / "out"
+    made.directory.mkdir()
+    for number in range(3):
+        paint(tmp_path / f"in/{number}.png", number)
+    return made
+
+
+def test_a_task_is_done_image_by_image_where_that_is_wanted(job, tmp_path):
+    files = tuple(find_images([str(tmp_path / "in")]))
+    lost = {files[1].path: Failure(files[1].path, "E_WORKER", "died")}
+    begun = []
+    receipt = do(job, Task(7, files, lost=lost, careful=True), begun.append)
+    assert begun == [files[0], files[2]]
+    assert (receipt.number, receipt.layers, receipt.accepted, receipt.error) == (7, 2, True, None)
+    assert {event.path: event.status for event in receipt.events} == {
+        files[0].path: "done", files[1].path: "failed", files[2].path: "done",
+    }  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.png", "2.png"]
+
+
+def test_a_wrong_request_comes_back_as_such(tmp_path, job):
+    made, _ = make_job(asked(views=("gradcam",), targets=("999",)))
+    made.directory = job.directory
+    receipt = do(made, Task(0, tuple(find_images([str(tmp_path / "in")]))), lambda _file: None)
+    assert isinstance(receipt.error, RequestError)
+    # Of a later image it is that image's own failure.
+    later = do(made, Task(0, tuple(find_images([str(tmp_path / "in")])), accepted=True), lambda _file: None)
+    assert later.error is None
+    assert {event.failure.code for event in later.events if isinstance(event, Outcome)} == {"E_CLASS"}
