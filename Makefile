@@ -74,8 +74,9 @@ pictures: $(INSTALLED) browser ## draw the README's pictures anew
 		--view maps,gradcam,pca,contact,kernels
 	$(BIN)/python tests/readme_pictures.py build/pictures .readme
 
-benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute
-	$(BIN)/python tests/benchmarks/run.py $(if $(QUICK),--quick,--out .readme)
+benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images
+	$(BIN)/python $(if $(SCALE),tests/benchmarks/scale.py $(if $(QUICK),--quick,--out .readme/scale.json),\
+		tests/benchmarks/run.py $(if $(QUICK),--quick,--out .readme))
 
 clean: ## remove what the targets made, the virtual environment too
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

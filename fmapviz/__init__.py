@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from fmapviz.listing import list_layers as list_layers
     from fmapviz.models import known_names as known_names
     from fmapviz.models import load_model as load_model
+    from fmapviz.options import Engine as Engine
     from fmapviz.options import InputOptions as InputOptions
+    from fmapviz.options import Part as Part
     from fmapviz.options import Style as Style
     from fmapviz.pipeline import visualize as visualize
     from fmapviz.pixels import Image as Image
     from fmapviz.tiling import tile as tile
+    from fmapviz.values import Counted as Counted
     from fmapviz.values import FeatureMap as FeatureMap
     from fmapviz.values import LayerInfo as LayerInfo
     from fmapviz.values import Model as Model
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from fmapviz.values import Prediction as Prediction
     from fmapviz.values import RunInfo as RunInfo
     from fmapviz.values import RunSummary as RunSummary
+    from fmapviz.values import Staged as Staged
     from fmapviz.values import Started as Started
 
 __version__ = "0.1.0"
@@ -53,13 +57,13 @@ _HOMES = {
     "hooks": ("Captured", "capture"),
     "listing": ("list_layers",),
     "models": ("known_names", "load_model"),
-    "options": ("InputOptions", "Style"),
+    "options": ("Engine", "InputOptions", "Part", "Style"),
     "pipeline": ("visualize",),
     "pixels": ("Image",),
     "tiling": ("tile",),
     "values": (
-        "FeatureMap", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "Prediction", "RunInfo", "RunSummary",
-        "Started",
+        "Counted", "FeatureMap", "LayerInfo", "Model", "Notice", "Outcome", "Picture", "Prediction", "RunInfo", "RunSummary",
+        "Staged", "Started",
     ),
 }  # fmt: skip
 
