@@ -13,14 +13,31 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import torch
 from PIL import Image
+
+from fmapviz.archives import FILE, create
+from fmapviz.drawing import attach
+from fmapviz.images import read_image
+from fmapviz.inputs import find_images
+from fmapviz.jobs import Asked, make_job
+from fmapviz.options import InputOptions, Style
+from fmapviz.pictures import make_pictures
+from fmapviz.preparation import as_seen
+from fmapviz.randomness import undisturbed
+from fmapviz.values import Unit
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "fmapviz"]
 FOLDER = 1000  # files in each folder
 LINKS = 20_000  # names of one file; ext4 allows 65,000
+ASKED = Asked(
+    model="resnet18", weights="random", layers=(), exclude=(), types=(), views=("maps",), to=("tar",), style=Style(),
+    dtype="float32", options=InputOptions(), device="cpu", top=0, targets=(), output=None, batch_size=1, workers=1, shard=16,
+)  # fmt: skip
 NETWORK = """
 import torch
 from torch import nn
@@ -28,7 +45,7 @@ from torch import nn
 
 def build():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3))
+    return nn.Sequential(nn.Conv2d(3, 4, 3))
 """
 LISTING = """
 import resource, sys, time
@@ -55,7 +72,7 @@ def main() -> None:
     scratch = ROOT / "build" / "benchmark"
     scratch.mkdir(parents=True, exist_ok=True)
     figures = {"cores": os.cpu_count()}
-    for section in (names, many, engines):
+    for section in (names, many, engines, share):
         if options.only and options.only not in section.__name__:
             continue
         with tempfile.TemporaryDirectory(dir=scratch) as place:
@@ -85,8 +102,9 @@ def many(place, quick):
     (place / "net.py").write_text(NETWORK)
     for count in (1000, 5000) if quick else (1000, 10_000, 100_000):
         folder = place / f"in{count}"
-        make_pictures(folder, count)
-        options = ["--fit", "none", "--shard", "1000", "--to", "tar,stats", "--out", place / f"out{count}", "--quiet"]
+        paint_pictures(folder, count)
+        options = ["--fit", "none", "--batch-size", "64", "--shard", "1000", "--to", "tar,stats", "--quiet"]
+        options += ["--out", place / f"out{count}"]
         command = [*COMMAND, f"{place}/net.py:build", folder, *options]
         seconds, peak = run(command)
         yield f"{count:,} images: ms each", round(1000 * seconds / count, 2)
@@ -96,30 +114,55 @@ def many(place, quick):
 
 
 def engines(place, quick):
-    """One process with all cores against two Ray workers with one each."""
-    few, more = (16, 48) if quick else (32, 160)
-    for count in (few, more):
-        folder = place / f"in{count}"
-        folder.mkdir()
-        for number in range(count):
-            os.link(copy_of_picture(place), folder / f"{number:04}.jpg")
-    for name, size in (("resnet18", 16), ("shapesnet", 16)):
-        each = {}
-        for engine in ((), ("--engine", "ray", "--workers", "2")):
-            took = []
-            for count in (few, more):
-                out = place / f"{name}{len(engine)}{count}"
-                options = ["--weights", "random"] if name != "shapesnet" else []
-                options += ["--shard", str(size), "--to", "tar,stats", "--out", out, "--quiet", *engine]
-                took.append(run([*COMMAND, name, place / f"in{count}", *options])[0])
-            what = "two Ray workers" if engine else "one process"
-            each[what] = (took[1] - took[0]) / (more - few)
-            yield f"{name}, {what}: {few} images, s", round(took[0], 1)
-            yield f"{name}, {what}: an image more, ms", round(1000 * each[what], 1)
-        yield (
-            f"{name}: two Ray workers / one process, an image more",
-            round(each["two Ray workers"] / each["one process"], 2),
-        )
+    """One process with all cores against two Ray workers with one each, in turns."""
+    for name, more in (("resnet18", 50 if quick else 200), ("shapesnet", 200 if quick else 1000)):
+        few = 32
+        for count in (few, few + more):
+            folder = place / f"{name}{count}"
+            folder.mkdir()
+            for number in range(count):
+                os.link(copy_of_picture(place), folder / f"{number:04}.jpg")
+        ratios, starts = [], []
+        for number in range(1 if quick else 3):
+            each = {}
+            for engine in ((), ("--engine", "ray", "--workers", "2")):
+                took = []
+                for count in (few, few + more):
+                    out = place / f"{name}-{len(engine)}-{count}-{number}"
+                    options = ["--weights", "random"] if name != "shapesnet" else []
+                    options += ["--shard", "16", "--to", "tar,stats", "--out", out, "--quiet", *engine]
+                    took.append(run([*COMMAND, name, place / f"{name}{count}", *options])[0])
+                each[bool(engine)] = (took[1] - took[0]) / more
+                starts.append((bool(engine), took[0] - few * each[bool(engine)]))
+            ratios.append(each[True] / each[False])
+            yield f"{name}, round {number + 1}: one process, ms for an image", round(1000 * each[False], 1)
+            yield f"{name}, round {number + 1}: two Ray workers, ms for an image", round(1000 * each[True], 1)
+        yield f"{name}: two Ray workers / one process, median", round(median(ratios), 2)
+        yield f"{name}: what one process needs before and after, s", round(median(s for ray, s in starts if not ray), 1)
+        yield f"{name}: what Ray and two workers need before and after, s", round(median(s for ray, s in starts if ray), 1)
+
+
+def share(place, quick):
+    """What is left to the processor where a GPU computes: reading an image, encoding and writing its pictures; ResNet-18."""
+    torch.set_num_threads(1)
+    job, _ = make_job(ASKED)
+    file = next(find_images([str(copy_of_picture(place))]))
+    rounds = 5 if quick else 20
+    begun = time.process_time()
+    for _ in range(rounds):
+        values = job.model.preparation.apply(read_image(file, channels=3).pixels)
+    yield "resnet18: to read and prepare an image, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
+    with undisturbed(), attach(job.model, job.layers, job.plan, job.info.style) as drawer:
+        (drawn,) = drawer.draw(values[None])
+    seen = as_seen(values, job.model.preparation)
+    begun = time.process_time()
+    with create(place) as archive:
+        for number in range(rounds):
+            unit = Unit(file, drawn, (), job.info)
+            archive.add(number, unit, list(make_pictures(drawn, seen, file, job.info)))
+    yield "resnet18: to encode and write its pictures, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
+    size = (place / FILE).stat().st_size / rounds / 1e6
+    yield f"resnet18: {1 + len(drawn.drawings)} pictures, MB", round(size, 2)
 
 
 def make_names(folder, count):
@@ -135,7 +178,7 @@ def make_names(folder, count):
         os.link(source, name)
 
 
-def make_pictures(folder, count):
+def paint_pictures(folder, count):
     numbers = np.random.default_rng(0)
     for number in range(count):
         name = folder / f"{number // FOLDER:04}" / f"{number}.png"
