@@ -222,7 +222,7 @@ class _Pool:
                 if first is None:
                     break
         if first is not None:
-            with _connected(self._engine):
+            with _connected(self._engine), _explained():
                 _Crew(self, first).work()
         self._put(self._told, None)
 
@@ -356,6 +356,23 @@ class _Crew:
                 f"Ray's workers died {self._barren} times before anything was drawn: {str(error).strip().splitlines()[-1]}",
                 hint="memory that runs out as the model is loaded, say; the workers' logs may tell",
             ) from error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Tell Ray's own failures from those of what it runs.
+
+    Raises:
+        OutputError: A part of Ray that everything needs is gone, say.
+    """
+    failures = import_module("ray.exceptions")
+    try:
+        yield
+    except failures.RayTaskError:
+        raise  # a bug of ours, with its traceback
+    except failures.RayError as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OutputError(f"Ray failed: {said}", hint="the same command continues") from error
 
 
 def _is_alive(node: str) -> bool:
