@@ -106,10 +106,10 @@ class ShardWork:
                 if self._busy or self._ended:
                     return
                 self._busy = True
-            last = self._write_pending(tell)
+            self._write_pending(tell)
             with self._lock:
                 self._busy = False
-                if last and self._shard.whole and self._next == len(self._shard.members):
+                if self._shard.whole and self._next == len(self._shard.members):
                     self._ended = True
                 elif self._next in self._pending:  # it came while this thread was leaving
                     continue
@@ -125,13 +125,13 @@ class ShardWork:
             self._open.__exit__(StoppedError, StoppedError(), None)
         self._staged.close()
 
-    def _write_pending(self, tell: Tell) -> bool:
-        """Write what has its turn; give whether nothing is left that has."""
+    def _write_pending(self, tell: Tell) -> None:
+        """Write what has its turn, until nothing that is there has."""
         while True:
             with self._lock:
                 page = self._pending.get(self._next)
             if page is None:
-                return True
+                return
             file = self._shard.members[self._next]
             key = self._shard.key(self._next)
             if isinstance(page, Failure):

@@ -117,7 +117,7 @@ def full(monkeypatch):
 def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, full, options):
     full(10_000)
     with pytest.raises(
-        RefusedError, match=r"(12|20) more images will not fit: [\d.]+ kB at [\d.]+ (kB|bytes) each, and 10 kB are"
+        RefusedError, match=r"\d+ more images will not fit: [\d.]+ kB at [\d.]+ (kB|bytes) each, and 10 kB are"
     ):
         draw(inputs, tmp_path / "out", **options)
     assert draw(inputs, tmp_path / "out", force=True, **options).exit_code == 0

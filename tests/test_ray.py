@@ -142,24 +142,6 @@ def test_the_tree_and_the_summary_are_those_of_a_local_run(cluster, place, optio
     assert problems(place / "ray") == []
 
 
-def test_a_worker_killed_at_its_work_is_replaced(cluster, place):
-    shade(place / "in/2.png", SLOW)
-
-    def kill():
-        wait_for(lambda: seen(place, SLOW))
-        os.kill(int(seen(place, SLOW)[0]), signal.SIGKILL)
-        (place / "go").touch()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    summary = draw(place, "ray", on(cluster))
-    thread.join()
-    assert (summary.done, summary.failed) == (7, 1)
-    assert len(set(seen(place, SLOW))) == 2  # it was tried once more, by another process
-    draw(place, "local")
-    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
-
-
 def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
     shade(place / "in/1.png", POISON)
     told = []
