@@ -65,7 +65,8 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether there is room for it."""
-        return self.all_bytes <= (self.free or self.all_bytes) and self.files <= (self.free_files or self.files)
+        fit_bytes = self.free is None or self.all_bytes <= self.free
+        return fit_bytes and (self.free_files is None or self.files <= self.free_files)
 
     def lines(self) -> list[str]:
         """Say it in words."""
@@ -115,17 +116,15 @@ class Room:
 
     Args:
         directory: The run directory.
-        remaining: Given how many inputs there are, counts those that are still to be drawn; takes its time.
+        remaining: Counts the inputs that are still to be drawn; takes its time.
         part: Which part of the work is done here.
-        shards: Whether many images share a directory.
     """
 
-    def __init__(self, directory: Path, remaining: Callable[[], int], *, part: Part | None, shards: bool) -> None:
+    def __init__(self, directory: Path, remaining: Callable[[], int], *, part: Part | None) -> None:
         self._directory = directory
         self._remaining = remaining
         self._parts = part.count if part else 1
-        self._staged = shards
-        self._images = self._bytes = self._accounted = 0
+        self._images = self._bytes = self._accounted = self._staged = 0
         self._next = _ENOUGH
 
     def look(self, event: Event, total: int | None) -> None:
@@ -141,8 +140,11 @@ class Room:
         if not isinstance(event, Staged | Outcome):
             return
         done = isinstance(event, Staged) or event.status == "done"
-        if self._staged and done and isinstance(event, Outcome):
-            return  # that it was staged was counted
+        if isinstance(event, Staged):
+            self._staged += 1
+        elif done and self._staged:
+            self._staged -= 1  # it was counted then
+            return
         self._accounted += 1
         if not done:
             return
@@ -197,7 +199,8 @@ def free_space(place: Path) -> tuple[int | None, int | None]:
         status = os.statvfs(place)
     except OSError:
         return None, None
-    return shutil.disk_usage(place).free, status.f_favail or None  # some file systems make as many as are wanted
+    # Some file systems make as many files as are wanted.
+    return shutil.disk_usage(place).free, status.f_favail if status.f_files else None
 
 
 def room_of(sizes: Iterable[int]) -> int:

@@ -200,7 +200,7 @@ class _Watch:
 
         # What is replaced makes room as it goes.
         anew = job.force or job.repair
-        self._room = None if anew else Room(job.directory, remaining, part=job.part, shards=shards)
+        self._room = None if anew else Room(job.directory, remaining, part=job.part)
 
     def tell(self, event: Event) -> None:
         """Pass an event on.

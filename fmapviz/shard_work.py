@@ -148,9 +148,11 @@ class ShardWork:
     def _write(self, key: int, page: Page, file: ImageFile, tell: Tell) -> None:
         known = self._index or self._begin()
         stored: list[Stored] = []
+        written = 0
         for writer in self._writers:
             places = writer.add(key, page.unit, page.pictures)
             stored = stored or places
+            written += page.bytes if places else 0
         known.add(key, page.unit, page.pictures, stored)
         self._not_executed.update(page.unit.drawn.not_executed)
         self._undrawn.update(page.unit.drawn.undrawn)
@@ -161,9 +163,9 @@ class ShardWork:
             pictures=len(page.pictures),
             seconds=page.seconds,
             predictions=page.unit.drawn.predictions,
-            bytes=page.bytes,
+            bytes=written,
         )
-        tell(Staged(file.path, page.bytes))
+        tell(Staged(file.path, written))
 
     def _begin(self) -> Index:
         """Open the shard's files; before its first image, so that nothing is there of a shard without any."""

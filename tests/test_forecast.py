@@ -14,6 +14,7 @@ from fmapviz.forecast import BLOCK_BYTES
 from fmapviz.inputs import find_images
 from fmapviz.options import InputOptions, Part
 from fmapviz.pipeline import visualize
+from fmapviz.values import Outcome, Staged
 
 
 @pytest.fixture
@@ -121,6 +122,35 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
     ):
         draw(inputs, tmp_path / "out", **options)
     assert draw(inputs, tmp_path / "out", force=True, **options).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
+def test_images_of_shards_count_once_whoever_tells_of_them(kind, tmp_path, full):
+    full(10_000)
+    room = forecast.Room(tmp_path, lambda: 92, part=None)
+    for number in range(7):
+        if kind == "staged":
+            room.look(Staged(str(number), 1000), 100)
+        room.look(Outcome(str(number), "done", bytes=1000), 100)
+    last = Staged("7", 1000) if kind == "staged" else Outcome("7", "done", bytes=1000)
+    with pytest.raises(RefusedError, match="92 more images will not fit: 92 kB at 1 kB each, and 10 kB are free"):
+        room.look(last, 100)
+
+
+def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
+    full(0)
+    assert not plan(inputs, tmp_path / "out").fits
+    full(10**12, 0)
+    assert not plan(inputs, tmp_path / "out").fits
+
+
+def test_what_is_staged_tells_what_all_formats_take(inputs, tmp_path):
+    told = {}
+    for formats in (["tar"], ["tar", "tensorboard"], ["stats"]):
+        events = []
+        draw(inputs, tmp_path / "out", to=formats, shard=20, on_event=events.append)
+        told[len(formats), formats[0]] = sum(event.bytes for event in events if isinstance(event, Staged))
+    assert told[2, "tar"] == 2 * told[1, "tar"] > told[1, "stats"] == 0
 
 
 def test_one_that_fits_is_not(inputs, tmp_path, full):
