@@ -617,3 +617,26 @@ def test_a_notice_is_nothing_else(inputs, tmp_path):
     told = []
     draw(inputs, tmp_path / "out", on_event=told.append)
     assert not [event for event in told if isinstance(event, Notice)]
+
+
+# --- the command
+
+
+def test_the_command_prints_how_tensorboard_shows_all_images_of_a_shard(fmapviz, inputs, tmp_path):
+    done = fmapviz("shapesnet", inputs, "--shard", "5", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert f"tensorboard --logdir {tmp_path}/out --samples_per_plugin images=5" in done.stdout.decode().splitlines()
+    assert b"%" not in done.stderr  # predictions of so many images are in the index
+
+
+def test_the_command_gets_one_picture_back(fmapviz, inputs, tmp_path):
+    fmapviz("shapesnet", inputs, "--shard", "5", "--to", "tar", "--out", tmp_path / "out")
+    words = ("extract", tmp_path / "out", "--image", "3.png", "--layer", "features.0.conv")
+    first = fmapviz(*words, cwd=tmp_path)
+    assert (first.returncode, first.stdout) == (0, b"3.png.00_features.0.conv.maps.png\n")
+    png = (tmp_path / "3.png.00_features.0.conv.maps.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    again = fmapviz(*words, cwd=tmp_path)
+    assert again.returncode == 6
+    assert fmapviz(*words, "--force", cwd=tmp_path).returncode == 0
+    assert fmapviz(*words, "--out", "-", cwd=tmp_path).stdout == png
