@@ -20,6 +20,7 @@ from fmapviz.models import check_name, known_names
 from fmapviz.options import COLORMAPS, Engine, InputOptions, Part, Style
 from fmapviz.process import Interrupted, leave, loading, open_missing_streams, remove_staged, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
+from fmapviz.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -103,7 +104,7 @@ def run(
     model: Model,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", help="Images and folders; - reads paths from standard input as they arrive.",
+        typer.Argument(metavar="INPUT", help="Images and folders, s3:// too; - reads paths from standard input as they arrive.",
                        show_default=False),
     ] = None,
     weights: Annotated[
@@ -186,7 +187,10 @@ def run(
     fit: Fit = None,
     mean: Mean = None,
     std: Std = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where all runs lie.", rich_help_panel=_RUNNING)] = "runs",
+    out: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Where all runs lie; s3://BUCKET/DIR is one elsewhere.", rich_help_panel=_RUNNING),
+    ] = "runs",
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="This run's directory in it.", show_default="the model's name",
@@ -277,6 +281,8 @@ def run(
         for member in members:
             registry.check(package, member)
     check_shards(shard, formats)
+    if open_report and is_url(out):
+        raise RequestError("--open is for reports on this machine", hint="--to html writes one there, too")
     parsed = Part.parse(part) if part else None
     elsewhere = Engine.parse(engine, workers=workers, cpus=worker_cpus, gpus=worker_gpus) if engine else None
     paths = inputs or []
@@ -312,14 +318,14 @@ def run(
             "strict": strict,
             "fsync": fsync,
         }
-        places: dict[str, Any] = {"out": Path(out), "name": name, "shard": shard, "part": parsed, "force": force}
+        places: dict[str, Any] = {"out": out, "name": name, "shard": shard, "part": parsed, "force": force}
         listed = _paths(paths, null=null) if "-" in paths else paths
         if plan:
             found = forecast(model, listed, on_event=console.tell_briefly, **places, **options)
             console.show(found)
             return 0 if found.fits else RefusedError.exit_code
         summary = visualize(model, listed, repair=repair, engine=elsewhere, on_event=console.tell, **places, **options)
-        console.finish(summary, Path(out))
+        console.finish(summary, out)
     if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / REPORT):
         say_error("notice: no browser could be opened here: the report's page is named above")
     return summary.exit_code

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fmapviz.errors import FmapvizError, OutputError, printable
+from fmapviz.urls import is_url
 from fmapviz.values import Counted, Notice, Outcome, Staged, Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from rich.progress import Progress
 
@@ -72,19 +72,19 @@ class Console:
         else:
             self._image(event)
 
-    def finish(self, summary: RunSummary, out: Path) -> None:
+    def finish(self, summary: RunSummary, out: str) -> None:
         """Show how a run ended, and what to type next."""
         self._stop_bar()
         for message in _remarks(summary):
             self.notice(message)
         if self._verbosity >= 0:
             self._say_error(_sentence(summary))
-        command = f"tensorboard --logdir {shlex.quote(str(out))}"
+        command = f"tensorboard --logdir {shlex.quote(out)}"
         if self._shard:
             command += f" --samples_per_plugin images={self._shard}"  # otherwise it shows ten of a shard
         shown = "tensorboard" in self._formats and summary.exit_code != 4
         page = summary.directory / REPORT
-        report = "html" in self._formats and page.exists()
+        report = "html" in self._formats and (page.exists() or (is_url(str(page)) and summary.exit_code != 4))
         if self._json:
             fields = asdict(summary)
             del fields["complete"]

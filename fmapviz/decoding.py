@@ -100,7 +100,7 @@ class Decoding:
         self, file: ImageFile, channels: int, tell: Callable[[Notice], None], *, is_last: bool = False
     ) -> tuple[Helper, Found | InputError] | None:
         """Give a helper, and what it answered; None if there can be none."""
-        with open_image(file.path) as stream:
+        with open_image(file.path, file.size) as stream:
             helper = self._take(tell)
             if helper is None:
                 return None

@@ -13,9 +13,10 @@ from fmapviz import records
 from fmapviz.errors import NothingToDoError
 from fmapviz.forecast import Forecast, count_to_draw, free_space, room_of
 from fmapviz.inputs import find_images
+from fmapviz.outputs import opened
 from fmapviz.pipeline import visualize
 from fmapviz.products import find_units
-from fmapviz.runs import check_name, check_output, find_run, is_surveyed, name_run
+from fmapviz.runs import check_name, is_surveyed, name_run
 from fmapviz.units import UNIT_FILE
 from fmapviz.values import Failure, Outcome, Staged, Started
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.options import Part
+    from fmapviz.outputs import Output
     from fmapviz.values import Event, ImageFile, RunInfo
 
 SAMPLE = 24  # images
@@ -43,7 +45,7 @@ def forecast(
     model: str,
     inputs: Iterable[str],
     *,
-    out: Path,
+    out: str | Path,
     name: str | None,
     shard: int | None,
     part: Part | None,
@@ -58,10 +60,27 @@ def forecast(
     Raises:
         FmapvizError: What `visualize` would raise.
     """
-    check_output(out)
-    check_name(name)
-    typed = list(inputs)
-    sample, count = _sample(find_images(typed, avoid=out))
+    with opened(out) as destination:
+        destination.check()
+        check_name(name)
+        return _forecast(
+            model, list(inputs), destination, name=name, shard=shard, part=part, force=force, on_event=on_event, **options
+        )
+
+
+def _forecast(
+    model: str,
+    typed: list[str],
+    destination: Output,
+    *,
+    name: str | None,
+    shard: int | None,
+    part: Part | None,
+    force: bool,
+    on_event: Callable[[Event], None],
+    **options: Any,
+) -> Forecast:
+    sample, count = _sample(find_images(typed, avoid=destination.address))
     if not sample:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     clock = _Clock(on_event)
@@ -76,17 +95,19 @@ def forecast(
         )
         bytes_each, files_each = _measure(summary.directory, shard=shard)
     info = replace(clock.info, shard=shard)
-    run = find_run(out, info, name=name)
+    run = destination.find_run(info, name=name)
     images, to_draw = count, count
     if run and not force:
-        images, to_draw = count_to_draw(find_images(typed, avoid=out), run, info.fingerprint, shards=shard is not None)
+        images, to_draw = count_to_draw(
+            find_images(typed, avoid=destination.address), run, info.fingerprint, shards=shard is not None
+        )
     if part:
         to_draw = -(-to_draw // part.count)
     drawn = max(1, summary.done)
     share = summary.done / max(1, summary.found)
-    free, free_files = free_space(out)
+    free, free_files = free_space(destination.place) if destination.limited else (None, None)
     return Forecast(
-        directory=run or out / (name or name_run(out, info)),
+        directory=destination.told(run or destination.place / (name or name_run(destination.place, info))),
         model=info.label,
         images=images,
         to_draw=to_draw,

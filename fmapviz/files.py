@@ -57,6 +57,15 @@ def make_folders(path: Path) -> None:
             raise
 
 
+def protect(path: Path) -> None:
+    """Let nobody else look into a directory.
+
+    Raises:
+        OSError: It is not ours, say.
+    """
+    os.chmod(path, 0o700)
+
+
 def write(path: Path, *parts: Buffer) -> None:
     """Write a new file in one go.
 

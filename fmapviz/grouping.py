@@ -11,10 +11,9 @@ from fmapviz.records import load
 from fmapviz.shards import Known, Member, Shard, members_of
 from fmapviz.units import UNIT_FILE
 from fmapviz.values import Failure, ImageFile
-from fmapviz.verification import is_sound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from fmapviz.options import Part
@@ -65,11 +64,18 @@ class Grouping:
         size: Images in a shard.
         part: Which of the shards are wanted.
         force: Whether to draw anew what is finished.
-        repair: Whether to draw anew what is damaged.
+        repair: Tells whether a shard is whole, and need not be drawn anew; None: all are taken to be.
     """
 
     def __init__(
-        self, run: Path, fingerprint: str, size: int, *, part: Part | None = None, force: bool = False, repair: bool = False
+        self,
+        run: Path,
+        fingerprint: str,
+        size: int,
+        *,
+        part: Part | None = None,
+        force: bool = False,
+        repair: Callable[[Path], bool] | None = None,
     ) -> None:
         self._known = Known(run, fingerprint, damaged_too=not repair)
         self._size = size
@@ -136,7 +142,7 @@ class Grouping:
         if not self._repair:
             return True
         if place not in self._sound:
-            self._sound[place] = is_sound(self._known.places[place])
+            self._sound[place] = self._repair(self._known.places[place])
         return self._sound[place]
 
     def _draw_anew(self, place: int, file: ImageFile) -> Iterator[Item]:

@@ -22,6 +22,7 @@ from PIL.ImageFile import ImageFile as PillowFile
 from fmapviz.errors import InputError, printable, quote
 from fmapviz.orientation import read_orientation, upright
 from fmapviz.pixels import MAX_PIXELS, Image, wrong_channels
+from fmapviz.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "TIFF", "BMP", "JPEG2000", "PPM
 _SIGNATURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|....jP  |qoif", re.DOTALL
 )
+REMOTE_HINT = "pip install 'fmapviz[remote]' for s3://; other file systems have packages of their own"
 _NPY = b"\x93NUMPY"
 _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -65,19 +67,23 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
             `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header), `E_DECODE` (damaged) or `E_CHANNELS`
             (the network takes others).
     """
-    with open_image(file.path) as stream:
+    with open_image(file.path, file.size) as stream:
         pixels, notices = decode(stream, file.path, channels=channels)
         return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
 
 
-def open_image(path: str) -> BinaryIO:
+def open_image(path: str, size: int = 0) -> BinaryIO:
     """Open a file for `decode`, if there is something in it.
+
+    Args:
+        path: Of a file on this machine, or its address elsewhere.
+        size: Bytes, as far as that is known.
 
     Raises:
         InputError: `E_MISSING`, `E_PERM`, `E_TYPE`, `E_READ` or `E_EMPTY`.
     """
     with explained(path), ExitStack() as opened:
-        stream = opened.enter_context(open(path, "rb", opener=_open_without_waiting))
+        stream = opened.enter_context(_open(path, size))
         _require_content(stream, path)
         opened.pop_all()
         return stream
@@ -129,7 +135,8 @@ def system_error(error: OSError, path: str) -> InputError:
         return InputError("E_PERM", f"no permission to read: {quote(path)}")
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
         return InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}")
+    hint = REMOTE_HINT if error.errno == errno.ENOSYS and is_url(path) else None
+    return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}", hint=hint)
 
 
 def _ignore(_pixels: int) -> None:
@@ -153,6 +160,14 @@ def _hush_libraries() -> None:
         libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
         libtiff.TIFFSetErrorHandler(None)
         libtiff.TIFFSetWarningHandler(None)
+
+
+def _open(path: str, size: int) -> BinaryIO:
+    if not is_url(path):
+        return open(path, "rb", opener=_open_without_waiting)
+    # Only when it is needed: it needs this module.
+    opened: BinaryIO = import_module("fmapviz.remote_inputs").open_file(path, size)
+    return opened
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

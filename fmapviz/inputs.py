@@ -10,6 +10,7 @@ import stat
 import unicodedata
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -18,12 +19,16 @@ from PIL import Image as PillowImage
 from fmapviz import records
 from fmapviz.errors import RequestError, quote
 from fmapviz.images import FORMATS, system_error
+from fmapviz.urls import is_url
 from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from io import BufferedIOBase
+    from types import ModuleType
+
+    from fmapviz.remote_inputs import Finder
 
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
 
@@ -34,7 +39,7 @@ PRODUCTS = {"html": {"index.html"}, "stats": {"stats.csv", "stats.json", "stats.
 RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}.union(*PRODUCTS.values())
 
 
-def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator[ImageFile | Failure]:
+def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> Iterator[ImageFile | Failure]:
     """Find image files one by one, as they are asked for.
 
     A file is taken whatever it is called. Of a folder and all folders in it, the files with an image's suffix are taken, in
@@ -42,12 +47,18 @@ def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator
     What is remembered grows with the inputs and the folders, not with the files in the folders.
 
     Args:
-        inputs: Files and folders, as typed.
+        inputs: Files and folders, as typed, or addresses of such, `s3://...`; see `fmapviz.remote_inputs`.
         avoid: A folder that is not entered from a folder above it: the output.
     """
+    here = avoid if isinstance(avoid, Path) else None
+    elsewhere: Finder | None = None
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
     for typed in inputs:
+        if is_url(typed):
+            elsewhere = elsewhere or _look_elsewhere().Finder(avoid if isinstance(avoid, str) else None)
+            yield from elsewhere.find(typed)
+            continue
         try:
             path = _absolute(typed)
             is_folder = stat.S_ISDIR(path.stat().st_mode)
@@ -56,14 +67,17 @@ def find_images(inputs: Iterable[str], *, avoid: Path | None = None) -> Iterator
             yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
             continue
         if is_folder:
-            yield from _walk(path, walked=walked, named=named, avoid=avoid)
-        elif path.name not in named.setdefault(folder, set()) and not (folder in walked and _is_candidate(path.name)):
+            yield from _walk(path, walked=walked, named=named, avoid=here)
+        elif path.name not in named.setdefault(folder, set()) and not (folder in walked and is_candidate(path.name)):
             named[folder].add(path.name)
             yield _look(str(path), path.name)
 
 
 def look_again(file: ImageFile) -> ImageFile | None:
     """Give an image that was found once as it is now; None if it is gone."""
+    if is_url(file.path):
+        again: ImageFile | None = _look_elsewhere().look_again(file)
+        return again
     found = _look(file.path, file.unit) if records.is_path(file.path) else None
     return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
 
@@ -122,6 +136,11 @@ def path_hash(path: str) -> str:
     return hashlib.sha256(encoded).hexdigest()[:8]
 
 
+def _look_elsewhere() -> ModuleType:
+    # Only when it is needed: it needs this module.
+    return import_module("fmapviz.remote_inputs")
+
+
 def _absolute(typed: str) -> Path:
     """Make a path absolute, without `..`, its last part as it was typed."""
     if not typed:
@@ -178,7 +197,7 @@ def _list(folder: Path) -> list[str]:
         names = [
             f"{entry.name}/" if is_folder else entry.name
             for entry in entries
-            if (is_folder := _is_visible_folder(entry)) or _is_candidate(entry.name)
+            if (is_folder := _is_visible_folder(entry)) or is_candidate(entry.name)
         ]
     names.sort(key=_natural_key, reverse=True)
     return names
@@ -189,7 +208,8 @@ def _natural_key(name: str) -> str:
     return f"{_natural(name)}\0{name}"
 
 
-def _is_candidate(name: str) -> bool:
+def is_candidate(name: str) -> bool:
+    """Tell whether a file of a folder may be an image, by its name."""
     return name.lower().endswith(_suffixes()) and not name.startswith(".")
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.options import Style
+    from fmapviz.outputs import Output
     from fmapviz.plan import DrawKernels
     from fmapviz.values import Layer, Picture, RunInfo
 
@@ -43,6 +44,7 @@ def draw_model(
     info: RunInfo,
     run: Path,
     *,
+    output: Output,
     force: bool,
     repair: bool = False,
     sync: bool = False,
@@ -55,6 +57,7 @@ def draw_model(
         writers: Where to.
         info: The run's settings.
         run: The run directory.
+        output: Where it is.
         force: Draw them again even if they are there.
         repair: Do so if a file of them is missing or changed.
         sync: Wait until all of it would survive a power failure.
@@ -74,7 +77,7 @@ def draw_model(
             undrawn[name] = f"has {len(weight)} filters, none of those chosen"
             del known[name]
     file = _identify(known, info)
-    force = force or (repair and not is_whole(run, file, info.fingerprint))
+    force = force or (repair and not is_whole(run, file, info.fingerprint, is_sound=output.is_sound))
     if not known or (not force and find_done(run, file, info.fingerprint)):
         return 0, undrawn
     drawings = [
@@ -93,7 +96,7 @@ def draw_model(
                 for write in writes:
                     write(picture)
         record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
-        commit(staging, run, file, record, force=force, sync=sync)
+        output.deliver(commit(staging, run, file, record, force=force, sync=sync))
     return len(drawings), undrawn
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING
 from fmapviz import rehearsal
 from fmapviz.errors import NothingToDoError, OutputError, quote
 from fmapviz.forecast import Counting, Room, count_to_draw
-from fmapviz.inputs import find_images
+from fmapviz.inputs import find_images, is_candidate
 from fmapviz.jobs import Asked, make_job, moved, needs_of
 from fmapviz.layers import several
 from fmapviz.model_pictures import draw_model, has_model
 from fmapviz.options import InputOptions, Style
+from fmapviz.outputs import opened
 from fmapviz.publishing import Publisher
 from fmapviz.runs import (
     check_name,
-    check_output,
     forgetting_refused,
     is_surveyed,
     note_failure,
-    open_run,
     remedy_of,
     writing_to,
 )
 from fmapviz.shards import discard_wrecks
 from fmapviz.statistics import read_dead
+from fmapviz.urls import is_url
 from fmapviz.values import Counted, Notice, Outcome, RunSummary, Started
 from fmapviz.work import sort_out, work
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from fmapviz.grouping import Item
     from fmapviz.options import Engine, Part
+    from fmapviz.outputs import Output
     from fmapviz.values import Event, Failure, ImageFile, Model
     from fmapviz.work import Job
 
@@ -87,9 +88,10 @@ def visualize(
 
     Args:
         model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
-        inputs: Files and folders. An iterator is consumed as it yields; with the norm `run` or the `pca` `shared`, which
-            need all images before the first is drawn, at once. For views of the model itself there need be none.
-        out: The directory of all runs.
+        inputs: Files and folders, or addresses of such. An iterator is consumed as it yields; with the norm `run` or the
+            `pca` `shared`, which need all images before the first is drawn, at once. For views of the model itself there
+            need be none.
+        out: The directory of all runs, or its address elsewhere, `s3://...`.
         name: The run's directory in `out`; None: the model's name, with a number if that belongs to other settings.
         weights: See `load_model`; only for a model given by name.
         layers: Globs over dotted names; none means all of the types.
@@ -136,7 +138,6 @@ def visualize(
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
-    out = Path(out)
     asked = Asked(
         model=model,
         weights=weights,
@@ -159,27 +160,36 @@ def visualize(
     if engine and device.partition(":")[0] in {"cuda", "mps"}:
         asked = replace(asked, device="auto")  # what they have, this process need not
     asked.check()
-    check_output(out)
-    check_name(name)
-    typed = [inputs] if isinstance(inputs, str | Path) else inputs
-    images = find_images((os.fspath(path) for path in typed), avoid=out) if asked.needs_images else None
-    found = iter(()) if images is None else _first_first(images)
-    job, remarks = make_job(asked)
-    is_new = not out.exists()
-    job.directory = open_run(out, job.info, name=name, sync=fsync)
-    job.force, job.repair, job.sync, job.part = force, repair, fsync, part
-    job.several = not _is_one_file(typed)
-    tell = on_event or _ignore
-    tell(Started(job.directory, job.info))
-    for message in remarks:
-        tell(Notice(message))
-    again = (lambda: find_images(map(os.fspath, typed), avoid=out)) if isinstance(typed, Sequence) else None
-    watch = _Watch(job, again if job.plan.of_images else None, tell)
-    with moved(job.model.module, job.device), forgetting_refused(job.directory, out_too=is_new), _advised():
-        summary = _go_through(job, found, watch.tell, _worker(replace(asked, device=device), engine), strict=strict)
-    if not job.plan.of_images and typed:
-        tell(Notice(f"{', '.join(asked.views)} needs no image: none was looked at"))
-    return summary
+    with opened(out) as destination:
+        destination.check()
+        check_name(name)
+        typed = [inputs] if isinstance(inputs, str | Path) else inputs
+        images = find_images((os.fspath(path) for path in typed), avoid=destination.address) if asked.needs_images else None
+        found = iter(()) if images is None else _first_first(images)
+        job, remarks = make_job(asked)
+        is_new = not destination.place.exists()
+        job.output, job.directory = destination, destination.open_run(job.info, name=name, sync=fsync)
+        job.force, job.repair, job.sync, job.part = force, repair, fsync, part
+        job.several = not _is_one_file(typed)
+        tell = _addressed(destination, on_event or _ignore)
+        tell(Started(job.directory, job.info))
+        for message in remarks:
+            tell(Notice(message))
+        again = (
+            (lambda: find_images(map(os.fspath, typed), avoid=destination.address)) if isinstance(typed, Sequence) else None
+        )
+        watch = _Watch(job, again if job.plan.of_images else None, tell)
+        with ExitStack() as stack:
+            stack.callback(destination.forget, job.directory)
+            stack.enter_context(moved(job.model.module, job.device))
+            stack.enter_context(forgetting_refused(job.directory, out_too=is_new))
+            stack.enter_context(_advised())
+            summary = _go_through(job, found, watch.tell, _worker(replace(asked, device=device), engine), strict=strict)
+        if not job.plan.of_images and typed:
+            tell(Notice(f"{', '.join(asked.views)} needs no image: none was looked at"))
+        return replace(
+            summary, directory=destination.told(summary.directory), left_out=tuple(map(destination.told, summary.left_out))
+        )
 
 
 class _Watch:
@@ -199,7 +209,7 @@ class _Watch:
             return count_to_draw(again(), job.directory, job.info.fingerprint, shards=shards)[1]
 
         # What is replaced makes room as it goes.
-        anew = job.force or job.repair
+        anew = job.force or job.repair or not job.output.limited
         self._room = None if anew else Room(job.directory, remaining, part=job.part)
 
     def tell(self, event: Event) -> None:
@@ -223,7 +233,15 @@ def _draw_model(job: Job) -> tuple[int, dict[str, str]]:
         return 0, {}
     writers = {form: writer for form, writer in job.writers.items() if "pictures" in needs_of(form)}
     return draw_model(
-        job.layers, job.plan.kernels, writers, job.info, job.directory, force=job.force, repair=job.repair, sync=job.sync
+        job.layers,
+        job.plan.kernels,
+        writers,
+        job.info,
+        job.directory,
+        output=job.output,
+        force=job.force,
+        repair=job.repair,
+        sync=job.sync,
     )
 
 
@@ -243,7 +261,7 @@ def _go_through(
     if job.plan.of_images and job.plan.drawn and is_surveyed(job.info.settings):
         found = list(found)
         job.plan = replace(job.plan, shared=rehearsal.rehearse(job, found, tell))
-    publisher = Publisher(job.directory, job.info, sync=job.sync)
+    publisher = Publisher(job.directory, job.info, job.output, sync=job.sync)
     summary = _account(job, do(job, sort_out(job, found)), tell, publisher, strict=strict)
     if job.info.shard and (job.repair or job.force) and not summary.stopped:
         with writing_to(job.directory):
@@ -251,7 +269,7 @@ def _go_through(
     of_model, undrawn = _draw_model(job)
     left_out = publisher.publish()
     if left_out:
-        named = f"{quote(left_out[0])}{' and others' if left_out[1:] else ''}"
+        named = f"{quote(job.output.told(left_out[0]))}{' and others' if left_out[1:] else ''}"
         tell(Notice(f"left out of the statistics: {named}, damaged or of another run: fmapviz verify says what helps"))
     return replace(
         summary,
@@ -283,8 +301,10 @@ def _account(
                 if event.failure:
                     failures.append(event.failure)
                     note_failure(job.directory, event.failure, sync=job.sync)
+                    job.output.note(job.directory)
                     if strict:
                         break
+            job.output.note(job.directory, now=True)
         except OutputError as error:
             done = counts["done"] + counts["skipped"]
             listed = f"{done} of the {job.found} images listed so far are done"
@@ -327,7 +347,22 @@ def _first_first(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | F
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:
-    return isinstance(inputs, Sequence) and len(inputs) == 1 and Path(inputs[0]).is_file()
+    if not isinstance(inputs, Sequence) or len(inputs) != 1:
+        return False
+    return is_candidate(str(inputs[0])) if is_url(inputs[0]) else Path(inputs[0]).is_file()
+
+
+def _addressed(output: Output, tell: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Tell of directories as others call them."""
+
+    def tell_addressed(event: Event) -> None:
+        if isinstance(event, Started):
+            event = replace(event, directory=output.told(event.directory))
+        elif isinstance(event, Outcome) and event.unit:
+            event = replace(event, unit=output.told(event.unit))
+        tell(event)
+
+    return tell_addressed
 
 
 def _ignore(_event: Event) -> None:

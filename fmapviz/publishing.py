@@ -14,6 +14,7 @@ from fmapviz.runs import writing_to
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fmapviz.outputs import Output
     from fmapviz.values import RunInfo
 
 PUBLISH_SECONDS = 30.0
@@ -22,10 +23,11 @@ PUBLISH_SECONDS = 30.0
 class Publisher:
     """Makes what is made of all images of a run: at its end, and before that now and then, for who cannot wait."""
 
-    def __init__(self, directory: Path, info: RunInfo, *, sync: bool = False) -> None:
+    def __init__(self, directory: Path, info: RunInfo, output: Output, *, sync: bool = False) -> None:
         family = SHARD_WRITERS if info.shard else WRITERS
         modules = [registry.fetch(family, form) for form in info.formats]
         self._directory = directory
+        self._output = output
         self._sync = sync
         self._makers = [partial(module.publish, info=info) for module in modules if hasattr(module, "publish")]
         self._due = time.monotonic() + PUBLISH_SECONDS
@@ -43,5 +45,7 @@ class Publisher:
         Raises:
             OutputError: It could not be written.
         """
+        if not self._makers:
+            return []
         with writing_to(self._directory):
-            return publish(self._directory, self._makers, sync=self._sync)
+            return self._output.publish(self._directory, lambda: publish(self._directory, self._makers, sync=self._sync))

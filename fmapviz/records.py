@@ -132,9 +132,12 @@ def _is_entry(entry: object) -> bool:
     """Tell whether this is said of a file in the record's own directory; whoever wrote the record may have made it up."""
     if not isinstance(entry, dict):
         return False
-    name = entry.get("name")
-    plain = isinstance(name, str) and is_path(name) and name not in {"", ".", ".."} and "/" not in name
+    plain = _is_name(entry.get("name")) and _is_name(entry.get("object", "elsewhere"))
     return plain and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and is_path(name) and name not in {"", ".", ".."} and "/" not in name
 
 
 def _is_image(image: object) -> bool:

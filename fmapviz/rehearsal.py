@@ -64,7 +64,9 @@ def rehearse(job: Job, found: Sequence[ImageFile | Failure], tell: Callable[[Eve
         return known.shared
     _check_lost(drawn, surveyor.paths, force=job.force)
     with writing_to(job.directory):
-        return save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish()), sync=job.sync).shared
+        saved = save(job.directory, job.info.fingerprint, Survey(surveyor.images, surveyor.finish()), sync=job.sync)
+    job.output.share(job.directory, SURVEY_FILE)
+    return (load(job.directory, job.info.fingerprint) or saved).shared
 
 
 def _drawn(job: Job) -> set[str]:

@@ -87,8 +87,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
         OutputError: The disk is full, say.
     """
     check_name(name)
-    names = [name] if name else _numbered(info.model)
-    for candidate in names:
+    for candidate in names_of(info, name):
         directory = out / candidate
         if _make(directory, info, sync=sync) or _is_same(directory, info, sync=sync):
             with writing_to(directory):
@@ -104,7 +103,7 @@ def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path | Non
     Raises:
         RefusedError: The named directory belongs to something else.
     """
-    for candidate in [name] if name else _numbered(info.model):
+    for candidate in names_of(info, name):
         directory = out / candidate
         if not files.exists(directory):
             return None
@@ -116,8 +115,19 @@ def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path | Non
 
 def name_run(out: Path, info: RunInfo) -> str:
     """Give the name that a new run would have."""
-    names: Iterator[str] = _numbered(info.model)
-    return next(name for name in names if not files.exists(out / name))
+    return next(name for name in names_of(info) if not files.exists(out / name))
+
+
+def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
+    """Give the names that a run with these settings may have: that which is wanted, or any of very many."""
+    if name is not None:
+        yield name
+        return
+    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", info.model)  # where code of the user's own lies
+    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    yield stem
+    yield from (f"{stem}-{number}" for number in count(2))
 
 
 @contextmanager
@@ -194,7 +204,7 @@ def remedy_of(error: OutputError) -> str:
 
 
 @contextmanager
-def writing_to(place: Path) -> Iterator[None]:
+def writing_to(place: Path | str) -> Iterator[None]:
     """Say of a failure to write what could not be written.
 
     Raises:
@@ -209,15 +219,6 @@ def writing_to(place: Path) -> Iterator[None]:
 def _is_good(name: str) -> bool:
     fits = 0 < len(os.fsencode(name)) <= 200
     return fits and name.isprintable() and not name.startswith(".") and not set(name) & {"/", "\\", '"'}
-
-
-def _numbered(model: str) -> Any:
-    # Any: an endless iterator, or the list of one name.
-    model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", model)  # where code of the user's own lies
-    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
-    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
-    yield stem
-    yield from (f"{stem}-{number}" for number in count(2))
 
 
 def _make(directory: Path, info: RunInfo, *, sync: bool) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fmapviz.shards import Member, Shard
     from fmapviz.values import ImageFile, Notice, Picture, RunInfo, Unit
 
+    Deliver = Callable[[Path], Path]
     Tell = Callable[[Outcome | Notice | Staged], None]
 
 
@@ -55,15 +56,19 @@ class ShardWork:
         force: Whether to replace what is there even if less would be in it than was.
         anew: Whether to replace what is there even if it is up to date.
         sync: Whether to wait until it would survive a power failure.
+        deliver: Lets others have the finished directory.
     """
 
-    def __init__(self, shard: Shard, run: Path, info: RunInfo, *, force: bool, anew: bool, sync: bool) -> None:
+    def __init__(
+        self, shard: Shard, run: Path, info: RunInfo, *, force: bool, anew: bool, sync: bool, deliver: Deliver
+    ) -> None:
         self._shard = shard
         self._run = run
         self._info = info
         self._force = force
         self._anew = anew or shard.own is not None
         self._sync = sync
+        self._deliver = deliver
         self._lock = Lock()
         self._pending: dict[int, Page | Failure] = {}
         self._next = 0
@@ -196,6 +201,7 @@ class ShardWork:
             place = commit(
                 self._staging, self._run, file, self._record(), members=members, force=self._anew, sync=self._sync
             )
+            place = self._deliver(place)
         self._staged.close()
         for position, outcome in self._finished.items():
             if position not in self._shard.told:
@@ -239,12 +245,13 @@ class ShardWork:
 class ShardsAtWork:
     """The shards that are being written."""
 
-    def __init__(self, run: Path, info: RunInfo, *, force: bool, repair: bool, sync: bool) -> None:
+    def __init__(self, run: Path, info: RunInfo, *, force: bool, repair: bool, sync: bool, deliver: Deliver) -> None:
         self._run = run
         self._info = info
         self._force = force
         self._repair = repair
         self._sync = sync
+        self._deliver = deliver
         self._lock = Lock()
         self._works: dict[int, ShardWork] = {}
 
@@ -285,6 +292,7 @@ class ShardsAtWork:
                     force=self._force,
                     anew=self._force or self._repair,
                     sync=self._sync,
+                    deliver=self._deliver,
                 )
             return self._works[shard.number]
 

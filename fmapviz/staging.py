@@ -29,9 +29,9 @@ _under_way: set[Path] = set()
 
 
 @contextmanager
-def stage(parent: Path) -> Iterator[Path]:
+def stage(parent: Path, ending: str = "") -> Iterator[Path]:
     """Make a hidden directory to write into; whatever is left of it in the end is removed."""
-    staging = hidden(parent)
+    staging = hidden(parent, ending)
     _under_way.add(staging)
     try:
         files.make_folder(staging)

@@ -45,12 +45,12 @@ def find_done(run: Path, file: ImageFile, fingerprint: object = None) -> Path | 
 
 def find_own(run: Path, file: ImageFile) -> Path | None:
     """Give the directory that an input has already, of whatever state of it."""
-    return next((directory for directory in _candidates(run, file) if _is_of(read_unit(directory), file)), None)
+    return next((directory for directory in places_of(run, file) if _is_of(read_unit(directory), file)), None)
 
 
 def find_places(run: Path, record: Mapping[str, Any]) -> list[Path]:
     """List where in a run the directory with this record may be."""
-    return _candidates(run, _file_of(record))
+    return places_of(run, _file_of(record))
 
 
 def read_unit(directory: Path) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     if directory.is_symlink():
         return None
     record = records.load(directory / UNIT_FILE)
-    return record if _is_complete(record) else None
+    return record if is_complete(record) else None
 
 
 def paths_of(record: Mapping[str, Any]) -> list[str]:
@@ -118,8 +118,8 @@ def commit(
     try:
         # Its own old place first: another's name may be free for the moment in which that is replaced.
         own = find_own(run, file)
-        wrecks = [place for place in _candidates(run, file) if force and is_wreck(place)]
-        names = dict.fromkeys([*wrecks, own or run / file.unit, *_candidates(run, file)])
+        wrecks = [place for place in places_of(run, file) if force and is_wreck(place)]
+        names = dict.fromkeys([*wrecks, own or run / file.unit, *places_of(run, file)])
         places = (name for name in names if _place(staging, name, run, file, record.get("run"), force=force, aside=aside))
         unit = next(places, None)
         if unit and sync:
@@ -166,7 +166,7 @@ def _is_no_folder(path: Path) -> bool:
 
 def has_wreck(run: Path, file: ImageFile) -> bool:
     """Tell whether a directory that an input may have had has lost its record."""
-    return any(map(is_wreck, _candidates(run, file)))
+    return any(map(is_wreck, places_of(run, file)))
 
 
 def make_way(path: Path, content: bytes, *, known: bool = False) -> None:
@@ -193,8 +193,11 @@ def make_way(path: Path, content: bytes, *, known: bool = False) -> None:
         raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
 
 
-def _candidates(run: Path, file: ImageFile) -> list[Path]:
-    """List the names a unit may have: its own; told apart by a hash; the same outside the tree, which a unit may block."""
+def places_of(run: Path, file: ImageFile) -> list[Path]:
+    """List where in a run the directory of an input may be.
+
+    Under its own name; told apart by a hash; the same outside the tree, which another one may block.
+    """
     distinct = f"{file.unit}~{path_hash(file.path)}"
     flat = distinct.rpartition("/")[2]
     return [run / name for name in dict.fromkeys((file.unit, distinct, flat))]
@@ -210,7 +213,8 @@ def _is_current(record: dict[str, Any], file: ImageFile, fingerprint: object) ->
     return bool(known == (file.size, file.mtime_ns, fingerprint))
 
 
-def _is_complete(record: Any) -> bool:
+def is_complete(record: Any) -> TypeGuard[dict[str, Any]]:
+    """Tell whether a record says what it should of a directory; whoever wrote it may have made it up."""
     # Any: whatever a JSON file may hold.
     source = record.get("source") if isinstance(record, dict) else None
     if not isinstance(source, dict) or not records.is_path(source.get("path")) or records.entries(record) is None:
@@ -246,11 +250,14 @@ def _move_aside(directory: Path, run: Path, ending: str) -> Path:
 
 
 def _is_remnant(directory: Path) -> bool:
-    """Tell whether something is left of a directory's record that only we can have written, or a power failure."""
     try:
-        data = records.read(directory / UNIT_FILE)
+        return is_ours(records.read(directory / UNIT_FILE))
     except OSError:
         return False
+
+
+def is_ours(data: bytes) -> bool:
+    """Tell whether this is left of a directory's record that only we can have written, or a power failure."""
     return records.is_remnant(data) or b'\n "source": {"path": "' in data
 
 
@@ -335,7 +342,7 @@ def _put_back(old: Path, run: Path) -> None:
     file = _file_of(record)
     if not _is_inside(file.unit):
         return
-    candidates = _candidates(run, file)
+    candidates = places_of(run, file)
     successor = find_own(run, file)
     if successor:
         _hand_down(old, successor)

@@ -108,7 +108,7 @@ def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
             yield Verified(run, 0, (Problem(run / products.FILE, "not of all that is there now", "again"),))
 
 
-def is_whole(run: Path, file: ImageFile, fingerprint: str) -> bool:
+def is_whole(run: Path, file: ImageFile, fingerprint: str, *, is_sound: Callable[[Path], bool]) -> bool:
     """Tell whether an input has a finished directory, of the run with this fingerprint, with all files as they were."""
     unit = find_done(run, file, fingerprint)
     return unit is not None and not has_wreck(run, file) and is_sound(unit)

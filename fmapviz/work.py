@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,7 @@ from fmapviz.heat_pictures import heat_records, zero_notices
 from fmapviz.keeping import overflow_notices
 from fmapviz.memory import is_out_of_memory
 from fmapviz.naming import Naming, distinction
+from fmapviz.outputs import Disk
 from fmapviz.pages import make_page
 from fmapviz.pictures import layer_records, make_pictures
 from fmapviz.preparation import as_seen
@@ -45,7 +47,6 @@ from fmapviz.verification import is_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from fmapviz.foresight import Foresight
     from fmapviz.grouping import Item
     from fmapviz.options import Part
+    from fmapviz.outputs import Output
     from fmapviz.plan import Plan
     from fmapviz.shard_work import ShardsAtWork
     from fmapviz.values import Layer, Model, Picture, RunInfo
@@ -77,6 +79,7 @@ class Job:
         repair: Whether to draw those again of which a file is not as it was written.
         sync: Whether to wait until what is written would survive a power failure.
         several: Whether more than one image is expected.
+        output: Where all runs are.
         part: Which part of it all is wanted; None: all of it.
         foresight: See `fmapviz.drawing.attach`.
         on_begun: Given each image before it is read.
@@ -101,6 +104,7 @@ class Job:
     repair: bool = False
     sync: bool = False
     several: bool = True
+    output: Output = field(default_factory=lambda: Disk(Path()))
     part: Part | None = None
     foresight: Foresight | None = None
     on_begun: Callable[[ImageFile], None] | None = None
@@ -171,7 +175,12 @@ def sort_out(job: Job, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
     """Say of each input of a run what is to be done with it; nothing of what other parts do."""
     if job.info.shard:
         grouping = Grouping(
-            job.directory, job.info.fingerprint, job.info.shard, part=job.part, force=job.force, repair=job.repair
+            job.directory,
+            job.info.fingerprint,
+            job.info.shard,
+            part=job.part,
+            force=job.force,
+            repair=job.output.is_sound if job.repair else None,
         )
         return grouping.items(found)
     return of_part(found, job.part) if job.part else found
@@ -204,7 +213,7 @@ class _Steps:
         if job.info.shard and not job.on_drawn:
             # Only here: it needs a package that nothing else does.
             self._shards = import_module("fmapviz.shard_work").ShardsAtWork(
-                job.directory, job.info, force=job.force, repair=job.repair, sync=job.sync
+                job.directory, job.info, force=job.force, repair=job.repair, sync=job.sync, deliver=job.output.deliver
             )
 
     def close(self) -> None:
@@ -245,8 +254,11 @@ class _Steps:
 
     def _read_single(self, item: ImageFile, tell: Tell) -> _Prepared | None:
         """Read an image that has a directory of its own."""
-        anew = self._job.force or (self._job.repair and not is_whole(self._job.directory, item, self._job.info.fingerprint))
-        done = None if anew or self._job.on_drawn else find_done(self._job.directory, item, self._job.info.fingerprint)
+        job = self._job
+        anew = job.force or (
+            job.repair and not is_whole(job.directory, item, job.info.fingerprint, is_sound=job.output.is_sound)
+        )
+        done = None if anew or job.on_drawn else find_done(job.directory, item, job.info.fingerprint)
         if done is not None:
             self._naming.release(item)
             tell(Outcome(item.path, "skipped", unit=done))
@@ -344,6 +356,7 @@ class _Steps:
             }
             taken = size_of(staging)
             place = commit(staging, job.directory, prepared.file, record, force=prepared.anew, sync=job.sync)
+            place = job.output.deliver(place)
         self._naming.release(prepared.file)
         tell(
             Outcome(

@@ -1,0 +1,258 @@
+"""A server that speaks S3, in a process of its own, and a proxy in front of it whose requests fail as a test wants."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from fmapviz import remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    "AWS_MAX_ATTEMPTS": "1",  # what is meant to fail does so at once
+}
+# It ends with its standard input, so also when pytest is killed.
+_SERVER = """
+import os, sys, threading
+from moto.server import main
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+main(["-H", "127.0.0.1", "-p", "0"])
+"""
+
+
+class Server:
+    """Moto's server, on a port of its own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stderr
+        lines = iter(self._process.stderr)
+        self.url = next(found[1] for line in lines if (found := re.search(r"Running on (http://[\d.]+:\d+)", line)))
+        threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()  # a line for each request
+
+    def reset(self) -> None:
+        """Remove everything, and make an empty bucket `photos`."""
+        self._ask("POST", "/moto-api/reset")
+        self._ask("PUT", "/photos")
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, method: str, path: str) -> None:
+        signed = "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+        request = urllib.request.Request(self.url + path, method=method, data=b"", headers={"Authorization": signed})
+        urllib.request.urlopen(request, timeout=30).close()
+
+
+class Bucket:
+    """What a test sees of the server: not by what it tests."""
+
+    def __init__(self, url: str) -> None:
+        import boto3
+
+        self.endpoint = url
+        self._client: Any = boto3.client("s3", endpoint_url=url)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._client.put_object(Bucket="photos", Key=key, Body=data)
+
+    def get(self, key: str) -> bytes:
+        data: bytes = self._client.get_object(Bucket="photos", Key=key)["Body"].read()
+        return data
+
+    def remove(self, *keys: str) -> None:
+        for key in keys:
+            self._client.delete_object(Bucket="photos", Key=key)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket="photos", Prefix=prefix)
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def tree(self, prefix: str) -> dict[str, bytes]:
+        """Give what is below a folder, by name."""
+        return {key.removeprefix(prefix): self.get(key) for key in self.keys(prefix)}
+
+    def unfinished(self) -> list[str]:
+        """Name what was begun to be written in pieces and never ended."""
+        return [each["Key"] for each in self._client.list_multipart_uploads(Bucket="photos").get("Uploads", ())]
+
+
+@dataclass
+class Fault:
+    """What happens to the requests that match, from the `first` of them on, `count` times.
+
+    Attributes:
+        do: `status`: it is answered with that; `refuse`: the connection is cut; `cut_request`, `cut_answer`: after some
+            bytes of it; `lose_answer`: behind the server's back, when everything is done.
+    """
+
+    do: str
+    method: str = ""
+    path: str = ""
+    first: int = 1
+    count: float = inf
+    status: int = 500
+    code: str = "InternalError"
+    after: int = 0
+    seen: int = field(default=0, init=False)
+
+    def takes(self, method: str, path: str) -> bool:
+        if (self.method and self.method != method) or not re.search(self.path, path):
+            return False
+        self.seen += 1
+        return self.first <= self.seen < self.first + self.count
+
+
+class Proxy:
+    """Passes requests on, but for those that are to fail."""
+
+    def __init__(self, upstream: str) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._server = _ProxyServer(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self._server.upstream = urlsplit(upstream).netloc
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def fail(self, do: str, **options: Any) -> None:
+        # Any: see `Fault`.
+        with self._lock:
+            self._faults.append(Fault(do, **options))
+
+    def heal(self) -> None:
+        with self._lock:
+            self._faults.clear()
+            self.requests.clear()
+
+    def count(self, method: str, path: str = "") -> int:
+        with self._lock:
+            return sum(known == method and bool(re.search(path, asked)) for known, asked in self.requests)
+
+    def choose(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            self.requests.append((method, path))
+            return next((fault for fault in self._faults if fault.takes(method, path)), None)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _ProxyServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    proxy: Proxy
+    upstream: str
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that are gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 65_536
+    server: _ProxyServer
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except (OSError, ValueError):  # the client is gone, or was cut off
+            self.close_connection = True
+
+    def handle_expect_100(self) -> bool:
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _serve(self) -> None:
+        fault = self.server.proxy.choose(self.command, self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        if fault and fault.do in {"refuse", "cut_request"}:
+            self.rfile.read(min(fault.after, length))
+            return self._cut()
+        body = self.rfile.read(length)
+        if fault and fault.do == "status":
+            return self._refuse(fault)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in {"expect", "connection"}}
+        above = http.client.HTTPConnection(self.server.upstream, timeout=60)
+        above.request(self.command, self.path, body, headers)
+        answer = above.getresponse()
+        data = answer.read()
+        above.close()
+        if fault and fault.do == "lose_answer":
+            return self._cut()
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"transfer-encoding", "connection", "content-length"}:
+                self.send_header(name, value)
+        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(data)
+        if answer.status not in {204, 304}:
+            self.send_header("Content-Length", str(size or 0))
+        self.end_headers()
+        self.wfile.write(data[: fault.after] if fault else data)
+        self.wfile.flush()
+        return self._cut() if fault else None
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  so the library calls them
+
+    def _refuse(self, fault: Fault) -> None:
+        text = f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>so the test wants</Message></Error>".encode()
+        self.send_response(fault.status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+        self.wfile.flush()
+
+    def _cut(self) -> None:
+        """Reset the connection, as a server that dies does."""
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.connection.close()
+
+
+@contextmanager
+def proxy_to(upstream: str) -> Iterator[Proxy]:
+    """Have a proxy for a while."""
+    proxy = Proxy(upstream)
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+        remote.forget()
+        time.sleep(0)
