@@ -104,7 +104,7 @@ def run(
     model: Model,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", help="Images and folders, s3:// too; - reads paths from standard input as they arrive.",
+        typer.Argument(metavar="INPUT", help="Images, folders, s3:// too; - reads paths from standard input as they arrive.",
                        show_default=False),
     ] = None,
     weights: Annotated[
@@ -377,7 +377,7 @@ def list_models(
 
 @app.command()
 def verify(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of runs, a run, or one image's.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or one image's.")],
     hashed: Annotated[
         bool, typer.Option("--hash/--no-hash", help="Read every file, or compare sizes only.", rich_help_panel=_RUNNING)
     ] = True,
@@ -419,7 +419,7 @@ def verify(
 
 @app.command()
 def extract(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run made with --shard, or one of its shards.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run made with --shard, or one of its shards.")],
     image: Annotated[str, typer.Option(metavar="NAME", help="The image: its name, path, or number.")],
     layer: Annotated[str, typer.Option(metavar="NAME", help="The layer; input is what the network was given.")],
     view: Annotated[_Text, typer.Option(metavar="NAME", help="Which view of it.", show_default="the only one")] = None,

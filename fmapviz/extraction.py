@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +19,20 @@ from fmapviz.runs import RUN_FILE, writing_to
 from fmapviz.shards import find_shards
 from fmapviz.staging import hidden
 from fmapviz.units import EVENTS_FILE, UNIT_FILE
+from fmapviz.urls import is_url
 from fmapviz.values import Picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAMES = 1000  # to choose a suggestion from
+
+
+class Read(Protocol):
+    """Reads a part of a file, as `fmapviz.files.read` does."""
+
+    def __call__(self, path: Path, *, start: int, most: int) -> bytes:
+        """Read a part of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,13 @@ class Extracted:
     shard: Path
 
 
-def extract(directory: Path, *, image: str, layer: str, view: str | None = None, target: str | None = None) -> Extracted:
+def extract(
+    directory: Path | str, *, image: str, layer: str, view: str | None = None, target: str | None = None
+) -> Extracted:
     """Find one picture in a run's shards.
 
     Args:
-        directory: Of runs, of a run, or a shard.
+        directory: Of runs, of a run, or a shard; or the address of one.
         image: The image's name in the run, the end of that, its path or its number.
         layer: The feature map's name; `input` is what the network was given.
         view: Which view of it, if there are several.
@@ -55,6 +66,18 @@ def extract(directory: Path, *, image: str, layer: str, view: str | None = None,
         RequestError: There is no such picture, or more than one.
         DamagedError: The shard's files are not as they were written.
     """
+    if not is_url(str(directory)):
+        return _extract(Path(directory), files.read, image=image, layer=layer, view=view, target=target)
+    # Only here: few need it.
+    with import_module("fmapviz.remote_runs").copied(str(directory), {index.FILE}) as copy:
+        try:
+            found: Extracted = _extract(copy.place, copy.read, image=image, layer=layer, view=view, target=target)
+        except (RequestError, DamagedError) as error:
+            raise type(error)(str(error).replace(str(copy.place), copy.store.url), hint=error.hint) from error
+        return replace(found, shard=copy.told(found.shard))
+
+
+def _extract(directory: Path, read: Read, *, image: str, layer: str, view: str | None, target: str | None) -> Extracted:
     shards = _shards(directory)
     if not shards:
         raise RequestError(
@@ -71,7 +94,7 @@ def extract(directory: Path, *, image: str, layer: str, view: str | None = None,
         raise RequestError(f"several images are called {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
     ((shard, rows),) = found
     row = _choose(rows, image, layer, view, target)
-    return Extracted(_name(row), _read(shard, row), shard)
+    return Extracted(_name(row), _read(shard, row, read), shard)
 
 
 def put(path: Path, png: bytes, *, force: bool = False) -> None:
@@ -154,13 +177,13 @@ def _said(row: dict[str, Any]) -> str:
     return f"{row['view']} {row['target'] or ''}".rstrip()
 
 
-def _read(shard: Path, row: dict[str, Any]) -> bytes:
+def _read(shard: Path, row: dict[str, Any], read: Read) -> bytes:
     """Read a picture, and make sure that it is one."""
     path = shard / row["file"]
     if row["file"] not in {archives.FILE, EVENTS_FILE}:  # whoever wrote the index may have made it up
         raise _damaged(shard / index.FILE)
     try:
-        png = files.read(path, start=max(0, row["offset"]), most=max(0, row["bytes"]))
+        png = read(path, start=max(0, row["offset"]), most=max(0, row["bytes"]))
         with PillowImage.open(io.BytesIO(png), formats=["PNG"]) as picture:
             picture.verify()
     except (OSError, SyntaxError, ValueError, TypeError) as error:

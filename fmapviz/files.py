@@ -83,6 +83,19 @@ def write(path: Path, *parts: Buffer) -> None:
         os.close(file)
 
 
+def outline(path: Path, size: int) -> None:
+    """Make a new file of a certain size, with nothing in it.
+
+    Raises:
+        OSError: It is there already, say.
+    """
+    file = os.open(path, _NEW, 0o666)
+    try:
+        os.ftruncate(file, size)
+    finally:
+        os.close(file)
+
+
 def create(path: Path) -> BinaryIO:
     """Open a new file to be written piece by piece; whoever closes it is told if not all of it could be.
 

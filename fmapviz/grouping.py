@@ -88,6 +88,7 @@ class Grouping:
         self._open: Shard | None = None
         self._sound: dict[int, bool] = {}
         self._anew: dict[int, ImageFile | None] = {}
+        self._tried: set[str] = set()  # that failed before, in shards that are drawn anew
 
     def items(self, found: Iterable[ImageFile | Failure]) -> Iterator[Item]:
         """Say of each input what is to be done with it, as it is found; of those of other parts nothing."""
@@ -112,7 +113,8 @@ class Grouping:
         yield from self._end()
         # Those that failed before come last: should they succeed now, no other shard has other images for that.
         for file in again:
-            yield from self._add(file)
+            if file.path not in self._tried:
+                yield from self._add(file)
         yield from self._end()
 
     def _is_mine(self, index: int) -> bool:
@@ -156,6 +158,7 @@ class Grouping:
                 self._anew[place] = gone or file
             else:
                 self._anew[place] = None
+                self._tried.update(member.path for place, member in enumerate(shard.members) if place not in shard.before)
                 for position, member in enumerate(shard.members):
                     yield Member(shard, position, member)
         lost = self._anew[place]

@@ -18,7 +18,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -30,19 +30,22 @@ from fmapviz.inputs import PRODUCTS
 from fmapviz.records import seal
 from fmapviz.remote import Store
 from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, writing_to
-from fmapviz.staging import hidden, leftovers, stage
+from fmapviz.staging import FOREIGN_SECONDS, hidden, leftovers, stage
 from fmapviz.units import UNIT_FILE, find_places, is_complete, is_ours, places_of, read_unit
 from fmapviz.urls import UrlPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
+    from fmapviz.remote import Entry
     from fmapviz.values import ImageFile, RunInfo
 
 KEPT = {statistics.FILE, "stats.parquet"}  # what the statistics of a run are made of, of images and of shards
 TOP = {RUN_FILE, FAILURES_FILE, SURVEY_FILE, products.FILE}.union(*PRODUCTS.values())  # of a run itself
 NOTE_SECONDS = 10.0
 _ENDING = "-mirror"
+_MARK = re.compile(r"\.[0-9a-f]{12}(?=\.|$)")  # in the name of what had to go under another one
 _THREADS = 16
 _TRIES = 8
 
@@ -73,11 +76,10 @@ def opened(url: str) -> Iterator[Mirror]:
     except OSError as error:
         raise RequestError(f"cannot open {quote(url)}: {error.strerror}", hint=REMOTE_HINT) from error
     here = Path(tempfile.gettempdir())
-    for old in leftovers(here):
-        if old.name.endswith(_ENDING):
-            files.remove_tree(old)
     pool = ThreadPoolExecutor(_THREADS)
     with ExitStack() as stack:
+        _sweep(here)
+        stack.callback(_sweep, here)  # workers that have been ended leave theirs
         with writing_to(here):
             place = stack.enter_context(stage(here, _ENDING))
             files.protect(place)
@@ -297,19 +299,28 @@ class Mirror:
 
     def _tidy(self, name: str, unit: Path, document: Mapping[str, Any], objects: list[str], old: _Standing | None) -> None:
         """Remove what of ours no record names; what somebody else has laid there stays."""
+        there = {entry.name for entry in self._store.list(name) if not entry.is_folder}
         before = old.record if old else None
         outdated = {object_of(entry) for entry in before["files"]} if before else set()
-        stems = [entry["name"].partition(".") for entry in document["files"]]
-        marks = re.compile(
-            "|".join(rf"{re.escape(stem)}(\.[0-9a-f]{{12}})?{re.escape(dot + rest)}" for stem, dot, rest in stems)
-        )
-        there = {entry.name for entry in self._store.list(name) if not entry.is_folder}
-        for stale in there - {UNIT_FILE, *objects}:
-            if stale in outdated or marks.fullmatch(stale):
+        for stale in (outdated & there - {*objects}) | stale_of(there, document["files"], {*objects}):
+            with suppress(OSError):  # what may not be removed does no harm
                 self._store.remove(f"{name}/{stale}")
         for entry, target in zip(document["files"], objects, strict=True):
             if target not in there:  # another process took it for left over
                 self._store.upload(f"{name}/{target}", str(unit / entry["name"]))
+
+    def _remove_old(self, name: str, found: Iterable[Entry]) -> None:
+        """Remove what commands that were killed have left in a unit's directory, long ago: it may be of one that runs."""
+        record = read_unit(self.place / name)
+        if record is None:
+            return
+        times = {entry.name: entry.time for entry in found}
+        stale = stale_of(times.keys(), record["files"], {object_of(entry) for entry in record["files"]})
+        old = [each for each in stale if times[each] <= time.time() - FOREIGN_SECONDS]
+        with suppress(OSError):
+            if old and self._store.read(f"{name}/{UNIT_FILE}") == files.read(self.place / name / UNIT_FILE):
+                for each in old:
+                    self._store.remove(f"{name}/{each}")
 
     def _slim(self, unit: Path, document: Mapping[str, Any], data: bytes) -> None:
         """Keep of a unit that is there now what is needed here."""
@@ -345,9 +356,17 @@ class Mirror:
             before = {name for name in self._known if name.startswith(f"{run.name}/")}
             there: dict[str, str] = {}
             folders: set[str] = set()
+            marked: dict[str, list[Entry]] = {}
+            last = ""
+            together: list[Entry] = []
             for entry in self._store.list_all(run.name):
                 folder, _, file = entry.name.rpartition("/")
                 place = f"{run.name}/{folder}"
+                if folder != last:
+                    last, together = folder, []
+                together.append(replace(entry, name=file))
+                if folder and _MARK.search(file):
+                    marked[place] = together
                 if not folder:
                     if file in TOP and self._top.get(f"{run.name}/{file}") != entry.state:
                         self._pull(run / file)
@@ -362,6 +381,8 @@ class Mirror:
             for name, came in zip(changed, self._pool.map(self._pull_unit, changed), strict=True):
                 if came:
                     self._known[name] = there[name]
+            for name in marked.keys() & there.keys() - busy:
+                self._remove_old(name, marked[name])
             gone = before - there.keys() - busy
             for name in gone:
                 self._known.pop(name, None)
@@ -498,6 +519,24 @@ class Mirror:
         except OSError as error:
             address = self._store.address(name)
             raise OutputError(f"cannot read {quote(address)}: {error.strerror or error}") from error
+
+
+def _sweep(here: Path) -> None:
+    """Remove what stood in for runs in processes that are gone."""
+    for old in leftovers(here):
+        if old.name.endswith(_ENDING):
+            files.remove_tree(old)
+
+
+def stale_of(names: AbstractSet[str], entries: Iterable[Mapping[str, Any]], objects: AbstractSet[str]) -> set[str]:
+    """Give what in a unit's directory is called as only we call something, but is not what its record names.
+
+    Example:
+        >>> stale_of({"a.png", "a.0123456789ab.png", "notes.txt"}, [{"name": "a.png"}], {"a.0123456789ab.png"})
+        {'a.png'}
+    """
+    ours = {entry["name"] for entry in entries}
+    return {name for name in names - objects if _MARK.sub("", name, count=1) in ours}
 
 
 def object_of(entry: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,13 +30,15 @@ from fmapviz.distribution import Deaths, Receipt, Task, account, divide, do
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.jobs import make_job, moved
 from fmapviz.naming import Naming
+from fmapviz.outputs import opened
+from fmapviz.shards import Member
 from fmapviz.staging import HIDDEN, is_running
 from fmapviz.units import sweep
+from fmapviz.urls import is_url
 from fmapviz.values import ImageFile, Notice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from fmapviz.grouping import Item
     from fmapviz.jobs import Asked
@@ -57,7 +59,8 @@ class _Recipe:
     """What a worker makes its job of."""
 
     asked: Asked
-    directory: Path
+    out: Path | str
+    name: str
     fingerprint: str
     here: Path
     force: bool
@@ -85,7 +88,7 @@ class _Worker:
     def __init__(self, recipe: _Recipe) -> None:
         self._recipe = recipe
         self._job: Job | None = None
-        self._moved: AbstractContextManager[None]
+        self._open = ExitStack()  # as long as this process lives
 
     def node(self) -> str:
         return str(_ray().get_runtime_context().get_node_id())
@@ -94,6 +97,8 @@ class _Worker:
         try:
             if self._job is None:  # not before: whatever happens now happens to a task
                 self._job = self._make_job()
+            output = self._job.output
+            output.look_up(self._job.directory, map(_identify, task.items))
         except FmapvizError as error:
             return Receipt(task.number, (), 0, accepted=False, not_executed=frozenset(), undrawn={}, error=error)
 
@@ -101,7 +106,12 @@ class _Worker:
             with suppress(_ray().exceptions.RayActorError):
                 _ray().get(ledger.note.remote(task.number, file.path))
 
-        return do(self._job, task, note)
+        receipt = do(self._job, task, note)
+        told = (
+            replace(event, unit=output.told(event.unit)) if isinstance(event, Outcome) and event.unit else event
+            for event in receipt.events
+        )
+        return replace(receipt, events=tuple(told))
 
     def _make_job(self) -> Job:
         recipe = self._recipe
@@ -114,10 +124,10 @@ class _Worker:
                 f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
                 hint="all nodes need the same files under the same paths",
             )
-        job.directory = recipe.directory
+        job.output = self._open.enter_context(opened(recipe.out))
+        job.directory = job.output.join_run(recipe.name)
         job.force, job.repair, job.sync = recipe.force, recipe.repair, recipe.sync
-        self._moved = moved(job.model.module, job.device)
-        self._moved.__enter__()  # as long as this process lives
+        self._open.enter_context(moved(job.model.module, job.device))
         return job
 
 
@@ -130,7 +140,8 @@ def work(job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine) -> Ge
     """
     recipe = _Recipe(
         replace(asked, workers=engine.cpus),
-        job.directory.absolute(),
+        job.output.address if is_url(job.output.address) else job.directory.parent.absolute(),
+        job.directory.name,
         job.info.fingerprint,
         Path.cwd(),
         job.force,
@@ -142,6 +153,11 @@ def work(job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine) -> Ge
         yield from pool.run()
     finally:
         pool.stop()
+
+
+def _identify(item: Member | ImageFile) -> ImageFile:
+    """Give what a directory is told by, an image's or a shard's."""
+    return item.shard.identify(()) if isinstance(item, Member) else item
 
 
 class _Pool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 2**24  # what is read at once of a large file
 _CONNECTIONS = 32
 _ATTEMPTS = 5
-_UPLOADS = 4  # pieces of a large file that are sent at once, 50 MiB each
+_UPLOADS = 4  # pieces of a large file that are sent at once
 
 # What file systems call what changes with the content, the best first.
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "sha256", "sha", "crc32c")
@@ -195,7 +195,9 @@ class Store:
             with open(file, "rb") as stream:  # noqa: PTH123
                 return self.create(name, stream.read())
         return self._exclusively(
-            name, lambda path, mode: self._system.put_file(file, path, max_concurrency=_UPLOADS, **mode), None
+            name,
+            lambda path, mode: self._system.put_file(file, path, chunksize=PIECE_BYTES, max_concurrency=_UPLOADS, **mode),
+            None,
         )
 
     def replace(self, name: str, data: bytes, *, state: str | None = None) -> bool:

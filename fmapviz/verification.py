@@ -8,6 +8,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from fmapviz.inputs import PRODUCTS, RESERVED
 from fmapviz.runs import FAILURES_FILE, LONGEST_LOG, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
 from fmapviz.staging import HIDDEN
 from fmapviz.units import UNIT_FILE, find_done, find_places, has_wreck, is_wreck, read_unit
+from fmapviz.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -77,11 +79,11 @@ class _Run:
     fingerprint: str | None
 
 
-def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
+def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
     """Look through a directory of runs, a run, or the directory of one image.
 
     Args:
-        directory: Which.
+        directory: Which; or its address elsewhere, `s3://...`.
         hashed: Whether to read every file; otherwise only sizes are compared, and records with their own checksums.
 
     Yields:
@@ -91,7 +93,11 @@ def verify(directory: Path, *, hashed: bool = True) -> Iterator[Verified]:
     Raises:
         RequestError: Nothing in it was made by fmapviz.
     """
-    empty = True
+    if is_url(str(directory)):
+        # Only here: few need it, and it needs this module.
+        yield from import_module("fmapviz.remote_runs").verify(str(directory), hashed=hashed)
+        return
+    empty, directory = True, Path(directory)
     whole: list[Path] = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for place in _in_order(pool, _steps(directory, hashed=hashed)):

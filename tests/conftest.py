@@ -15,12 +15,14 @@ from typing import BinaryIO
 
 import numpy as np
 import pytest
+import stores
 import torch
 from PIL import Image
 from warm import HEEDING, Process, ask
 
 from fmapviz import (
     decoding,
+    remote,
     vision,  # before anybody imports torchvision, and with it the compiler: a second and a half
 )
 
@@ -121,6 +123,36 @@ def dismiss_helpers():
 def samples():
     """The pictures that come with the repository."""
     return ROOT / "sample_images"
+
+
+@pytest.fixture(scope="session")
+def _store():
+    """A server that speaks S3."""
+    server = stores.Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(_store, monkeypatch):
+    """An empty bucket, `s3://photos`, for this process and those that it starts."""
+    _store.reset()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}.items():
+        monkeypatch.setenv(name, value)
+    remote.forget()
+    yield stores.Bucket(_store)
+    remote.forget()
+
+
+@pytest.fixture
+def proxy(bucket, monkeypatch):
+    """What is between this process and the bucket, and may fail."""
+    with stores.proxy_to(bucket.endpoint) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        remote.forget()
+        yield between
 
 
 @pytest.fixture

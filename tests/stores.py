@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from fmapviz import remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "nobody",
@@ -63,7 +64,7 @@ class Server:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _ask(self, method: str, path: str) -> None:
         signed = "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
@@ -74,10 +75,11 @@ class Server:
 class Bucket:
     """What a test sees of the server: not by what it tests."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, server: Server) -> None:
         import boto3
 
-        self.endpoint = url
+        self.endpoint = url = server.url
+        self.clear = server.reset
         self._client: Any = boto3.client("s3", endpoint_url=url)
 
     def put(self, key: str, data: bytes) -> None:
@@ -99,6 +101,23 @@ class Bucket:
         """Give what is below a folder, by name."""
         return {key.removeprefix(prefix): self.get(key) for key in self.keys(prefix)}
 
+    def save(self, prefix: str, place: Path) -> Path:
+        """Lay what is below a folder into a directory, files of units under their own names; give the directory."""
+        tree = self.tree(prefix)
+        names = {}
+        for key, data in tree.items():
+            if key.endswith("/unit.json"):
+                folder = key.removesuffix("unit.json")
+                for entry in json.loads(data)["files"]:
+                    names[folder + entry.get("object", entry["name"])] = folder + entry["name"]
+        for key, data in tree.items():
+            if key not in names and key in names.values():
+                key += " (left over)"  # noqa: PLW2901
+            path = place / names.get(key, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return place
+
     def unfinished(self) -> list[str]:
         """Name what was begun to be written in pieces and never ended."""
         return [each["Key"] for each in self._client.list_multipart_uploads(Bucket="photos").get("Uploads", ())]
@@ -110,7 +129,9 @@ class Fault:
 
     Attributes:
         do: `status`: it is answered with that; `refuse`: the connection is cut; `cut_request`, `cut_answer`: after some
-            bytes of it; `lose_answer`: behind the server's back, when everything is done.
+            bytes of it; `lose_answer`: behind the server's back, when everything is done; `hang`: there is no answer.
+        reached: Set by the first.
+        last: The method of the last.
     """
 
     do: str
@@ -122,12 +143,18 @@ class Fault:
     code: str = "InternalError"
     after: int = 0
     seen: int = field(default=0, init=False)
+    last: str = field(default="", init=False)
+    reached: threading.Event = field(default_factory=threading.Event, init=False)
 
     def takes(self, method: str, path: str) -> bool:
-        if (self.method and self.method != method) or not re.search(self.path, path):
+        if not re.fullmatch(self.method or ".*", method) or not re.search(self.path, path):
             return False
         self.seen += 1
-        return self.first <= self.seen < self.first + self.count
+        if not self.first <= self.seen < self.first + self.count:
+            return False
+        self.last = method
+        self.reached.set()
+        return True
 
 
 class Proxy:
@@ -143,10 +170,11 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
-    def fail(self, do: str, **options: Any) -> None:
+    def fail(self, do: str, **options: Any) -> Fault:
         # Any: see `Fault`.
         with self._lock:
             self._faults.append(Fault(do, **options))
+            return self._faults[-1]
 
     def heal(self) -> None:
         with self._lock:
@@ -204,6 +232,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(min(fault.after, length))
             return self._cut()
         body = self.rfile.read(length)
+        if fault and fault.do == "hang":
+            self.rfile.read(1)  # until the client is gone
+            return self._cut()
         if fault and fault.do == "status":
             return self._refuse(fault)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in {"expect", "connection"}}
@@ -255,4 +286,3 @@ def proxy_to(upstream: str) -> Iterator[Proxy]:
     finally:
         proxy.stop()
         remote.forget()
-        time.sleep(0)

@@ -37,6 +37,7 @@ def _content(path):
     if path.name == "unit.json":
         record = json.loads(path.read_bytes())
         for entry in record["files"]:
+            entry.pop("object", None)  # where else it lies, in a store
             if "tfevents" in entry["name"]:
                 del entry["sha256"]
         del record["sha256"]

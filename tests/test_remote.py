@@ -1,0 +1,520 @@
+"""Inputs and outputs elsewhere, against a real server that speaks S3."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import NOTES, SCENARIOS, Net, paint
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trees import difference, snapshot
+
+from fmapviz import extraction, mirror, remote, remote_inputs
+from fmapviz.errors import OutputError, RefusedError, RequestError
+from fmapviz.images import read_image
+from fmapviz.inputs import find_images
+from fmapviz.options import InputOptions, Part, Style
+from fmapviz.pipeline import visualize
+from fmapviz.values import Failure, ImageFile, Outcome, Started
+from fmapviz.verification import verify
+
+IN, OUT = "s3://photos/in", "s3://photos/runs"
+EVERYTHING = ["tensorboard", "png", "html", "raw", "stats"]
+
+
+def png(seed=0, size=(9, 8)):
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def draw(inputs, out, *, net=None, **options):
+    given = {"to": ["png", "stats"], "options": InputOptions(fit="none"), "workers": 2, "name": "run"}
+    return visualize(net or Net(), inputs, out=out, **{**given, **options})
+
+
+def names(*inputs):
+    return [found.unit if isinstance(found, ImageFile) else f"{found.code} {found.path}" for found in find_images(inputs)]
+
+
+def problems(out):
+    return [f"{problem.path} {problem.message}" for each in verify(out) for problem in each.problems]
+
+
+def units_of(bucket, prefix="runs/"):
+    """Make sure that every record names files that are there and whole, and give the units' names."""
+    tree = bucket.tree(prefix)
+    found = [key.removesuffix("/unit.json") for key in tree if key.endswith("/unit.json")]
+    for unit in found:
+        for entry in json.loads(tree[f"{unit}/unit.json"])["files"]:
+            data = tree[f"{unit}/{entry.get('object', entry['name'])}"]
+            assert hashlib.sha256(data).hexdigest() == entry["sha256"]
+    return found
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    for number in range(4):
+        paint(tmp_path / "in" / ("" if number else "more") / f"{number}.png", number)
+    return tmp_path / "in"
+
+
+# --- inputs
+
+
+def test_images_are_found_in_natural_order_and_each_once(bucket):
+    for name in ("x10.png", "x2.png", "sub/a.png", "sub/deeper/b.png", ".hidden.png", ".git/c.png", "notes.txt", "a//b.png"):
+        bucket.put(f"in/{name}", png())
+    bucket.put("in/sub/", b"")  # so consoles mark a folder
+    expected = ["x2.png", "x10.png", "sub/a.png", "sub/deeper/b.png"]
+    assert names(IN) == names(f"{IN}/") == expected
+    assert names(f"{IN}/x10.png", IN, IN, f"{IN}/sub", f"{IN}/x2.png") == ["x10.png", "x2.png", *expected[2:]]
+    assert names("s3://photos") == [f"in/{name}" for name in expected] == names("S3://photos/")
+
+
+def test_what_cannot_be_found_is_a_failure_of_its_own(bucket, proxy):
+    bucket.put("in/a.png", png())
+    bucket.put("in/sub/b.png", png())
+    assert names(f"{IN}/none.png", "s3://nobody/x.png", f"{IN}/a.png") == [
+        f"E_MISSING {IN}/none.png",
+        "E_MISSING s3://nobody/x.png",
+        "a.png",
+    ]
+    proxy.fail("status", path="prefix=in%2Fsub%2F", status=403, code="AccessDenied")
+    assert names(IN) == ["a.png", f"E_PERM {IN}/sub"]
+    proxy.heal()
+    proxy.fail("refuse")
+    (failure,) = find_images([IN])
+    assert isinstance(failure, Failure)
+    assert failure.code == "E_READ"
+    assert "\n" not in failure.message
+
+
+def test_a_file_system_that_needs_another_package_is_named():
+    (failure,) = find_images(["gs://photos/a.png"])
+    assert "gcsfs" in failure.message
+    assert "fmapviz[remote]" in failure.hint
+    with pytest.raises(RequestError, match="gcsfs"):
+        draw(["sample_images"], "gs://photos/runs")
+
+
+def test_names_that_mean_something_elsewhere_are_names(bucket, tmp_path):
+    odd = ["we[1]*?.png", "a b+c%20.png", "äß.png", "x#y::z.png", "back\\slash.png"]
+    for number, name in enumerate(odd):
+        bucket.put(f"in/{name}", png(number))
+    found = list(find_images([IN]))
+    assert sorted(file.path for file in found) == sorted(f"{IN}/{name}" for name in odd)
+    for file in found:
+        (tmp_path / "x.png").write_bytes(bucket.get(file.path.removeprefix("s3://photos/")))
+        here = read_image(ImageFile(str(tmp_path / "x.png"), "", 0, 0))
+        assert np.array_equal(np.asarray(read_image(file).pixels), np.asarray(here.pixels))
+
+
+def test_the_state_of_a_file_goes_with_its_content(bucket):
+    def state():
+        (file,) = find_images([f"{IN}/a.png"])
+        return file.size, file.mtime_ns
+
+    bucket.put("in/a.png", b"one")
+    first = state()
+    bucket.put("in/a.png", b"one")
+    assert state() == first
+    bucket.put("in/a.png", b"two")  # of the same size, in the same second
+    assert state() != first
+
+
+def test_very_many_files_come_as_the_store_has_them(bucket, monkeypatch):
+    monkeypatch.setattr(remote_inputs, "SORTED", 3)
+    for number in range(12):
+        bucket.put(f"in/{number}.png", b"x")
+    assert names(IN) == sorted(f"{number}.png" for number in range(12))
+
+
+def test_large_files_are_read_in_pieces(bucket, monkeypatch):
+    data = bytes(range(256)) * 100
+    bucket.put("in/a.bin", data)
+    monkeypatch.setattr(remote, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(remote_inputs, "_SMALL_BYTES", 1000)
+    with remote_inputs.open_file(f"{IN}/a.bin", len(data)) as stream:
+        assert stream.read() == data
+
+
+def test_the_output_is_no_input(bucket):
+    bucket.put("in/a.png", png())
+    for _ in range(2):
+        summary = draw([IN], f"{IN}/runs")
+    assert (summary.skipped, summary.found) == (1, 1)
+
+
+def test_nothing_of_it_is_imported_where_everything_is_here():
+    program = "import sys; import fmapviz.pipeline, fmapviz.cli; print({'fsspec', 's3fs', 'aiohttp'} & {*sys.modules})"
+    known = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    # torch looks for fsspec by itself, in parts of it that are not imported here
+    assert known.strip() == "set()"
+
+
+def test_other_file_systems_do_as_well(tmp_path, inputs):
+    for path in inputs.rglob("*.png"):
+        remote.split("memory://")[0].create(f"in/{path.relative_to(inputs)}", path.read_bytes())
+    summary = draw(["memory://in"], "memory://out")
+    assert (summary.done, str(summary.directory)) == (4, "memory://out/run")
+    assert draw(["memory://in"], "memory://out").skipped == 4
+    assert problems("memory://out") == []
+    draw([inputs], tmp_path / "here")
+    store = remote.split("memory://")[0]
+    there = {entry.name for entry in store.list_all("out/run")}
+    assert there == {
+        str(path.relative_to(tmp_path / "here/run")) for path in tmp_path.rglob("here/run/**/*") if path.is_file()
+    }
+
+
+# --- outputs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": EVERYTHING, "views": ["maps", "kernels"]},
+        {"to": ["tar", "tensorboard", "stats"], "shard": 3},
+        {"to": ["png", "html"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")},
+    ],
+    ids=["images", "shards", "a survey"],
+)
+def test_a_run_elsewhere_is_the_same_as_one_here(bucket, inputs, tmp_path, options):
+    (inputs / "damaged.png").write_bytes(b"no image")
+    here = draw([inputs], tmp_path / "here", **options)
+    events = []
+    there = draw([inputs], OUT, on_event=events.append, **options)
+    assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+    assert (there.done, there.failed, there.pictures) == (here.done, here.failed, here.pictures) == (4, 1, here.pictures)
+    assert str(there.directory) == f"{OUT}/run"
+    assert [str(event.directory) for event in events if isinstance(event, Started)] == [f"{OUT}/run"]
+    done = [str(event.unit) for event in events if isinstance(event, Outcome) and event.status == "done"]
+    assert all(unit.startswith(f"{OUT}/run/") for unit in done)
+    assert len(done) == 4
+    assert problems(OUT) == []
+
+
+@pytest.mark.parametrize("options", [{"to": EVERYTHING}, {"to": ["tar", "stats"], "shard": 3}], ids=["images", "shards"])
+def test_what_is_there_is_not_brought_there_again(bucket, proxy, inputs, options):
+    draw([inputs], OUT, **options)
+    proxy.heal()
+    summary = draw([inputs], OUT, **options)
+    assert (summary.skipped, summary.done) == (4, 0)
+    assert proxy.count("PUT") == proxy.count("DELETE") == 0
+
+
+def test_nothing_is_left_here(bucket, inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    abandoned = tmp_path / "tmp" / ".fmapviz-000000-1-x-y"  # of another machine, and no stand-in
+    abandoned.mkdir()
+    draw([inputs], OUT)
+    assert [*(tmp_path / "tmp").iterdir()] == [abandoned]
+    with pytest.raises(RequestError):
+        draw([inputs], "s3://photos/other", layers=["nothing"])
+    assert [*(tmp_path / "tmp").iterdir()] == [abandoned]
+    assert bucket.keys("other") == []
+
+
+def test_a_request_that_proves_wrong_leaves_nothing_there(bucket, inputs):
+    with pytest.raises(RequestError):
+        draw([inputs], OUT, views=["gradcam"], targets=["9999"])
+    assert bucket.keys() == []
+
+
+def test_tensorboard_reads_what_is_there(bucket, inputs):
+    draw([inputs], OUT, to=["tensorboard"])
+    shown = EventAccumulator(f"{OUT}/run/1.png", size_guidance={"images": 0})
+    shown.Reload()
+    assert "maps/00 first" in shown.Tags()["tensors"]
+
+
+def test_one_picture_of_a_shard_is_read_and_not_all_of_it(bucket, proxy, inputs, tmp_path):
+    draw([inputs], tmp_path, to=["tar"], shard=3)
+    draw([inputs], OUT, to=["tar"], shard=3)
+    here = extraction.extract(tmp_path, image="2.png", layer="second")
+    proxy.heal()
+    there = extraction.extract(OUT, image="2.png", layer="second")
+    assert (there.name, there.png, str(there.shard)) == (here.name, here.png, f"{OUT}/run/shard-000000")
+    assert proxy.count("GET", "pictures.tar") == 1
+    with pytest.raises(RequestError, match="no such image"):
+        extraction.extract(OUT, image="none.png", layer="second")
+    with pytest.raises(RequestError, match=f"no shards in '{OUT}/none'"):
+        extraction.extract(f"{OUT}/none", image="2.png", layer="second")
+
+
+def test_other_runs_and_other_peoples_files_are_left_alone(bucket, inputs):
+    visualize(Net(), inputs, out=OUT, to=["png"], options=InputOptions(fit="none"))
+    bucket.put("runs/net-2/notes.txt", b"mine")
+    summary = visualize(Net(), inputs, out=OUT, to=["raw"], options=InputOptions(fit="none"))
+    assert str(summary.directory) == f"{OUT}/net-3"
+    with pytest.raises(RefusedError, match=f"'{OUT}/net-2' holds files that fmapviz did not make"):
+        draw([inputs], OUT, name="net-2")
+    with pytest.raises(RefusedError, match=f"'{OUT}/net' holds a run with other settings"):
+        draw([inputs], OUT, name="net", to=["raw"])
+    draw([inputs], OUT, name="page")
+    bucket.put("runs/page/stats.csv", b"somebody else's")
+    bucket.remove("runs/page/products.json")
+    with pytest.raises(RefusedError, match=f"{OUT}/page/stats.csv"):
+        draw([inputs], OUT, name="page")
+    assert bucket.get("runs/page/stats.csv") == b"somebody else's"
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_loaded(bucket, inputs, monkeypatch):
+    with pytest.raises(OutputError, match="NoSuchBucket"):
+        visualize("no such model", inputs, out="s3://nobody/runs")
+    with pytest.raises(RequestError, match="bucket"):
+        visualize("no such model", inputs, out="s3://")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    remote.forget()
+    with pytest.raises(OutputError, match="no credentials"):
+        visualize("no such model", inputs, out=OUT)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    remote.forget()
+    with pytest.raises(OutputError, match="not reached"):
+        visualize("no such model", inputs, out=OUT)
+
+
+# --- changes, damage, several at once
+
+
+def test_an_image_that_has_changed_takes_the_place_of_its_pictures(bucket, inputs, tmp_path):
+    draw([inputs], OUT)
+    bucket.put("runs/run/1.png/notes.txt", b"mine")
+    paint(inputs / "1.png", 100)
+    assert draw([inputs], OUT).done == 1
+    draw([inputs], tmp_path / "here")
+    (tmp_path / "here/run/1.png/notes.txt").write_text("mine")
+    assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+    assert problems(OUT) == [f"{OUT}/run/1.png/notes.txt not made by fmapviz"]
+
+
+@pytest.mark.parametrize("options", [{}, {"to": ["tar", "stats"], "shard": 3}], ids=["images", "shards"])
+def test_damage_is_found_and_mended(bucket, inputs, tmp_path, options):
+    draw([inputs], OUT, **options)
+    draw([inputs], tmp_path / "here", **options)
+    units = units_of(bucket)
+    changed, gone = (next(key for key in bucket.keys(f"runs/{unit}/") if "unit.json" not in key) for unit in units[:2])
+    bucket.put(changed, bucket.get(changed)[:-1] + b"!")
+    bucket.remove(gone)
+    assert problems(OUT) == [f"s3://photos/{changed} other content than was written", f"s3://photos/{gone} missing"]
+    assert [
+        problem for each in verify(OUT, hashed=False) for problem in each.problems if "missing" not in problem.message
+    ] == []
+    assert draw([inputs], OUT, **options).done == 0
+    assert draw([inputs], OUT, repair=True, **options).done > 1
+    assert problems(OUT) == []
+    assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+
+
+def test_commands_that_run_at_once_do_the_work_together(bucket, inputs, tmp_path):
+    (inputs / "damaged.png").write_bytes(b"no image")
+    draw([inputs], tmp_path / "here", to=EVERYTHING)
+    errors = []
+
+    def run(net, **options):
+        try:
+            draw([inputs], OUT, net=net, to=EVERYTHING, workers=1, **options)
+        except Exception as error:  # noqa: BLE001  told below
+            errors.append(error)
+
+    for options in ({}, {"force": True}):
+        threads = [threading.Thread(target=run, args=[Net()], kwargs=options) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        units_of(bucket)
+        found = snapshot(bucket.save("runs/", tmp_path / f"there{options}"))
+        assert difference(found, snapshot(tmp_path / "here")) == []
+        assert problems(OUT) == []
+
+
+def test_parts_make_one_run(bucket, inputs, tmp_path):
+    (inputs / "damaged.png").write_bytes(b"no image")
+    draw([inputs], tmp_path / "here", to=["tar", "stats"], shard=2)
+    for index in (2, 1, 3):
+        draw([inputs], OUT, to=["tar", "stats"], shard=2, part=Part(index, 3))
+    assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+
+
+def test_two_inputs_of_one_name_do_not_meet(bucket, proxy, inputs):
+    """Two processes, each with an image of its own, find the name free, and one is faster."""
+    paint(inputs / "other/1.png", 50)
+    between = threading.Event()
+    seal, began = mirror.Mirror._seal, []
+
+    def slow(self, name, unit):
+        began.append(name)
+        if len(began) == 1:  # the second goes first
+            between.set()
+            assert resumed.wait(60)
+        return seal(self, name, unit)
+
+    resumed = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirror.Mirror, "_seal", slow)
+        first = threading.Thread(target=draw, args=([inputs / "1.png"], OUT))
+        first.start()
+        assert between.wait(60)
+        draw([inputs / "other/1.png"], OUT)
+        resumed.set()
+        first.join()
+    sources = {unit: json.loads(bucket.get(f"runs/{unit}/unit.json"))["source"]["path"] for unit in units_of(bucket)}
+    assert sorted(sources.values()) == sorted([str(inputs / "1.png"), str(inputs / "other/1.png")])
+    assert sources["run/1.png"] == str(inputs / "other/1.png")
+    assert problems(OUT) == []
+
+
+def test_what_a_record_claims_leads_nowhere_else(bucket, inputs, tmp_path):
+    draw([inputs], OUT)
+    record = json.loads(bucket.get("runs/run/1.png/unit.json"))
+    record["files"][0]["object"] = "../../../victim"
+    bucket.put("runs/run/1.png/unit.json", json.dumps(record).encode())
+    bucket.put("runs/run/../../escaped/unit.json", bucket.get("runs/run/2.png/unit.json"))
+    bucket.put("victim", b"mine")
+    assert draw([inputs], OUT, force=True).done == 4
+    list(verify(OUT))
+    assert bucket.get("victim") == b"mine"
+    assert not (Path(tempfile.gettempdir()).parent / "escaped").exists()
+
+
+# --- writes that fail
+
+FAULTS = {
+    "refused": {"do": "status", "status": 403, "code": "AccessDenied"},
+    "cut off": {"do": "cut_request", "after": 100},
+    "answer lost": {"do": "lose_answer"},
+    "all that follows": {"do": "status", "status": 500, "count": 10**6},
+}
+# Which write fails, every how many: `make torture` takes each of them.
+WRITES = [
+    ("a new run", "all that follows", 7),
+    ("a new run by what its images have in common", "refused", 7),
+    ("a finished run that has grown", "refused", 9),
+    ("a finished run that has grown", "answer lost", 11),
+    ("a new run of shards", "answer lost", 6),
+    ("a finished run of shards that has grown", "cut off", 5),
+]
+
+
+def disturb(bucket, proxy, place, scenario, fault, *, step=1):
+    """Let each write of a command fail, in a run of its own; then give the same command, and compare the trees.
+
+    Returns:
+        How many writes failed.
+    """
+    for number in range(2):
+        paint(place / "in" / ("" if number else "more") / f"{number}.png", number)
+    (place / "in/damaged.png").write_bytes(b"no image")
+    begun: dict[str, bytes] = {}
+    if scenario.finished:
+        scenario.run(place / "in", OUT, force=False)
+        unit = "shard-000000" if "shard" in scenario.options else "more/0.png"
+        bucket.put(f"runs/net/{unit}/{NOTES}", b"mine")
+        begun = bucket.tree("runs/")
+    if scenario.grown:
+        paint(place / "in/more/0.png", 100)
+        paint(place / "in/new.png", 101)
+    scenario.run(place / "in", OUT)
+    expected = snapshot(bucket.save("runs/", place / "expected"))
+    for number in count(1, step):
+        bucket.clear()
+        for key, data in begun.items():
+            bucket.put(f"runs/{key}", data)
+        proxy.heal()
+        fault_now = proxy.fail(**{"method": "(PUT|POST|DELETE)", "first": number, "count": 1, **fault})
+        error = None
+        try:
+            scenario.run(place / "in", OUT)
+        except OutputError as refused:
+            error = refused
+        where = f"{fault} at {number}: {error}"
+        if fault_now.seen < number:
+            assert error is None
+            return number // step
+        if fault["do"] == "status" and fault_now.last != "DELETE":  # what is left over is removed another time
+            assert error is not None, where
+            assert "s3://photos/runs" in str(error), where
+        whole = units_of(bucket)
+        assert {*scenario_units(begun)} <= {*whole}, where  # what was there is
+        proxy.heal()
+        scenario.run(place / "in", OUT)
+        found = snapshot(bucket.save("runs/", place / f"found{number}"))
+        assert difference(found, expected) == [], where
+        assert [problem for problem in problems(OUT) if NOTES not in problem] == [], where
+    raise AssertionError
+
+
+def scenario_units(tree):
+    return [key.removesuffix("/unit.json") for key in tree if key.endswith("/unit.json")]
+
+
+@pytest.mark.parametrize(("scenario", "fault", "step"), WRITES)
+def test_a_write_that_fails_leaves_nothing_half(*, bucket, proxy, tmp_path, monkeypatch, scenario, fault, step):
+    monkeypatch.setattr(mirror, "FOREIGN_SECONDS", 0)
+    assert disturb(bucket, proxy, tmp_path, SCENARIOS[scenario], FAULTS[fault], step=step) > 1
+
+
+def test_a_large_file_that_fails_half_way_is_not_there(bucket, proxy, tmp_path, monkeypatch):
+    """It is sent in pieces, and is there when they are put together."""
+    monkeypatch.setattr(remote, "PIECE_BYTES", 5 * 2**20)  # S3 takes none that are smaller
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(12 * 2**20))
+    store, _ = remote.split("s3://photos")
+    proxy.fail("status", method="PUT", path="partNumber=2", status=403, code="AccessDenied")
+    with pytest.raises(PermissionError):
+        store.upload("large", str(large))
+    assert bucket.keys() == []
+    assert bucket.unfinished() == []
+    proxy.heal()
+    assert store.upload("large", str(large))
+    assert not store.upload("large", str(large))
+    assert store.measure("large")[1] == hashlib.sha256(large.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("shards", "number"), [((), 4), ((), 9), (("--shard", "2"), 3)])
+def test_a_command_that_is_killed_while_it_writes_is_completed(
+    *, bucket, proxy, inputs, tmp_path, fmapviz, begin, shards, number
+):
+    options = ["--to", "tar" if shards else "png,stats", *shards, "--name", "run", "-q"]
+    assert fmapviz("shapesnet", inputs, *options, "--out", tmp_path / "here").returncode == 0
+    hanging = proxy.fail("hang", method="PUT", first=number)
+    with begin("shapesnet", inputs, *options, "--out", OUT) as killed:
+        assert hanging.reached.wait(60)
+        killed.process.kill()
+        killed.process.wait()
+    proxy.heal()
+    units_of(bucket)
+    assert fmapviz("shapesnet", inputs, *options, "--out", OUT).returncode == 0
+    assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+    assert problems(OUT) == []
+
+
+def test_reads_that_fail_end_the_run_or_cost_one_image(bucket, proxy, inputs):
+    for path in inputs.glob("*.png"):
+        bucket.put(f"in/{path.name}", path.read_bytes())
+    proxy.fail("status", method="GET", path="/in/2.png", status=403, code="AccessDenied")
+    summary = draw([IN], OUT)
+    assert (summary.done, [failure.code for failure in summary.failures]) == (2, ["E_PERM"])
+    proxy.fail("status", method="GET", path="/runs/run/1.png/unit.json", status=403, code="AccessDenied")
+    with pytest.raises(OutputError, match=f"cannot read '{OUT}/run"):
+        draw([IN], OUT)
+    proxy.heal()
+    assert draw([IN], OUT).skipped == 2
