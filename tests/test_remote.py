@@ -6,10 +6,13 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 
@@ -148,6 +151,18 @@ def test_large_files_are_read_in_pieces(bucket, monkeypatch):
     monkeypatch.setattr(remote_inputs, "_SMALL_BYTES", 1000)
     with remote_inputs.open_file(f"{IN}/a.bin", len(data)) as stream:
         assert stream.read() == data
+
+
+def test_an_image_on_the_web(tmp_path):
+    (tmp_path / "a.png").write_bytes(png())
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        found, missing = find_images([f"{address}/a.png?size=1", f"{address}/none.png"])
+        assert (found.unit, missing.code) == ("a.png", "E_MISSING")
+        assert read_image(found).pixels.size == (9, 8)
+        server.shutdown()
 
 
 def test_the_output_is_no_input(bucket):
@@ -505,6 +520,17 @@ def test_a_command_that_is_killed_while_it_writes_is_completed(
     assert fmapviz("shapesnet", inputs, *options, "--out", OUT).returncode == 0
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
     assert problems(OUT) == []
+
+
+def test_an_interruption_waits_for_no_answer(*, bucket, proxy, inputs, tmp_path, begin, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    hanging = proxy.fail("hang", method="PUT", first=4)
+    with begin("shapesnet", inputs, "--to", "png", "--out", OUT) as interrupted:
+        assert hanging.reached.wait(60)
+        interrupted.process.send_signal(signal.SIGINT)
+        assert interrupted.process.wait(30) == 130
+    assert [*(tmp_path / "tmp").iterdir()] == []
 
 
 def test_reads_that_fail_end_the_run_or_cost_one_image(bucket, proxy, inputs):

@@ -6,11 +6,15 @@ import random
 import signal
 
 import pytest
+import test_remote
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, disturb
 from killing import ARGUMENTS, SHARDS, House
 from test_hostile_records import CASES, read_and_go_on
 from test_hostile_records import whole as whole
+from test_remote import FAULTS
+
+from fmapviz import mirror
 
 ROUNDS = 200
 INTERRUPTIONS = 60
@@ -34,6 +38,13 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS[name], fault, 4, tmp_path, monkeypatch, repair=not synchronized)
     record_property("points", points)
     assert not (damaged and synchronized)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if "fsync" not in scenario.options])
+def test_every_write_elsewhere(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
+    monkeypatch.setattr(mirror, "FOREIGN_SECONDS", 0)
+    record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
 
 
 @pytest.mark.parametrize("options", [{}, {"force": True}, {"repair": True}], ids=str)
