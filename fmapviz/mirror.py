@@ -32,7 +32,7 @@ from fmapviz.remote import Store
 from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, writing_to
 from fmapviz.staging import FOREIGN_SECONDS, hidden, leftovers, stage
 from fmapviz.units import UNIT_FILE, find_places, is_complete, is_ours, places_of, read_unit
-from fmapviz.urls import UrlPath
+from fmapviz.urls import UrlPath, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,6 +71,8 @@ def opened(url: str) -> Iterator[Mirror]:
     Raises:
         RequestError: Nobody knows how to get there.
     """
+    if scheme_of(url) in {"http", "https"}:
+        raise RequestError(f"nothing can be written to {quote(url)}", hint="s3:// and others can, or a directory")
     try:
         store = Store(url)
     except OSError as error:
@@ -333,7 +335,8 @@ class Mirror:
         """Remove what was brought there for nothing."""
         held = {object_of(entry) for entry in (standing.record or {"files": []})["files"]}
         for mine in ours - held:
-            self._store.remove(f"{name}/{mine}")
+            with suppress(OSError):
+                self._store.remove(f"{name}/{mine}")
 
     def _take_over(self, unit: Path, standing: _Standing) -> None:
         for path in unit.iterdir():
@@ -353,7 +356,8 @@ class Mirror:
         self.note(run, now=True)
         news = self._news
         with self._reading(run.name):
-            before = {name for name in self._known if name.startswith(f"{run.name}/")}
+            with self._lock:
+                before = {name for name in self._known if name.startswith(f"{run.name}/")}
             there: dict[str, str] = {}
             folders: set[str] = set()
             marked: dict[str, list[Entry]] = {}
@@ -379,13 +383,14 @@ class Mirror:
                 busy = set(self._at_work)
             changed = [name for name, state in there.items() if name not in busy and self._known.get(name) != state]
             for name, came in zip(changed, self._pool.map(self._pull_unit, changed), strict=True):
-                if came:
-                    self._known[name] = there[name]
+                with self._lock:
+                    self._known |= {name: there[name]} if came else {}
             for name in marked.keys() & there.keys() - busy:
                 self._remove_old(name, marked[name])
             gone = before - there.keys() - busy
             for name in gone:
-                self._known.pop(name, None)
+                with self._lock:
+                    self._known.pop(name, None)
                 files.remove_tree(self.place / name)
         return bool(gone) or self._news > news
 
@@ -421,11 +426,18 @@ class Mirror:
         for candidate in runs.names_of(info, name):
             if not self._pull_top(candidate):
                 return candidate
-            known = runs.read_run(self.place / candidate)
-            if known and known.get("fingerprint") == info.fingerprint:
+            if (runs.read_run(self.place / candidate) or self._remnant(candidate)).get("fingerprint") == info.fingerprint:
                 return candidate
         assert name
         return name
+
+    def _remnant(self, run: str) -> dict[str, Any]:
+        """Say of a run whose own record is lost what a unit's says."""
+        for entry in self._store.list_all(run):
+            folder, _, name = entry.name.rpartition("/")
+            if folder and name == UNIT_FILE and self._pull_unit(f"{run}/{folder}"):
+                return {"fingerprint": (read_unit(self.place / run / folder) or {}).get("run")}
+        return {}
 
     def _pull_top(self, run: str) -> bool:
         """Bring a run's own files here, and tell whether there is anything."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
+import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fmapviz.errors import printable
 from fmapviz.urls import join, root_of, scheme_of
@@ -187,18 +189,15 @@ class Store:
         Raises:
             OSError: It could not be written.
         """
-        return self._exclusively(name, lambda path, mode: self._system.pipe_file(path, data, **mode), data)
+        return self._exclusively(name, lambda path, mode: self._system.pipe_file(path, data, **mode), io.BytesIO(data))
 
     def upload(self, name: str, file: str) -> bool:
         """Write a file of this machine, as `create` does."""
-        if os.path.getsize(file) < PIECE_BYTES or not self._s3:  # noqa: PTH202  fsspec wants names
-            with open(file, "rb") as stream:  # noqa: PTH123
+        with open(file, "rb") as stream:  # noqa: PTH123  fsspec wants names
+            if os.fstat(stream.fileno()).st_size < PIECE_BYTES:
                 return self.create(name, stream.read())
-        return self._exclusively(
-            name,
-            lambda path, mode: self._system.put_file(file, path, chunksize=PIECE_BYTES, max_concurrency=_UPLOADS, **mode),
-            None,
-        )
+            pieces = {"chunksize": PIECE_BYTES, "max_concurrency": _UPLOADS} if self._s3 else {}
+            return self._exclusively(name, lambda path, mode: self._system.put_file(file, path, **pieces, **mode), stream)
 
     def replace(self, name: str, data: bytes, *, state: str | None = None) -> bool:
         """Write a file in the place of one that is there, in a single step.
@@ -221,7 +220,9 @@ class Store:
             except OSError as error:
                 if options and (isinstance(error, FileNotFoundError) or _code(error) in _TAKEN):
                     return False
-                raise
+                if not options or _code(error) not in _UNKNOWN:
+                    raise
+                self._system.pipe_file(self._path(name), data)
         return True
 
     def remove(self, name: str) -> None:
@@ -233,12 +234,12 @@ class Store:
         with _told(), suppress(FileNotFoundError):
             self._system.rm_file(self._path(name))
 
-    def _exclusively(self, name: str, write: Any, data: bytes | None) -> bool:
+    def _exclusively(self, name: str, write: Any, source: BinaryIO) -> bool:
         # Any: a function with options of all kinds.
         path = self._path(name)
         with _told():
             if not (self._s3 or self._scheme in {"gs", "gcs"}):  # fsspec itself only looks first
-                return self._exclusively_by_name(path, data)
+                return self._exclusively_by_name(path, source)
             for attempt in range(_ATTEMPTS):
                 try:
                     write(path, {"mode": "create"})
@@ -257,17 +258,17 @@ class Store:
                     return True
         return False
 
-    def _exclusively_by_name(self, path: str, data: bytes | None) -> bool:
-        assert data is not None
+    def _exclusively_by_name(self, path: str, source: BinaryIO) -> bool:
         try:
             with self._system.open(path, "xb") as stream:
-                stream.write(data)
+                shutil.copyfileobj(source, stream)
         except FileExistsError:
             return False
         except (NotImplementedError, ValueError):  # it knows no such mode
             if self._system.exists(path):
                 return False
-            self._system.pipe_file(path, data)
+            with self._system.open(path, "wb") as stream:
+                shutil.copyfileobj(source, stream)
         return True
 
     def _path(self, name: str) -> str:

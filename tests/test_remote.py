@@ -290,6 +290,8 @@ def test_other_runs_and_other_peoples_files_are_left_alone(bucket, inputs):
 def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_loaded(bucket, inputs, monkeypatch):
     with pytest.raises(OutputError, match="NoSuchBucket"):
         visualize("no such model", inputs, out="s3://nobody/runs")
+    with pytest.raises(RequestError, match="nothing can be written to"):
+        visualize("no such model", inputs, out="https://example.org/runs")
     with pytest.raises(RequestError, match="bucket"):
         visualize("no such model", inputs, out="s3://")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -303,6 +305,16 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_loaded(buc
     remote.forget()
     with pytest.raises(OutputError, match="not reached"):
         visualize("no such model", inputs, out=OUT)
+
+
+def test_a_run_whose_own_record_is_lost_is_known_by_its_units(bucket, inputs, tmp_path):
+    draw([inputs], OUT, name=None)
+    record = bucket.get("runs/net/run.json")
+    bucket.remove("runs/net/run.json")
+    assert problems(OUT) == [f"{OUT}/net/run.json missing"]
+    summary = draw([inputs], OUT, name=None)
+    assert (summary.skipped, str(summary.directory)) == (4, f"{OUT}/net")
+    assert bucket.get("runs/net/run.json") == record
 
 
 # --- changes, damage, several at once
