@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from faults import paint
 from PIL import Image as PillowImage
 from trees import difference, snapshot
+from warm import HEEDING, Process
 
 from fmapviz.distribution import ATTEMPTS
 from fmapviz.errors import RequestError
 from fmapviz.options import Engine, InputOptions
 from fmapviz.pipeline import visualize
+from fmapviz.ray_engine import _PLACES, _make_place
+from fmapviz.staging import is_running
 from fmapviz.units import read_unit
 from fmapviz.values import Counted, Outcome, Started
 from fmapviz.verification import verify
@@ -60,28 +67,53 @@ def build():
         return Net(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 3, 3))
 """
 POISON, SLOW = 1, 2
+WORKER = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
 OPTIONS = {"options": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
 SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def interpreter(tmp_path_factory, warm):
+    """What Ray may start its workers with: they have imported everything already, see `warm.py`."""
+    path = tmp_path_factory.mktemp("interpreter") / "python"
+    worker = f"exec '{sys.executable}' -S '{Path(__file__).with_name('warm.py')}' '{warm}' run -c '{WORKER}' \"$@\""
+    path.write_text(f"#!/bin/sh\ncase $1 in */default_worker.py) {worker};; esac\nexec '{sys.executable}' \"$@\"\n")
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def started_with(interpreter):
+    """Let Ray start processes with another interpreter than this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(interpreter))
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(interpreter):
     """Two nodes; nothing is left of them in the end."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
+    class Nodes(Cluster):
+        def add_node(self, **options):
+            with started_with(interpreter):
+                # Nobody reads what workers print, or asks for more nodes.
+                options = {"object_store_memory": 100 * 2**20, "include_log_monitor": False, "no_monitor": True, **options}
+                return super().add_node(**options)
+
     settings = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "object_store_memory": 100 * 2**20, "_system_config": settings},
-    )
-    cluster.second = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: sockets have names in it
+    cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": directory, "_system_config": settings})
+    cluster.second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     try:
         yield cluster
     finally:
         cluster.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
         del os.environ["RAY_AUTH_MODE"]
 
 
@@ -179,7 +211,7 @@ def test_a_node_may_be_lost(cluster, place):
     assert (summary.done, summary.failed) == (19, 1)
     draw(place, "local")
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
-    cluster.second = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    cluster.second = cluster.add_node(num_cpus=1)
 
 
 def test_what_the_cluster_has_not_is_told(cluster, place):
@@ -191,55 +223,54 @@ def test_what_the_cluster_has_not_is_told(cluster, place):
 # --- the command, with a Ray of its own and two workers
 
 
-def command(place, *options):
-    arguments = [
-        f"{place}/net.py:build",
-        "in",
-        "--out",
-        "out",
-        "--name",
-        "run",
-        "--fit",
-        "none",
-        "--mean",
-        "0",
-        "--std",
-        "1",
-    ]
-    arguments += ["--json", "--shard", "3", "--to", "tar,stats", "--engine", "ray", "--workers", "2", *options]
-    return subprocess.Popen(
-        [sys.executable, "-m", "fmapviz", *arguments], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
+    """Begin the command in a process of its own, with `warm` and `interpreter` one that has imported everything already."""
+    arguments = [f"{place}/net.py:build", "in", "--out", "out", "--name", "run", "--fit", "none", "--mean", "0"]
+    arguments += ["--std", "1", "--json", "--shard", "3", "--to", "tar,stats", "--engine", engine, "--workers", str(workers)]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE" or engine != "ray"}
+    with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err, Path(os.devnull).open("rb") as nothing:
+        if warm is None:
+            command = [sys.executable, "-m", "fmapviz", *arguments]
+            return subprocess.Popen(command, cwd=place, env=environment, stdin=nothing, stdout=out, stderr=err)
+        streams = [stream.fileno() for stream in (nothing, out, err)]
+        program = f"import sys; sys.executable = '{interpreter}'; {HEEDING}"
+        return Process(warm, ["-c", program, *arguments], environment=environment, directory=place, streams=streams)
 
 
-def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_image_that_kills(place):
+def said(place):
+    return [json.loads(line) for line in (place / "stdout").read_bytes().splitlines()]
+
+
+def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_image_that_kills(
+    cluster, place, warm, interpreter
+):
     shade(place / "in/6.png", SLOW)
-    process = command(place)
+    process = begin(place, workers=1)
     wait_for(lambda: seen(place, SLOW))
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.wait(60) == 130, (place / "stderr").read_text()
     assert time.monotonic() - begun < 15
-    assert json.loads(out.splitlines()[-1])["exit_code"] == 130
+    *events, summary = said(place)
+    assert {event["status"] for event in events if event["event"] == "image"} == {"done"}  # by workers as Ray starts them
+    assert summary["exit_code"] == 130
     assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
-    tried = len(seen(place, SLOW))
+    assert not is_running(int(seen(place, SLOW)[-1]))
 
-    process = command(place)
-    wait_for(lambda: len(seen(place, SLOW)) > tried)
+    process = begin(place, f"ray:{cluster.address}", warm=warm, interpreter=interpreter)
+    wait_for(lambda: len(seen(place, SLOW)) == 2)
     process.kill()
-    process.communicate()
-    tried = len(seen(place, SLOW))
+    process.wait(60)
+    wait_for(lambda: not is_running(int(seen(place, SLOW)[-1])), 15)
 
     shade(place / "in/more/6.png", POISON)
-    process = command(place)
-    wait_for(lambda: len(seen(place, SLOW)) > tried)
+    process = begin(place, warm=warm, interpreter=interpreter)
+    wait_for(lambda: len(seen(place, SLOW)) == 3)
     os.kill(int(seen(place, SLOW)[-1]), signal.SIGKILL)
     (place / "go").touch()
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 3, err
-    assert b"Traceback" not in err
-    *_, summary = events = [json.loads(line) for line in out.splitlines()]
+    assert process.wait(120) == 3, (place / "stderr").read_text()
+    assert "Traceback" not in (place / "stderr").read_text()
+    *_, summary = events = said(place)
     assert (summary["done"] + summary["skipped"], summary["failed"]) == (7, 2)
     assert {event["code"] for event in events if event.get("status") == "failed"} == {"E_FORMAT", "E_WORKER"}
     assert len(seen(place, POISON)) == ATTEMPTS - 1  # the first worker of its shard was killed by us
@@ -251,3 +282,16 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
     assert {name.split("/")[1] for name in different} <= why
     assert (place / "out/run/stats.csv").read_bytes() == (place / "local/run/stats.csv").read_bytes()
     assert problems(place / "out") == []
+
+
+def test_what_killed_commands_have_left_of_their_ray_is_removed():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left, kept = (Path(tempfile.mkdtemp(prefix=f"{_PLACES}{pid}-", dir="/tmp")) for pid in (gone.pid, os.getpid()))
+    (left / "session").mkdir()
+    made = Path(_make_place())
+    try:
+        assert [path.exists() for path in (left, kept, made)] == [False, True, True]
+    finally:
+        kept.rmdir()
+        made.rmdir()

@@ -22,7 +22,6 @@ import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import patch
 
 STREAMS = (0, 1, 2)
 SEARCHED = (*sys.path,)
@@ -32,6 +31,8 @@ HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fma
 
 
 def serve(path):
+    from unittest.mock import patch  # not above: it takes longer to import than all that is there
+
     from fmapviz import nursing
 
     nursing._import_decoders()
@@ -41,15 +42,22 @@ def serve(path):
 
     serve_beside(f"{path}.torch")
 
+    import pyarrow
     import torch.fx.experimental.symbolic_shapes
+    from PIL import Image
     from typer.main import get_command
 
+    import fmapviz.estimation
+    import fmapviz.extraction
     import fmapviz.listing
     import fmapviz.pipeline
+    import fmapviz.shard_writers
     import fmapviz.sources.python
     import fmapviz.sources.torchvision  # noqa: F401
     from fmapviz import cli, decoding, nursery, registry
 
+    Image.init()
+    pyarrow.array([0])  # imports pandas
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
