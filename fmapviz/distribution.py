@@ -20,7 +20,7 @@ from fmapviz.values import Failure, ImageFile, Notice, Outcome, Staged
 from fmapviz.work import work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fmapviz.grouping import Item
     from fmapviz.work import Job
@@ -75,7 +75,7 @@ class Receipt:
     """
 
     number: int
-    events: tuple[Outcome | Notice, ...]
+    events: tuple[Outcome | Notice | Staged, ...]
     layers: int
     accepted: bool
     not_executed: frozenset[str]
@@ -90,16 +90,19 @@ class Note(Protocol):
         """Remember an image."""
 
 
-def do(job: Job, task: Task, note: Note) -> Receipt:
-    """Do a task, in the process that is meant to."""
+def do(job: Job, task: Task, note: Note, tell: Callable[[Staged], None]) -> Receipt:
+    """Do a task, in the process that is meant to, and tell meanwhile how far it is."""
     job = replace(job, accepted=job.accepted or task.accepted)
     if task.careful:
         job = replace(job, workers=1, batch_size=1, on_begun=note)
-    told: list[Outcome | Notice] = []
+    told: list[Outcome | Notice | Staged] = []
     error = None
     try:
         with closing(work(job, _without_lost(task))) as events:
-            told.extend(event for event in events if not isinstance(event, Staged))
+            for event in events:
+                told.append(event)
+                if isinstance(event, Staged):
+                    tell(event)
     except FmapvizError as failure:
         error = failure
         if isinstance(error, OutputError):
@@ -188,7 +191,7 @@ def _without_lost(task: Task) -> Iterator[Item]:
         yield Lost(item, task.lost[path]) if path in task.lost else item
 
 
-def account(job: Job, receipt: Receipt) -> Iterator[Outcome | Notice]:
+def account(job: Job, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
     """Put together what a task has found out with what is known, and pass on what it told.
 
     Raises:

@@ -21,6 +21,7 @@ from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from fmapviz.shards import Member
 from fmapviz.staging import HIDDEN, is_running
 from fmapviz.units import sweep
 from fmapviz.urls import is_url
-from fmapviz.values import ImageFile, Notice, Outcome
+from fmapviz.values import ImageFile, Notice, Outcome, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -49,6 +50,7 @@ _START_SECONDS = 120.0  # how long no worker at all may be there
 _POLL_SECONDS = 0.2
 _PARTING_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
+_TELL_SECONDS = 1.0  # between two words of a worker on how far it is
 _STORE_BYTES = 200 * 2**20  # nothing large is ever put into it
 _PLACES = "fmapviz-ray-"
 _MOST_BARREN = 12  # deaths before anything has come of any task
@@ -69,16 +71,24 @@ class _Recipe:
 
 
 class _Ledger:
-    """Remembers which image each task has begun last; an actor."""
+    """Remembers which image each task has begun last, and how far it is; an actor."""
 
     def __init__(self) -> None:
         self._begun: dict[int, str] = {}
+        self._staged: list[tuple[int, Staged]] = []
 
     def note(self, number: int, path: str) -> None:
         self._begun[number] = path
 
     def take(self, number: int) -> str | None:
         return self._begun.pop(number, None)
+
+    def tell(self, number: int, staged: list[Staged]) -> None:
+        self._staged += [(number, each) for each in staged]
+
+    def told(self) -> list[tuple[int, Staged]]:
+        told, self._staged = self._staged, []
+        return told
 
 
 class _Worker:
@@ -106,12 +116,23 @@ class _Worker:
             with suppress(_ray().exceptions.RayActorError):
                 _ray().get(ledger.note.remote(task.number, file.path))
 
-        receipt = do(self._job, task, note)
-        told = (
+        staged: list[Staged] = []
+        told = -inf
+
+        def tell(event: Staged) -> None:
+            nonlocal told
+            staged.append(event)
+            if time.monotonic() > told + _TELL_SECONDS:
+                ledger.tell.remote(task.number, staged)
+                staged.clear()
+                told = time.monotonic()
+
+        receipt = do(self._job, task, note, tell)
+        addressed = (
             replace(event, unit=output.told(event.unit)) if isinstance(event, Outcome) and event.unit else event
             for event in receipt.events
         )
-        return replace(receipt, events=tuple(told))
+        return replace(receipt, events=tuple(addressed))
 
     def _make_job(self) -> Job:
         recipe = self._recipe
@@ -131,7 +152,9 @@ class _Worker:
         return job
 
 
-def work(job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine) -> Generator[Outcome | Notice, None, None]:
+def work(
+    job: Job, items: Iterable[Item], *, asked: Asked, engine: Engine
+) -> Generator[Outcome | Notice | Staged, None, None]:
     """Do what `fmapviz.work.work` does.
 
     Raises:
@@ -173,13 +196,14 @@ class _Pool:
         self._engine = engine
         self._naming = Naming(job.directory)
         self._stopped = False
+        self._staged: set[str] = set()  # told already, of tasks that are not yet done
         self._tasks: queue.Queue[Task | None] = queue.Queue(64)
-        self._told: queue.Queue[Outcome | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
+        self._told: queue.Queue[Outcome | Staged | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
         self._threads = [
             threading.Thread(target=self._guard, args=(do,), daemon=True) for do in (self._list, self._have_done)
         ]
 
-    def run(self) -> Iterator[Outcome | Notice]:
+    def run(self) -> Iterator[Outcome | Notice | Staged]:
         """Give what is told of each input."""
         for thread in self._threads:
             thread.start()
@@ -195,11 +219,24 @@ class _Pool:
             if isinstance(event, Outcome):
                 yield event
                 continue
-            task, receipt = event
-            yield from account(self._job, receipt)
-            for item in task.items:
-                if isinstance(item, ImageFile):
-                    self._naming.release(item)
+            if isinstance(event, Staged):
+                if event.path not in self._staged:  # a worker that had told it may have died
+                    self._staged.add(event.path)
+                    yield event
+                continue
+            yield from self._finish(*event)
+
+    def _finish(self, task: Task, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
+        """Give what is told of a task, but for what was told meanwhile."""
+        for event in account(self._job, receipt):
+            if isinstance(event, Staged) and event.path in self._staged:
+                self._staged.discard(event.path)
+            else:
+                yield event
+        self._staged.difference_update(task.paths)
+        for item in task.items:
+            if isinstance(item, ImageFile):
+                self._naming.release(item)
 
     def stop(self) -> None:
         """End it; workers that are at something are killed."""
@@ -257,9 +294,10 @@ class _Crew:
         self._hired: dict[Any, Any] = {}
         self._idle: list[tuple[Any, str]] = []
         self._busy: dict[Any, tuple[Any, str, Task]] = {}
+        self._news: Any = None
         self._deaths = Deaths()
         self._barren = 0
-        self._last = time.monotonic()
+        self._last = self._heard = time.monotonic()
 
     def work(self) -> None:
         """Have everything done."""
@@ -318,15 +356,35 @@ class _Crew:
             raise OutputError(
                 f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room", hint="ray status tells why"
             )
-        refs = [*self._hired, *self._busy]
+        self._ask_for_news()
+        refs = [*self._hired, *self._busy, *filter(None, [self._news])]
         if not refs:
             time.sleep(_POLL_SECONDS / 4)  # for what is still to be found
             return
         for ref in _ray().wait(refs, num_returns=1, timeout=_POLL_SECONDS)[0]:
-            if ref in self._hired:
+            if ref == self._news:
+                self._pass_on()
+            elif ref in self._hired:
                 self._begin(ref)
             else:
                 self._end(ref)
+
+    def _ask_for_news(self) -> None:
+        if self._busy and self._news is None and time.monotonic() > self._heard + _TELL_SECONDS:
+            self._news = self._ledger.told.remote()
+
+    def _pass_on(self) -> None:
+        """Tell how far tasks are that are not yet done."""
+        ref, self._news, self._heard = self._news, None, time.monotonic()
+        try:
+            told: list[tuple[int, Staged]] = _ray().get(ref)
+        except _ray().exceptions.RayActorError:  # its node was lost
+            self._ledger = self._open_ledger()
+            return
+        at_work = {task.number for _, _, task in self._busy.values()}
+        for number, event in told:
+            if number in at_work:
+                self._pool._put(self._pool._told, event)
 
     def _begin(self, ref: Any) -> None:
         actor = self._hired.pop(ref)

@@ -17,6 +17,10 @@ from fmapviz.values import Failure, ImageFile, Outcome
 FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
 
 
+def nobody(_event):
+    """Tell nobody."""
+
+
 def asked(**options):
     given = {
         "model": Net(), "weights": "default", "layers": (), "exclude": (), "types": (), "views": ("maps",), "to": ("png",),
@@ -106,7 +110,7 @@ def test_a_task_is_done_image_by_image_where_that_is_wanted(job, tmp_path):
     files = tuple(find_images([str(tmp_path / "in")]))
     lost = {files[1].path: Failure(files[1].path, "E_WORKER", "died")}
     begun = []
-    receipt = do(job, Task(7, files, lost=lost, careful=True), begun.append)
+    receipt = do(job, Task(7, files, lost=lost, careful=True), begun.append, nobody)
     assert begun == [files[0], files[2]]
     assert (receipt.number, receipt.layers, receipt.accepted, receipt.error) == (7, 2, True, None)
     assert {event.path: event.status for event in receipt.events} == {
@@ -118,9 +122,9 @@ def test_a_task_is_done_image_by_image_where_that_is_wanted(job, tmp_path):
 def test_a_wrong_request_comes_back_as_such(tmp_path, job):
     made, _ = make_job(asked(views=("gradcam",), targets=("999",)))
     made.directory = job.directory
-    receipt = do(made, Task(0, tuple(find_images([str(tmp_path / "in")]))), lambda _file: None)
+    receipt = do(made, Task(0, tuple(find_images([str(tmp_path / "in")]))), nobody, nobody)
     assert isinstance(receipt.error, RequestError)
     # Of a later image it is that image's own failure.
-    later = do(made, Task(0, tuple(find_images([str(tmp_path / "in")])), accepted=True), lambda _file: None)
+    later = do(made, Task(0, tuple(find_images([str(tmp_path / "in")])), accepted=True), nobody, nobody)
     assert later.error is None
     assert {event.failure.code for event in later.events if isinstance(event, Outcome)} == {"E_CLASS"}

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from fmapviz.pipeline import visualize
 from fmapviz.ray_engine import _PLACES, _make_place
 from fmapviz.staging import is_running
 from fmapviz.units import read_unit
-from fmapviz.values import Counted, Outcome, Started
+from fmapviz.values import Counted, Outcome, Staged, Started
 from fmapviz.verification import verify
 
 NETWORK = """
@@ -160,7 +161,7 @@ SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
 @pytest.mark.parametrize("options", [{}, SINGLE], ids=["shards", "single"])
-def test_the_tree_and_the_summary_are_those_of_a_local_run(cluster, place, options):
+def test_the_tree_the_events_and_the_summary_are_those_of_a_local_run(cluster, place, options):
     told = {"local": [], "ray": []}
     local = draw(place, "local", on_event=told["local"].append, **options)
     there = draw(place, "ray", on(cluster), on_event=told["ray"].append, **options)
@@ -168,10 +169,38 @@ def test_the_tree_and_the_summary_are_those_of_a_local_run(cluster, place, optio
     for name in ("found", "done", "skipped", "failed", "pictures", "layers", "not_executed", "undrawn", "failures", "dead"):
         assert getattr(there, name) == getattr(local, name), name
     assert there.exit_code == local.exit_code == 3
-    kinds = {where: Counter(type(event) for event in events) for where, events in told.items()}
-    for kind in (Started, Counted, Outcome):
-        assert kinds["ray"][kind] == kinds["local"][kind]
+    assert timeless(told["ray"], place / "ray") == timeless(told["local"], place / "local")
+    kinds = Counter(type(event) for event in told["ray"])
+    assert kinds == {Started: 1, Counted: 1, Outcome: 8, **({Staged: 7} if options == {} else {})}
     assert problems(place / "ray") == []
+
+
+def timeless(events, out):
+    """Give events in no order, without times and where the output is."""
+    told = (replace(event, seconds=0.0) if isinstance(event, Outcome) else event for event in events)
+    return sorted(str(event).replace(str(out), "OUT") for event in told)
+
+
+def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twice_how_far_it_was(cluster, place):
+    shade(place / "in/5.png", SLOW)
+    told, ends = [], []
+
+    def look(event):
+        told.append(event)
+        if isinstance(event, Staged) and not ends:
+            ends.append([type(event) for event in told])
+            wait_for(lambda: seen(place, SLOW))
+            os.kill(int(seen(place, SLOW)[0]), signal.SIGKILL)
+            (place / "go").touch()
+
+    def kinds_of(name):
+        return [type(event) for event in told if Path(getattr(event, "path", "")).name == name]
+
+    draw(place, "ray", on(cluster), shard=8, on_event=look)
+    assert Outcome not in ends[0]
+    assert all(kinds_of(f"{number}.png") == [Staged, Outcome] for number in range(7))
+    draw(place, "local", shard=8)
+    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
 
 
 def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
