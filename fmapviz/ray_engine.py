@@ -231,6 +231,9 @@ class _Pool:
         for event in account(self._job, receipt):
             if isinstance(event, Staged) and event.path in self._staged:
                 self._staged.discard(event.path)
+            elif isinstance(event, Outcome) and event.unit and not is_url(self._recipe.out):
+                run = Path(self._recipe.out, self._recipe.name)
+                yield replace(event, unit=self._job.directory / event.unit.relative_to(run))  # as it was typed
             else:
                 yield event
         self._staged.difference_update(task.paths)

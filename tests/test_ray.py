@@ -181,6 +181,18 @@ def timeless(events, out):
     return sorted(str(event).replace(str(out), "OUT") for event in told)
 
 
+def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapviz):
+    options = ["--fit", "none", "--mean", "0", "--std", "1", "--shard", "3", "--to", "tar,stats", "--json"]
+    lines = {}
+    for where, more in {"local": ["--workers", "1"], "ray": ["--engine", f"ray:{cluster.address}"]}.items():
+        done = fmapviz(f"{place}/net.py:build", "in", "--out", where, "--name", "run", *options, *more, cwd=place)
+        assert done.returncode == 3, done.stderr
+        objects = [json.loads(line) for line in done.stdout.decode().replace(f"{where}/run", "OUT").splitlines()]
+        lines[where] = sorted(json.dumps({**each, "seconds": 0}, sort_keys=True) for each in objects)
+    assert lines["ray"] == lines["local"]
+    assert len(lines["ray"]) == 10
+
+
 def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twice_how_far_it_was(cluster, place):
     shade(place / "in/5.png", SLOW)
     told, ends = [], []
