@@ -237,6 +237,8 @@ class Engine:
             raise RequestError(f"worker CPUs must be at least 1: '{self.cpus}'")
         if not 0 <= self.gpus < 1024:
             raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'")
+        if self.gpus > 1 and self.gpus % 1:
+            raise RequestError(f"worker GPUs must be a part of one or whole ones: '{self.gpus:g}'", hint="such as 0.5, 1, 2")
 
     @classmethod
     def parse(cls, text: str, *, workers: int | None = None, cpus: int = 1, gpus: float = 0.0) -> Engine:

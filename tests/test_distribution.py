@@ -10,7 +10,7 @@ from fmapviz.errors import RequestError
 from fmapviz.grouping import Ending, Grouping, There
 from fmapviz.inputs import find_images
 from fmapviz.jobs import Asked, make_job
-from fmapviz.options import InputOptions, Style
+from fmapviz.options import Engine, InputOptions, Style
 from fmapviz.shards import Member, Shard
 from fmapviz.values import Failure, ImageFile, Outcome
 
@@ -128,3 +128,17 @@ def test_a_wrong_request_comes_back_as_such(tmp_path, job):
     later = do(made, Task(0, tuple(find_images([str(tmp_path / "in")])), accepted=True), nobody, nobody)
     assert later.error is None
     assert {event.failure.code for event in later.events if isinstance(event, Outcome)} == {"E_CLASS"}
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ({"cpus": 0}, "worker CPUs must be at least 1: '0'"),
+        ({"gpus": -0.5}, "worker GPUs must be 0 or more: '-0.5'"),
+        ({"gpus": 1.5}, "worker GPUs must be a part of one or whole ones: '1.5'"),
+    ],
+)
+def test_cores_and_gpus_that_no_worker_can_have_are_refused(number, message):
+    with pytest.raises(RequestError, match=message):
+        Engine(**number)
+    assert [Engine(gpus=gpus).gpus for gpus in (0, 0.25, 1.0, 4.0)] == [0, 0.25, 1, 4]
