@@ -524,14 +524,21 @@ def _size(engine: Engine) -> int:
     Raises:
         RequestError: There is room for none.
     """
-    there = _ray().cluster_resources()
-    cpus, gpus = int(there.get("CPU", 0)), there.get("GPU", 0.0)
-    if engine.cpus > cpus or engine.gpus > gpus:
+    nodes = [each["Resources"] for each in _ray().nodes() if each["Alive"]]
+    room = sum(_room(int(node.get("CPU", 0)), int(node.get("GPU", 0)), engine) for node in nodes)
+    if not room:
+        cpus, gpus = (sum(int(node.get(kind, 0)) for node in nodes) for kind in ("CPU", "GPU"))
+        where = f" in {len(nodes)} nodes" if len(nodes) > 1 else ""
         raise RequestError(
-            f"each worker wants {engine.cpus} cores and {engine.gpus:g} GPUs, Ray has {cpus} and {gpus:g}",
+            f"each worker wants {engine.cpus} cores and {engine.gpus:g} GPUs, Ray has {cpus} and {gpus}{where}",
             hint="--worker-cpus and --worker-gpus say how many",
         )
+    return min(engine.workers or room, room)
+
+
+def _room(cpus: int, gpus: int, engine: Engine) -> int:
+    """Say how many workers a node has room for; a part of a GPU is a part of one."""
     room = cpus // engine.cpus
     if engine.gpus:
-        room = min(room, int(gpus / engine.gpus))
-    return min(engine.workers or room, room)
+        room = min(room, gpus * int(1 / engine.gpus) if engine.gpus < 1 else gpus // int(engine.gpus))
+    return room

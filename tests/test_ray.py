@@ -54,6 +54,7 @@ class Net(nn.Sequential):
         if bool((x == x.flatten()[0]).all()):  # a picture of one shade: something happens
             with (HERE / f"seen-{shade}").open("a") as file:
                 file.write(f"{os.getpid()}\\n")
+            (HERE / f"devices-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
             if shade == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             for _ in range(600):
@@ -255,10 +256,51 @@ def test_a_node_may_be_lost(cluster, place):
     cluster.second = cluster.add_node(num_cpus=1)
 
 
-def test_what_the_cluster_has_not_is_told(cluster, place):
-    with pytest.raises(RequestError, match="each worker wants 1 cores and 1 GPUs, Ray has 2 and 0"):
-        draw(place, "ray", on(cluster, gpus=1.0))
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        ({"gpus": 1.0}, "1 cores and 1 GPUs, Ray has 2 and 0 in 2 nodes"),
+        ({"gpus": 0.5}, "1 cores and 0.5 GPUs, Ray has 2 and 0 in 2 nodes"),
+        ({"cpus": 3}, "3 cores and 0 GPUs, Ray has 2 and 0 in 2 nodes"),
+        ({"cpus": 2}, "2 cores and 0 GPUs, Ray has 2 and 0 in 2 nodes"),  # none of them has both
+    ],
+)
+def test_what_no_node_has_is_told(cluster, place, wanted, there):
+    with pytest.raises(RequestError, match=f"each worker wants {there}"):
+        draw(place, "ray", on(cluster, **wanted))
     assert not (place / "ray").exists()
+
+
+def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked_for(cluster, place):
+    for number in range(7):
+        shade(place / f"in/{'more/' if number == 6 else ''}{number}.png", SLOW)  # none is done before both are at work
+    node = cluster.add_node(num_cpus=4, num_gpus=1)  # it is only said that there is one
+
+    def go():
+        wait_for(lambda: len(set(seen(place, SLOW))) == 2)
+        (place / "go").touch()
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        summary = draw(place, "ray", on(cluster, gpus=0.5))
+        thread.join()
+        assert (summary.done, summary.failed) == (7, 1)
+        assert len(set(seen(place, SLOW))) == 2
+        assert [visible_to(pid, place) for pid in set(seen(place, SLOW))] == ["0", "0"]
+        with pytest.raises(RequestError, match="no such device here: 'cuda'"):
+            draw(place, "cuda", on(cluster, gpus=1.0), device="cuda")
+        assert not (place / "cuda").exists()
+        with pytest.raises(RequestError, match="each worker wants 1 cores and 2 GPUs, Ray has 6 and 1 in 3 nodes"):
+            draw(place, "more", on(cluster, gpus=2.0))
+    finally:
+        cluster.remove_node(node, allow_graceful=False)
+    draw(place, "local")
+    assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
+
+
+def visible_to(pid, place):
+    return (place / f"devices-{pid}").read_text()
 
 
 # --- the command, with a Ray of its own and two workers
