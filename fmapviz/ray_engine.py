@@ -1,7 +1,7 @@
 """Have the work of a run done by Ray: actors with the model, each of which is given one task after the other.
 
 Only what tasks are about and receipts of how they ended travel. An actor that dies is replaced, and its task given to
-another one; which image is to blame is found out with `_Ledger`, an actor that outlives the others.
+another one; which image is to blame is found out with `Ledger`, an actor that outlives the others.
 
 These are plain actors and not Ray Data's `map_batches`: there all tasks have to be known before the first can begin, and an
 actor that has died for good stays in the pool and fails tasks that never harmed anybody (Ray 2.60).
@@ -30,6 +30,7 @@ from fmapviz import decoding, files
 from fmapviz.distribution import Deaths, Receipt, Task, account, divide, do
 from fmapviz.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.jobs import make_job, moved
+from fmapviz.ledger import Ledger
 from fmapviz.naming import Naming
 from fmapviz.outputs import opened
 from fmapviz.shards import Member
@@ -68,27 +69,6 @@ class _Recipe:
     force: bool
     repair: bool
     sync: bool
-
-
-class _Ledger:
-    """Remembers which image each task has begun last, and how far it is; an actor."""
-
-    def __init__(self) -> None:
-        self._begun: dict[int, str] = {}
-        self._staged: list[tuple[int, Staged]] = []
-
-    def note(self, number: int, path: str) -> None:
-        self._begun[number] = path
-
-    def take(self, number: int) -> str | None:
-        return self._begun.pop(number, None)
-
-    def tell(self, number: int, staged: list[Staged]) -> None:
-        self._staged += [(number, each) for each in staged]
-
-    def told(self) -> list[tuple[int, Staged]]:
-        told, self._staged = self._staged, []
-        return told
 
 
 class _Worker:
@@ -412,7 +392,7 @@ class _Crew:
         self._pool._put(self._pool._told, (task, receipt))
 
     def _open_ledger(self) -> Any:
-        return _ray().remote(_Ledger).options(num_cpus=0).remote()
+        return _ray().remote(Ledger).options(num_cpus=0).remote()
 
     def _under_way(self, task: Task) -> str | None:
         """Say which image of a task was begun last, if that is known."""

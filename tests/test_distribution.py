@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from faults import Net, paint
 
@@ -142,3 +145,8 @@ def test_cores_and_gpus_that_no_worker_can_have_are_refused(number, message):
     with pytest.raises(RequestError, match=message):
         Engine(**number)
     assert [Engine(gpus=gpus).gpus for gpus in (0, 0.25, 1.0, 4.0)] == [0, 0.25, 1, 4]
+
+
+def test_the_ledger_starts_without_what_workers_need():
+    check = "import sys, fmapviz.ledger, fmapviz.values; sys.exit(bool({'torch', 'numpy'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
