@@ -34,6 +34,7 @@ from fmapviz.ledger import Ledger
 from fmapviz.naming import Naming
 from fmapviz.outputs import opened
 from fmapviz.shards import Member
+from fmapviz.sharing import Sharing
 from fmapviz.staging import HIDDEN, is_running
 from fmapviz.units import sweep
 from fmapviz.urls import is_url
@@ -129,6 +130,7 @@ class _Worker:
         job.directory = job.output.join_run(recipe.name)
         job.force, job.repair, job.sync = recipe.force, recipe.repair, recipe.sync
         self._open.enter_context(moved(job.model.module, job.device))
+        job.sharing = Sharing(job.model.module)  # proven once, and not for each task
         return job
 
 

@@ -49,6 +49,15 @@ class Sharing:
         self._noted = False
         self._shape: torch.Size | None = None
 
+    def begin(self) -> None:
+        """Take note of what the network is like before a forward pass: hooks are others each time it is given work."""
+        self._before = self._before if self._noted else _state(self._network)
+
+    @property
+    def images(self) -> int:
+        """How many may share a forward pass, as far as is known."""
+        return IMAGES if self._shape else 1
+
     def note(self, image: Tensor, drawn: Drawn) -> None:
         """Take note of the first image; if the network's layers are small enough, there is a proof to try.
 

@@ -84,6 +84,8 @@ class Job:
         foresight: See `fmapviz.drawing.attach`.
         on_begun: Given each image before it is read.
         on_drawn: Given what is drawn of each image, which is then not written; None: it is written.
+        sharing: What was found out about images that share a forward pass, where the same network is given work several
+            times; None: each time anew.
         found: Inputs listed so far.
         last_drawn: Feature maps drawn of the last image.
         accepted: Whether something was drawn of some image.
@@ -110,6 +112,7 @@ class Job:
     on_begun: Callable[[ImageFile], None] | None = None
     on_drawn: Callable[[ImageFile, Drawn], None] | None = None
     choices: Choices = field(default_factory=Choices)
+    sharing: Sharing | None = None
     found: int = 0
     last_drawn: int = 0
     accepted: bool = False
@@ -201,11 +204,13 @@ class _Steps:
         self._cores_to_read = max(1, cores // job.workers)
         self._idle = [self._attach(job.model.module)]
         shareable = job.batch_size is None and job.several and not job.plan.of_classes
-        self._sharing = Sharing(job.model.module) if shareable else None
+        self._sharing = (job.sharing or Sharing(job.model.module)) if shareable else None
+        if self._sharing:
+            self._sharing.begin()
         self.limits = Limits(
             threads=job.workers,
             drawing=job.workers if self._pattern else 1,
-            batch_size=job.batch_size or 1,
+            batch_size=job.batch_size or (self._sharing.images if self._sharing else 1),
             drawn_ahead=0 if on_cpu else job.workers,
         )
         self.schedule = Schedule(self)

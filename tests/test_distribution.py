@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from faults import Net, paint
+from torch import nn
 
 from fmapviz.distribution import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Deaths, Task, divide, do
 from fmapviz.errors import RequestError
@@ -15,6 +16,7 @@ from fmapviz.inputs import find_images
 from fmapviz.jobs import Asked, make_job
 from fmapviz.options import Engine, InputOptions, Style
 from fmapviz.shards import Member, Shard
+from fmapviz.sharing import Sharing
 from fmapviz.values import Failure, ImageFile, Outcome
 
 FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
@@ -120,6 +122,26 @@ def test_a_task_is_done_image_by_image_where_that_is_wanted(job, tmp_path):
         files[0].path: "done", files[1].path: "failed", files[2].path: "done",
     }  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.png", "2.png"]
+
+
+def test_that_images_may_share_a_forward_pass_is_proven_once_for_all_tasks(job, tmp_path):
+    for number in range(3, 14):
+        paint(tmp_path / f"in/{number}.png", number)
+    passes = []
+
+    class Noting(nn.Conv2d):
+        def forward(self, x):
+            passes.append(len(x))
+            return super().forward(x)
+
+    # Of smaller images torch computes a batch otherwise than one.
+    made, _ = make_job(asked(model=nn.Sequential(Noting(3, 4, 3)), options=InputOptions(size=(96, 96)), workers=1))
+    made.directory, made.sharing = job.directory, Sharing(made.model.module)
+    files = tuple(find_images([str(tmp_path / "in")]))
+    for number, part in enumerate((files[:6], files[6:])):
+        assert {event.status for event in do(made, Task(number, part), nobody, nobody).events} == {"done"}
+    # An image, noise alone and with other noise, the image that waited meanwhile, the others; then no noise any more.
+    assert passes == [1, 1, 4, 1, 4, 4, 4]
 
 
 def test_a_wrong_request_comes_back_as_such(tmp_path, job):
