@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stores
 from faults import paint
 from PIL import Image as PillowImage
 from trees import difference, snapshot
@@ -33,6 +34,7 @@ from fmapviz.pipeline import visualize
 from fmapviz.ray_engine import _PLACES, _make_place
 from fmapviz.staging import is_running
 from fmapviz.units import read_unit
+from fmapviz.urls import is_url
 from fmapviz.values import Counted, Outcome, Staged, Started
 from fmapviz.verification import verify
 
@@ -93,8 +95,9 @@ def started_with(interpreter):
 
 
 @pytest.fixture(scope="module")
-def cluster(interpreter):
+def cluster(interpreter, _store):
     """Two nodes; nothing is left of them in the end."""
+    reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
@@ -106,11 +109,15 @@ def cluster(interpreter):
                 options = {"object_store_memory": 100 * 2**20, "include_log_monitor": False, "no_monitor": True, **options}
                 return super().add_node(**options)
 
+    before = dict(os.environ)
+    os.environ.update(reachable)  # the workers', too
     settings = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: sockets have names in it
     cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": directory, "_system_config": settings})
     cluster.second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
+    os.environ.clear()
+    os.environ.update(before)
     try:
         yield cluster
     finally:
@@ -133,9 +140,10 @@ def shade(path, value):
     PillowImage.fromarray(np.full((8, 9, 3), value, np.uint8)).save(path)
 
 
-def draw(place, out, engine=None, **options):
+def draw(place, out, engine=None, *, inputs=None, **options):
     given = {**OPTIONS, **SHARDS, "workers": 1, **options}
-    return visualize(f"{place}/net.py:build", place / "in", out=place / out, engine=engine, **given)
+    out = out if is_url(out) else place / out
+    return visualize(f"{place}/net.py:build", inputs or place / "in", out=out, engine=engine, **given)
 
 
 def on(cluster, **options):
@@ -180,6 +188,22 @@ def timeless(events, out):
     """Give events in no order, without times and where the output is."""
     told = (replace(event, seconds=0.0) if isinstance(event, Outcome) else event for event in events)
     return sorted(str(event).replace(str(out), "OUT") for event in told)
+
+
+@pytest.mark.parametrize("options", [{}, SINGLE], ids=["shards", "single"])
+def test_inputs_and_outputs_elsewhere(cluster, place, bucket, options):
+    for path in (place / "in").rglob("*.png"):
+        bucket.put(f"in/{path.relative_to(place / 'in')}", path.read_bytes())
+    draw(place, "local", inputs="s3://photos/in", **options)
+    told = []
+    for force in (False, True)[: 1 if options else 2]:
+        elsewhere = {"inputs": "s3://photos/in", "on_event": told.append, "force": force, **options}
+        summary = draw(place, "s3://photos/runs", on(cluster), **elsewhere)
+        assert (summary.done, summary.failed, str(summary.directory)) == (7, 1, "s3://photos/runs/run")
+        there = bucket.save("runs/", place / f"there{force}")
+        assert difference(snapshot(there), snapshot(place / "local")) == []
+    units = {str(event.unit) for event in told if isinstance(event, Outcome) and event.status == "done"}
+    assert all(unit.startswith("s3://photos/runs/run/") for unit in units)
 
 
 def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapviz):

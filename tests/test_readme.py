@@ -57,7 +57,9 @@ def test_the_readme_is_read():
     assert not set(ELSEWHERE) - set(SHELL)
 
 
-def test_every_command_of_the_readme(workplace):
+def test_every_command_of_the_readme(workplace, bucket):
+    for path in (workplace / "sample_images").rglob("*.[jp][pn]g"):
+        bucket.put(f"in/{path.relative_to(workplace / 'sample_images')}", path.read_bytes())
     for command in RUN:
         result = shell(command, workplace)
         assert result.returncode == 0, (command, result.stderr)
@@ -73,6 +75,8 @@ def test_every_command_of_the_readme(workplace):
     assert (runs / "both" / "shapes.png" / "00_features.0.maps.png").exists()
     assert len(list((runs / "shards").glob("shard-*/pictures.tar"))) == 3
     assert difference(snapshot(runs / "parts"), snapshot(runs / "shards")) == []
+    assert (workplace / "star.png").read_bytes() == (workplace / "star.jpg.00_features.0.conv.maps.png").read_bytes()
+    assert len([key for key in bucket.keys("runs/") if key.endswith("/pictures.tar")]) == 3
     assert (workplace / "star.jpg.00_features.0.conv.maps.png").read_bytes().startswith(b"\x89PNG")
     assert (runs / "both" / "shapes.png" / "events.out.tfevents.fmapviz").exists()
 
