@@ -230,6 +230,15 @@ def test_what_is_there_is_not_brought_there_again(bucket, proxy, inputs, options
     assert proxy.count("PUT") == proxy.count("DELETE") == 0
 
 
+def test_as_few_requests_as_can_be(bucket, proxy, inputs):
+    for path in inputs.glob("*.png"):
+        bucket.put(f"in/{path.name}", path.read_bytes())
+    draw([IN], OUT, to=["tar"], shard=2)
+    assert proxy.count("GET", "/in/") == 3  # images
+    assert proxy.count("PUT", "/shard-") == 2 * 3  # shards, of an archive, an index and a record
+    assert proxy.count("HEAD", "/in/.|/shard-") == proxy.count("DELETE") == 0
+
+
 def test_nothing_is_left_here(bucket, inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
