@@ -20,7 +20,7 @@ from fmapviz.models import check_name, known_names
 from fmapviz.options import COLORMAPS, Engine, InputOptions, Part, Style
 from fmapviz.process import Interrupted, leave, loading, open_missing_streams, remove_staged, signals_heeded
 from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.urls import is_url
+from fmapviz.urls import is_unknown, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -283,6 +283,8 @@ def run(
     check_shards(shard, formats)
     if open_report and is_url(out):
         raise RequestError("--open is for reports on this machine", hint="--to html writes one there, too")
+    if out.lower().startswith("memory:"):
+        raise RequestError("memory:// is gone when the command ends", hint="s3://..., or a directory")
     parsed = Part.parse(part) if part else None
     elsewhere = Engine.parse(engine, workers=workers, cpus=worker_cpus, gpus=worker_gpus) if engine else None
     paths = inputs or []
@@ -435,6 +437,8 @@ def extract(
     """Get one picture back out of a shard, and say where it is now."""
     if find_spec("pyarrow") is None:
         raise RequestError("this needs one more package, pyarrow", hint="pip install 'fmapviz[scale]'")
+    if out and (is_url(out) or is_unknown(out)):
+        raise RequestError(f"a picture is written to this machine, not to {quote(out)}", hint="--out FILE, or - for a pipe")
     from fmapviz.extraction import extract as find
     from fmapviz.extraction import put
 

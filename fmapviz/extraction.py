@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from fmapviz import archives, files, index
 from fmapviz.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
-from fmapviz.runs import RUN_FILE, writing_to
+from fmapviz.inputs import RUN_FILE
+from fmapviz.runs import writing_to
 from fmapviz.shards import find_shards
 from fmapviz.staging import hidden
 from fmapviz.units import EVENTS_FILE, UNIT_FILE

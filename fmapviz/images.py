@@ -37,7 +37,6 @@ FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "TIFF", "BMP", "JPEG2000", "PPM
 _SIGNATURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP|....ftyp(?:avif|avis|mif1)|....jP  |qoif", re.DOTALL
 )
-REMOTE_HINT = "pip install 'fmapviz[remote]' for s3://; other file systems have packages of their own"
 _NPY = b"\x93NUMPY"
 _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -135,8 +134,15 @@ def system_error(error: OSError, path: str) -> InputError:
         return InputError("E_PERM", f"no permission to read: {quote(path)}")
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
         return InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    hint = REMOTE_HINT if error.errno == errno.ENOSYS and is_url(path) else None
+    hint = hint_of(path) if error.errno == errno.ENOSYS else None
     return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}", hint=hint)
+
+
+def hint_of(url: str) -> str | None:
+    """Say what is to be installed for an address."""
+    if not is_url(url):
+        return None
+    return "pip install 'fmapviz[remote]'" if url.lower().startswith("s3") else "pip install what is named there"
 
 
 def _ignore(_pixels: int) -> None:

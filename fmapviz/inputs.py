@@ -19,7 +19,7 @@ from PIL import Image as PillowImage
 from fmapviz import records
 from fmapviz.errors import RequestError, quote
 from fmapviz.images import FORMATS, system_error
-from fmapviz.urls import is_url
+from fmapviz.urls import is_unknown, is_url
 from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
+RUN_FILE = "run.json"
 # Names of files that a run's directory holds besides images' directories.
 PRODUCTS = {"html": {"index.html"}, "stats": {"stats.csv", "stats.json", "stats.js"}}  # by format
-RESERVED = {"run.json", "unit.json", "failures.jsonl", "survey.json", "products.json"}.union(*PRODUCTS.values())
+RESERVED = {RUN_FILE, "unit.json", "failures.jsonl", "survey.json", "products.json"}.union(*PRODUCTS.values())
 
 
 def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> Iterator[ImageFile | Failure]:
@@ -64,6 +65,9 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
             is_folder = stat.S_ISDIR(path.stat().st_mode)
             folder = _identify(path.parent)
         except (OSError, ValueError) as error:  # ValueError: a character that no path can hold
+            if is_unknown(typed):
+                yield Failure(typed, "E_MISSING", f"no such kind of place: {quote(typed)}", hint="a path, or s3://...")
+                continue
             yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
             continue
         if is_folder:
@@ -165,7 +169,7 @@ def _walk(
             if not here.entered:
                 here.entered = True
                 folder = _identify(here.path)
-                if folder not in walked and not (here.relative and avoid and avoid.exists() and here.path.samefile(avoid)):
+                if folder not in walked and not (here.relative and _is_output(here.path, avoid)):
                     here.names, here.known = _list(here.path), named.get(folder, frozenset())
                     walked.add(folder)
         except OSError as error:
@@ -189,6 +193,14 @@ class _Names:
     names: list[str]
     known: AbstractSet[str] = frozenset()
     entered: bool = False
+
+
+def _is_output(folder: Path, avoid: Path | None) -> bool:
+    """Tell whether this is where the output goes, or a run that lies among the inputs."""
+    if avoid and avoid.exists() and folder.samefile(avoid):
+        return True
+    record = records.load(folder / RUN_FILE) or {}
+    return "fmapviz" in record and "fingerprint" in record
 
 
 def _list(folder: Path) -> list[str]:

@@ -2,9 +2,10 @@
 
 A store of objects has no directories to rename, and nothing there changes in one step but a single object. So a unit is
 finished here first. Then its files go there, each under a name that nothing has, and `unit.json` last: what that names is
-there and whole, whatever happened on the way. No object is ever written over with other bytes. Where one of that name is in
-the way, left by a command that was killed, or of the unit that is to be replaced, a file goes under another name, which
-`unit.json` tells as its `object`; what is then named by nothing is removed when the new `unit.json` is there.
+there and whole, whatever happened on the way. What it names is never written over. Where a file of that name is in the way,
+left by a command that was killed, or of the unit that is to be replaced, the new one goes under another name, which the new
+`unit.json` tells as its `object`. When that is there, the file gets its own name, and then `unit.json` says so. What no
+record names any more is removed.
 
 The stand-in holds the records of the run, and of its units only what statistics are made of.
 """
@@ -25,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, products, records, runs, statistics
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.images import REMOTE_HINT
-from fmapviz.inputs import PRODUCTS
+from fmapviz.images import hint_of
+from fmapviz.inputs import PRODUCTS, RUN_FILE
 from fmapviz.records import seal
-from fmapviz.remote import Store
-from fmapviz.runs import FAILURES_FILE, RUN_FILE, SURVEY_FILE, writing_to
+from fmapviz.remote import PIECE_BYTES, Store
+from fmapviz.runs import FAILURES_FILE, SURVEY_FILE, writing_to
 from fmapviz.staging import FOREIGN_SECONDS, hidden, leftovers, stage
 from fmapviz.units import UNIT_FILE, find_places, is_complete, is_ours, places_of, read_unit
 from fmapviz.urls import UrlPath, scheme_of
@@ -76,7 +77,9 @@ def opened(url: str) -> Iterator[Mirror]:
     try:
         store = Store(url)
     except OSError as error:
-        raise RequestError(f"cannot open {quote(url)}: {error.strerror}", hint=REMOTE_HINT) from error
+        raise RequestError(
+            f"cannot open {quote(url)}: {error.strerror}", hint=hint_of(url) if error.errno == errno.ENOSYS else None
+        ) from error
     here = Path(tempfile.gettempdir())
     pool = ThreadPoolExecutor(_THREADS)
     with ExitStack() as stack:
@@ -265,12 +268,56 @@ class Mirror:
         else:
             raise OSError(errno.EBUSY, "other processes write to it all the time")
         if standing or name in self._bare or len(ours) < len(objects):
-            self._tidy(name, unit, document, objects, standing)
+            sealed = self._standing(name)
+            if sealed and sealed.data == data:
+                data = self._settle(name, sealed)
+                self._tidy(name, unit, records.parse(data) or document, standing)
         self._slim(unit, document, data)
         with self._lock:
             self._known[name] = ""
             self._bare.discard(name)
         return True
+
+    def _settle(self, name: str, standing: _Standing) -> bytes:
+        """Give files their own names, where others were in the way, and give the record that is there then, or was.
+
+        The record leads to the one name or the other, and both are whole whenever it does. Nothing is done from the moment
+        on when it is another process's: whoever writes to a name looks at that name, then at the record, and then writes on
+        condition that the name holds what it held.
+        """
+        record = standing.record
+        moved = [entry for entry in record["files"] if "object" in entry] if record else []
+        if record is None or not moved or not all(self._move(name, entry, standing.state) for entry in moved):
+            return standing.data
+        data = _named(record, [entry["name"] for entry in record["files"]])
+        if data is None:
+            return standing.data
+        if not self._store.replace(f"{name}/{UNIT_FILE}", data, state=standing.state):
+            now = self._standing(name)
+            if now is None or now.data != data:  # otherwise only the answer was lost
+                return now.data if now else standing.data
+        for entry in moved:
+            with suppress(OSError):
+                self._store.remove(f"{name}/{entry['object']}")
+        return data
+
+    def _move(self, name: str, entry: Mapping[str, Any], state: str) -> bool:
+        """Bring a file to its name, as long as the record is in a certain state."""
+        source, target = f"{name}/{entry['object']}", f"{name}/{entry['name']}"
+        for _ in range(_TRIES):
+            before = self._state(target)
+            if self._state(f"{name}/{UNIT_FILE}") != state:
+                return False
+            try:
+                if entry["size"] >= PIECE_BYTES:
+                    self._store.copy(source, target)
+                    return True
+                data = self._store.read(source)
+            except FileNotFoundError:  # another process has moved it already
+                return False
+            if self._store.create(target, data) if before is None else self._store.replace(target, data, state=before):
+                return True
+        return False
 
     def _write_record(self, name: str, data: bytes, standing: _Standing | None) -> bool:
         key = f"{name}/{UNIT_FILE}"
@@ -299,14 +346,17 @@ class Mirror:
         except FileNotFoundError:
             return False
 
-    def _tidy(self, name: str, unit: Path, document: Mapping[str, Any], objects: list[str], old: _Standing | None) -> None:
+    def _tidy(self, name: str, unit: Path, document: Mapping[str, Any], old: _Standing | None) -> None:
         """Remove what of ours no record names; what somebody else has laid there stays."""
+        objects = [object_of(entry) for entry in document["files"]]
         there = {entry.name for entry in self._store.list(name) if not entry.is_folder}
         before = old.record if old else None
         outdated = {object_of(entry) for entry in before["files"]} if before else set()
-        for stale in (outdated & there - {*objects}) | stale_of(there, document["files"], {*objects}):
+        stale = (outdated & there - {*objects}) | stale_of(there, document["files"], {*objects})
+        standing = self._standing(name) if stale else None
+        for each in stale if standing and standing.record and object_names(standing.record) == {*objects} else ():
             with suppress(OSError):  # what may not be removed does no harm
-                self._store.remove(f"{name}/{stale}")
+                self._store.remove(f"{name}/{each}")
         for entry, target in zip(document["files"], objects, strict=True):
             if target not in there:  # another process took it for left over
                 self._store.upload(f"{name}/{target}", str(unit / entry["name"]))
@@ -342,6 +392,12 @@ class Mirror:
         for path in unit.iterdir():
             files.remove(path)
         self._keep(self._name(unit), standing.data)
+
+    def _state(self, name: str) -> str | None:
+        try:
+            return self._store.look(name).state
+        except FileNotFoundError:
+            return None
 
     def _standing(self, name: str) -> _Standing | None:
         key = f"{name}/{UNIT_FILE}"
@@ -386,6 +442,8 @@ class Mirror:
                 with self._lock:
                     self._known |= {name: there[name]} if came else {}
             for name in marked.keys() & there.keys() - busy:
+                if standing := self._standing(name):
+                    self._write(self.place / name / UNIT_FILE, self._settle(name, standing))
                 self._remove_old(name, marked[name])
             gone = before - there.keys() - busy
             for name in gone:
@@ -549,6 +607,11 @@ def stale_of(names: AbstractSet[str], entries: Iterable[Mapping[str, Any]], obje
     """
     ours = {entry["name"] for entry in entries}
     return {name for name in names - objects if _MARK.sub("", name, count=1) in ours}
+
+
+def object_names(record: Mapping[str, Any]) -> set[str]:
+    """Give the names that the files of a unit have in a store."""
+    return set(map(object_of, record["files"]))
 
 
 def object_of(entry: Mapping[str, Any]) -> str:

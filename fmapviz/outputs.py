@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fmapviz import runs, verification
-from fmapviz.urls import is_url
+from fmapviz.errors import RequestError, quote
+from fmapviz.urls import SCHEMES, is_unknown, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -146,6 +147,9 @@ def opened(out: str | Path) -> Iterator[Output]:
     Raises:
         RequestError: Nobody knows how to get there.
     """
+    if is_unknown(out):
+        hint = "a path without file://" if str(out).startswith("file:") else f"known are {', '.join(SCHEMES)}"
+        raise RequestError(f"no such kind of place: {quote(out)}", hint=hint)
     if not is_url(str(out)):
         yield Disk(Path(out))
         return

@@ -13,6 +13,8 @@ import contextlib
 import logging
 import os
 import queue
+import re
+import socket
 import sys
 import tempfile
 import threading
@@ -52,6 +54,7 @@ _START_SECONDS = 120.0  # how long no worker at all may be there
 _POLL_SECONDS = 0.2
 _PARTING_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
+_REACH_SECONDS = 10.0
 _TELL_SECONDS = 1.0  # between two words of a worker on how far it is
 _STORE_BYTES = 200 * 2**20  # nothing large is ever put into it
 _PLACES = "fmapviz-ray-"
@@ -463,6 +466,7 @@ def _connected(engine: Engine) -> Iterator[None]:
                     _temp_dir=place,
                 )
             else:
+                _reach(engine.address)
                 _ray().init(address=engine.address, log_to_driver=False, logging_level=logging.CRITICAL)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise RequestError(
@@ -471,6 +475,17 @@ def _connected(engine: Engine) -> Iterator[None]:
             ) from error
         stack.callback(_ray().shutdown)
         yield
+
+
+def _reach(address: str) -> None:
+    """Make sure that there is something at an address: Ray itself would try for minutes.
+
+    Raises:
+        OSError: There is not.
+    """
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:(\d+)", address)
+    if found:
+        socket.create_connection((found[1], int(found[2])), timeout=_REACH_SECONDS).close()
 
 
 def _make_place() -> str:

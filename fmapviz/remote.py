@@ -97,6 +97,7 @@ class Store:
             if self._s3:
                 options["config_kwargs"] = _patience()
             self._system: Any = kind(**options)
+            _hush()
 
     def address(self, *names: str) -> str:
         """Give the address of something in it."""
@@ -225,6 +226,15 @@ class Store:
                 self._system.pipe_file(self._path(name), data)
         return True
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file there, in the place of one that may be there.
+
+        Raises:
+            OSError: It could not be.
+        """
+        with _told():
+            self._system.cp_file(self._path(source), self._path(target))
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there.
 
@@ -305,6 +315,13 @@ class Store:
 
 
 @cache
+def _hush() -> None:
+    """Keep from standard error what connections say that break: whoever waits for an answer is told by an error."""
+    loop = import_module("fsspec.asyn").get_loop()
+    loop.call_soon_threadsafe(loop.set_exception_handler, lambda *_: None)
+
+
+@cache
 def _opened(root: str, _process: int) -> Store:
     return Store(root)
 
@@ -378,6 +395,9 @@ def _explain(error: Exception) -> tuple[int, str]:
         (number for kind, number in _NUMBERS.items() if isinstance(error, kind)), errno.EIO
     )
     number = errno.EIO if number == errno.EINVAL else number  # of a request: no word about the file
+    status = getattr(error.__cause__, "status", None)  # of an answer over HTTP, which fsspec takes for a missing file
+    if number == errno.ENOENT and status not in {None, 404, 410}:
+        number, said = errno.EACCES if status in {401, 403} else errno.EIO, f"HTTP status {status}"
     text = re.sub(r"^\[Errno -?\d+\] ", "", said)
     code = _code(error)
     if code and code not in text:

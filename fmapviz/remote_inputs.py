@@ -7,19 +7,19 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from fmapviz import remote
+from fmapviz import records, remote
+from fmapviz.errors import quote
 from fmapviz.images import system_error
-from fmapviz.inputs import in_natural_order, is_candidate, unit_name
+from fmapviz.inputs import RUN_FILE, in_natural_order, is_candidate, unit_name
 from fmapviz.urls import join, root_of, scheme_of
 from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
 
-    from fmapviz.remote import Entry
+    from fmapviz.remote import Entry, Store
 
-SORTED = 10_000  # files of a folder that are brought into natural order; more come in the order of the store
+SORTED = 10_000  # entries of a folder that are brought into natural order; more come in the order of the store
 _SMALL_BYTES = 2**25
 
 
@@ -54,25 +54,34 @@ class Finder:
             self._named[folder].add(name)
             yield _image(entry, url, name)
 
-    def _walk(self, top: str) -> Iterator[ImageFile | Failure]:
-        ahead = [(top, "")]
-        while ahead:
-            folder, relative = ahead.pop()
-            if folder in self._walked or (relative and folder == self._avoid):
-                continue
-            self._walked.add(folder)
-            store, path = remote.split(folder)
-            folders: list[str] = []
-            files = (entry for entry in store.list(path) if not _is_folder(entry, folders) and is_candidate(entry.name))
-            known: AbstractSet[str] = self._named.get(folder, frozenset())
-            try:
-                for entry in _in_order(files):
-                    if entry.name not in known:
-                        yield _image(entry, join(folder, entry.name), relative + entry.name)
-            except OSError as error:
-                yield _failure(error, folder)
-            folders.sort(key=lambda name: in_natural_order([name]), reverse=True)
-            ahead += [(join(folder, name), f"{relative}{name}/") for name in folders]
+    def _walk(self, folder: str, relative: str = "") -> Iterator[ImageFile | Failure]:
+        if folder in self._walked or (relative and folder == self._avoid):
+            return
+        self._walked.add(folder)
+        store, path = remote.split(folder)
+        later: list[Entry] = []
+        try:
+            entries = (
+                entry for entry in store.list(path) if entry.is_folder or entry.name == RUN_FILE or is_candidate(entry.name)
+            )
+            for entry in _in_order(entries, later):
+                if entry.name == RUN_FILE and relative and _is_run(store, f"{path}/{RUN_FILE}"):
+                    return  # of our own
+                yield from self._look(entry, folder, relative)
+        except OSError as error:
+            yield _failure(error, folder)
+        for entry in later:
+            yield from self._look(entry, folder, relative)
+
+    def _look(self, entry: Entry, folder: str, relative: str) -> Iterator[ImageFile | Failure]:
+        name = entry.name
+        if entry.is_folder and name in {"", ".", ".."}:
+            where = f"{folder}/{name}/"
+            yield Failure(where, "E_TYPE", f"a folder of no name that a disk could have: {quote(where)}")
+        elif entry.is_folder and not name.startswith("."):
+            yield from self._walk(join(folder, name), f"{relative}{name}/")
+        elif not entry.is_folder and is_candidate(name) and name not in self._named.get(folder, ()):
+            yield _image(entry, join(folder, name), relative + name)
 
 
 def look_again(file: ImageFile) -> ImageFile | None:
@@ -113,20 +122,27 @@ def _tidy(url: str) -> str:
     return f"{scheme.lower()}://{rest}" if scheme.lower() in {"http", "https"} else f"{scheme.lower()}://{rest.strip('/')}"
 
 
-def _is_folder(entry: Entry, folders: list[str]) -> bool:
-    """Tell whether it is a folder, and remember it if it is to be looked into."""
-    if entry.is_folder and entry.name not in {"", ".", ".."} and not entry.name.startswith("."):
-        folders.append(entry.name)
-    return entry.is_folder
+def _in_order(entries: Iterable[Entry], later: list[Entry]) -> Iterator[Entry]:
+    """Give what is in a folder in natural order, but a run's record first.
 
-
-def _in_order(files: Iterable[Entry]) -> Iterator[Entry]:
-    """Give the files of a folder in natural order; of very many as they come, so that nobody waits for the last."""
-    files = iter(files)
-    first = list(islice(files, SORTED + 1))
+    Of very many the files come as they are listed, so that nobody waits for the last, and the folders are put off.
+    """
+    entries = iter(entries)
+    first = list(islice(entries, SORTED + 1))
     if len(first) <= SORTED:
-        first.sort(key=lambda entry: in_natural_order([entry.name]))
-    return chain(first, files)
+        yield from sorted(first, key=lambda entry: (entry.name != RUN_FILE, in_natural_order([entry.name])))
+        return
+    for entry in chain(first, entries):
+        if entry.is_folder:
+            later.append(entry)
+        else:
+            yield entry
+    later.sort(key=lambda entry: in_natural_order([entry.name]))
+
+
+def _is_run(store: Store, name: str) -> bool:
+    record = records.parse(store.read(name)) or {}
+    return "fmapviz" in record and "fingerprint" in record
 
 
 def _image(entry: Entry, url: str, relative: str) -> ImageFile:

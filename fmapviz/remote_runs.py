@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, records
 from fmapviz.errors import OutputError, RequestError, quote
-from fmapviz.images import REMOTE_HINT
+from fmapviz.images import hint_of
 from fmapviz.mirror import TOP, object_of, stale_of
 from fmapviz.remote import Store
 from fmapviz.units import UNIT_FILE, read_unit
@@ -78,7 +79,9 @@ def copied(url: str, wanted: AbstractSet[str] = frozenset()) -> Iterator[Copy]:
     try:
         store = Store(url)
     except OSError as error:
-        raise RequestError(f"cannot open {quote(url)}: {error.strerror}", hint=REMOTE_HINT) from error
+        raise RequestError(
+            f"cannot open {quote(url)}: {error.strerror}", hint=hint_of(url) if error.errno == errno.ENOSYS else None
+        ) from error
     with tempfile.TemporaryDirectory(prefix="fmapviz-") as here, ThreadPoolExecutor(_THREADS) as pool:
         place = Path(here)
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, records
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.inputs import RESERVED
+from fmapviz.inputs import RESERVED, RUN_FILE
 from fmapviz.records import FORMAT, seal
 from fmapviz.staging import HIDDEN, stage
 from fmapviz.units import UNIT_FILE, read_unit, sweep
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from fmapviz.values import Failure, RunInfo
 
-RUN_FILE = "run.json"
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
 LONGEST_LOG = 2**30  # bytes; of three million failures

@@ -24,6 +24,16 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and _URL.match(text) is not None
 
 
+def is_unknown(text: object) -> bool:
+    """Tell whether this looks like an address, of a kind that is none of these.
+
+    Example:
+        >>> is_unknown("s4://photos"), is_unknown("s3://photos"), is_unknown("photos/lena.png"), is_unknown("C://photos")
+        (True, False, False, False)
+    """
+    return isinstance(text, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None and not is_url(text)
+
+
 def scheme_of(url: str) -> str:
     """Give what an address begins with.
 

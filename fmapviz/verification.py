@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz import files, products, records
 from fmapviz.errors import RequestError, quote
-from fmapviz.inputs import PRODUCTS, RESERVED
-from fmapviz.runs import FAILURES_FILE, LONGEST_LOG, RUN_FILE, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
+from fmapviz.inputs import PRODUCTS, RESERVED, RUN_FILE
+from fmapviz.runs import FAILURES_FILE, LONGEST_LOG, SURVEY_FILE, is_surveyed, is_whole_failure, read_run
 from fmapviz.staging import HIDDEN
 from fmapviz.units import UNIT_FILE, find_done, find_places, has_wreck, is_wreck, read_unit
 from fmapviz.urls import is_url

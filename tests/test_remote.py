@@ -80,10 +80,11 @@ def test_images_are_found_in_natural_order_and_each_once(bucket):
     for name in ("x10.png", "x2.png", "sub/a.png", "sub/deeper/b.png", ".hidden.png", ".git/c.png", "notes.txt", "a//b.png"):
         bucket.put(f"in/{name}", png())
     bucket.put("in/sub/", b"")  # so consoles mark a folder
-    expected = ["x2.png", "x10.png", "sub/a.png", "sub/deeper/b.png"]
+    nameless = f"E_TYPE {IN}/a//"
+    expected = [nameless, "sub/a.png", "sub/deeper/b.png", "x2.png", "x10.png"]
     assert names(IN) == names(f"{IN}/") == expected
-    assert names(f"{IN}/x10.png", IN, IN, f"{IN}/sub", f"{IN}/x2.png") == ["x10.png", "x2.png", *expected[2:]]
-    assert names("s3://photos") == [f"in/{name}" for name in expected] == names("S3://photos/")
+    assert names(f"{IN}/x10.png", IN, IN, f"{IN}/sub", f"{IN}/x2.png") == ["x10.png", *expected[:-1]]
+    assert names("s3://photos") == [nameless, *(f"in/{name}" for name in expected[1:])] == names("S3://photos/")
 
 
 def test_what_cannot_be_found_is_a_failure_of_its_own(bucket, proxy):
@@ -107,7 +108,7 @@ def test_what_cannot_be_found_is_a_failure_of_its_own(bucket, proxy):
 def test_a_file_system_that_needs_another_package_is_named():
     (failure,) = find_images(["gs://photos/a.png"])
     assert "gcsfs" in failure.message
-    assert "fmapviz[remote]" in failure.hint
+    assert failure.hint == "pip install what is named there"
     with pytest.raises(RequestError, match="gcsfs"):
         draw(["sample_images"], "gs://photos/runs")
 
@@ -159,7 +160,8 @@ def test_an_image_on_the_web(tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        found, missing = find_images([f"{address}/a.png?size=1", f"{address}/none.png"])
+        found, missing, unknown = find_images([f"{address}/a.png?size=1", f"{address}/none.png", "htp://a.png"])
+        assert (unknown.code, unknown.message) == ("E_MISSING", "no such kind of place: 'htp://a.png'")
         assert (found.unit, missing.code) == ("a.png", "E_MISSING")
         assert read_image(found).pixels.size == (9, 8)
         server.shutdown()
@@ -167,9 +169,12 @@ def test_an_image_on_the_web(tmp_path):
 
 def test_the_output_is_no_input(bucket):
     bucket.put("in/a.png", png())
-    for _ in range(2):
-        summary = draw([IN], f"{IN}/runs")
-    assert (summary.skipped, summary.found) == (1, 1)
+    for out in (f"{IN}/runs", IN, f"{IN}/other", f"{IN}/runs", IN):
+        summary = draw([IN], out)
+        assert summary.found == 1
+    assert summary.skipped == 1
+    bucket.put("in/runs/run/run.json", b"{}")  # somebody else's
+    assert len(names(IN)) > 1
 
 
 def test_nothing_of_it_is_imported_where_everything_is_here():
@@ -301,6 +306,9 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_loaded(buc
         visualize("no such model", inputs, out="s3://nobody/runs")
     with pytest.raises(RequestError, match="nothing can be written to"):
         visualize("no such model", inputs, out="https://example.org/runs")
+    for unknown in ("s4://photos/runs", "file:///tmp/runs"):
+        with pytest.raises(RequestError, match=f"no such kind of place: '{unknown}'"):
+            visualize("no such model", inputs, out=unknown)
     with pytest.raises(RequestError, match="bucket"):
         visualize("no such model", inputs, out="s3://")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -338,6 +346,7 @@ def test_an_image_that_has_changed_takes_the_place_of_its_pictures(bucket, input
     (tmp_path / "here/run/1.png/notes.txt").write_text("mine")
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
     assert problems(OUT) == [f"{OUT}/run/1.png/notes.txt not made by fmapviz"]
+    assert not renamed(bucket)
 
 
 @pytest.mark.parametrize("options", [{}, {"to": ["tar", "stats"], "shard": 3}], ids=["images", "shards"])
@@ -355,6 +364,7 @@ def test_damage_is_found_and_mended(bucket, inputs, tmp_path, options):
     assert draw([inputs], OUT, **options).done == 0
     assert draw([inputs], OUT, repair=True, **options).done > 1
     assert problems(OUT) == []
+    assert not renamed(bucket)
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
 
 
@@ -377,6 +387,8 @@ def test_commands_that_run_at_once_do_the_work_together(bucket, inputs, tmp_path
             thread.join()
         assert errors == []
         units_of(bucket)
+        draw([inputs], OUT, to=["raw", "stats"])  # what one of several was at when another was faster
+        assert not renamed(bucket)
         found = snapshot(bucket.save("runs/", tmp_path / f"there{options}"))
         assert difference(found, snapshot(tmp_path / "here")) == []
         assert problems(OUT) == []
@@ -488,14 +500,21 @@ def disturb(bucket, proxy, place, scenario, fault, *, step=1):
         if fault["do"] == "status" and fault_now.last != "DELETE":  # what is left over is removed another time
             assert error is not None, where
             assert "s3://photos/runs" in str(error), where
-        whole = units_of(bucket)
+        whole = units_of(bucket)  # also where something has another name for the moment
         assert {*scenario_units(begun)} <= {*whole}, where  # what was there is
         proxy.heal()
         scenario.run(place / "in", OUT)
+        assert not renamed(bucket), where
         found = snapshot(bucket.save("runs/", place / f"found{number}"))
         assert difference(found, expected) == [], where
         assert [problem for problem in problems(OUT) if NOTES not in problem] == [], where
     raise AssertionError
+
+
+def renamed(bucket):
+    """Name the files that have not the names that they would have here."""
+    records = (json.loads(data) for key, data in bucket.tree("runs/").items() if key.endswith("/unit.json"))
+    return [entry["object"] for record in records for entry in record["files"] if "object" in entry]
 
 
 def scenario_units(tree):
@@ -552,6 +571,14 @@ def test_an_interruption_waits_for_no_answer(*, bucket, proxy, inputs, tmp_path,
         interrupted.process.send_signal(signal.SIGINT)
         assert interrupted.process.wait(30) == 130
     assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_connections_that_break_are_told_in_a_line(bucket, proxy, inputs, fmapviz):
+    proxy.fail("cut_request", method="PUT", first=5, after=50)
+    broken = fmapviz("shapesnet", inputs, "--to", "png", "--out", OUT, "-q")
+    assert broken.returncode == 5
+    lines = broken.stderr.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["error", "hint"]
 
 
 def test_reads_that_fail_end_the_run_or_cost_one_image(bucket, proxy, inputs):
