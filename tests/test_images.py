@@ -28,6 +28,7 @@ from PIL import Image as PillowImage
 from fmapviz.errors import InputError, RequestError
 from fmapviz.images import read_image
 from fmapviz.inputs import find_images, path_hash, read_list, unit_name
+from fmapviz.records import seal
 from fmapviz.values import Failure, ImageFile
 
 if TYPE_CHECKING:
@@ -778,6 +779,14 @@ def test_the_output_is_not_an_input_of_itself(tmp_path):
     assert units(runs, avoid=runs) == ["alexnet/a.png/00.png"]
     assert units(runs / "alexnet", tmp_path, avoid=runs) == ["a.png/00.png", "a.png", "b/runs/c.png", "run.png"]
     assert len(units(tmp_path, avoid=tmp_path / "not yet there")) == 4
+
+
+def test_a_run_among_the_inputs_is_left_out_unless_it_is_asked_for(tmp_path):
+    touch(tmp_path / "a.png", tmp_path / "net/a.png/00.png", tmp_path / "theirs/b.png")
+    (tmp_path / "net/run.json").write_bytes(seal({"fmapviz": 1, "fingerprint": "0"}))
+    (tmp_path / "theirs/run.json").write_text("{}")  # another program's
+    assert units(tmp_path) == ["a.png", "theirs/b.png"]
+    assert units(tmp_path / "net") == ["a.png/00.png"]
 
 
 def test_output_that_appears_while_the_folder_is_walked_is_not_an_input(tmp_path):

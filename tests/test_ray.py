@@ -295,6 +295,12 @@ def test_what_no_node_has_is_told(cluster, place, wanted, there):
     assert not (place / "ray").exists()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nothing_is(place, address):
+    with pytest.raises(RequestError, match=f"no Ray at '{address}'"):
+        draw(place, "ray", Engine(address=address))
+
+
 def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked_for(cluster, place):
     for number in range(7):
         shade(place / f"in/{'more/' if number == 6 else ''}{number}.png", SLOW)  # none is done before both are at work

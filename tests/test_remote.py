@@ -177,6 +177,12 @@ def test_the_output_is_no_input(bucket):
     assert len(names(IN)) > 1
 
 
+def test_a_picture_is_written_to_this_machine(fmapviz):
+    asked = fmapviz("extract", OUT, "--image", "a", "--layer", "b", "--out", "s3://photos/a.png")
+    assert asked.returncode == 2
+    assert b"a picture is written to this machine, not to 's3://photos/a.png'" in asked.stderr
+
+
 def test_nothing_of_it_is_imported_where_everything_is_here():
     program = "import sys; import fmapviz.pipeline, fmapviz.cli; print({'fsspec', 's3fs', 'aiohttp'} & {*sys.modules})"
     known = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
