@@ -17,6 +17,7 @@ from fmapviz.values import Counted, Notice, Outcome, Staged, Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from rich.progress import Progress
 
@@ -72,14 +73,14 @@ class Console:
         else:
             self._image(event)
 
-    def finish(self, summary: RunSummary, out: str) -> None:
+    def finish(self, summary: RunSummary, out: str | Path) -> None:
         """Show how a run ended, and what to type next."""
         self._stop_bar()
         for message in _remarks(summary):
             self.notice(message)
         if self._verbosity >= 0:
             self._say_error(_sentence(summary))
-        command = f"tensorboard --logdir {shlex.quote(out)}"
+        command = f"tensorboard --logdir {shlex.quote(str(out))}"
         if self._shard:
             command += f" --samples_per_plugin images={self._shard}"  # otherwise it shows ten of a shard
         shown = "tensorboard" in self._formats and summary.exit_code != 4

@@ -39,6 +39,7 @@ ROOM_BYTES = 6 * 2**30  # what one run of all tests writes, three times
 LONG = (
     "test_ray.py",  # first, so that one worker has all of it: there is one cluster
     "test_report_page.py",
+    "test_remote.py",
     "test_cli.py",
     "test_readme.py",
     "test_class_runs.py",

@@ -23,6 +23,7 @@ from fmapviz.errors import RequestError
 from fmapviz.layers import find_layers
 from fmapviz.model_pictures import draw_model
 from fmapviz.options import InputOptions, Style
+from fmapviz.outputs import Disk
 from fmapviz.pipeline import visualize
 from fmapviz.registry import VIEWS, fetch
 from fmapviz.values import RunInfo
@@ -812,7 +813,9 @@ def drawn_kernels(tmp_path, model, style):
 
     info = RunInfo("net", "as given", None, "crop", ("Conv2d",), (), (), ("kernels",), ("png",), style)
     layers = [layer for layer in find_layers(model) if layer.type == "Conv2d"]
-    draw_model(layers, {"kernels": fetch(VIEWS, "kernels").draw}, {"list": Into}, info, tmp_path, force=True)
+    draw_model(
+        layers, {"kernels": fetch(VIEWS, "kernels").draw}, {"list": Into}, info, tmp_path, output=Disk(tmp_path), force=True
+    )
     return found
 
 

@@ -468,7 +468,7 @@ def test_a_run_that_is_stopped_leaves_nothing_staged(inputs, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         draw(inputs, tmp_path / "out", on_event=stop)
-    assert [path.name for path in (tmp_path / "out/run").iterdir() if path.name != "run.json"] == []
+    assert [path.name for path in (tmp_path / "out/run").iterdir() if path.name.startswith(".")] == []
     draw(inputs, tmp_path / "out")
     draw(inputs, tmp_path / "whole")
     assert difference(snapshot(tmp_path / "out"), snapshot(tmp_path / "whole")) == []
