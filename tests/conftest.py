@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -31,7 +31,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
-ENVIRONMENT = dict(os.environ)  # as it was before any test changed it
+WARM = "FMAPVIZ_TESTS_WARM"  # where a server of `warm.py` listens that all workers share
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != WARM}  # before any test changed it
 MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
 ROOM_BYTES = 6 * 2**30  # what one run of all tests writes, three times
 
@@ -59,12 +60,19 @@ LONG = (
 )
 
 
-def pytest_configure():
-    """Write to memory if there is room: a disk takes its time with hundreds of thousands of files that come and go."""
+def pytest_configure(config):
+    """Let all workers have one server of `warm.py`, and write to memory if there is room.
+
+    A disk takes its time with hundreds of thousands of files that come and go.
+    """
     with suppress(OSError):
         may_execute = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
         if may_execute and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        started = ExitStack()
+        os.environ[WARM] = started.enter_context(started_server({**ENVIRONMENT, "OMP_NUM_THREADS": "1"}))
+        config.add_cleanup(started.close)
 
 
 def pytest_collection_finish():
@@ -182,13 +190,20 @@ def save_picture(path, seed=0):
 @pytest.fixture(scope="session")
 def warm():
     """Where the server of `warm.py` listens."""
+    with nullcontext(os.environ[WARM]) if WARM in os.environ else started_server(ENVIRONMENT) as path:
+        until = time.monotonic() + 60
+        while not Path(path).exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        yield path
+
+
+@contextmanager
+def started_server(environment):
+    """Start the server of `warm.py`, which takes some seconds, and give where it will listen."""
     with tempfile.TemporaryDirectory() as place:  # the path of a socket must be short
         path = f"{place}/socket"
-        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path], env=ENVIRONMENT)
+        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path], env=environment)
         try:
-            until = time.monotonic() + 60
-            while not Path(path).exists() and server.poll() is None and time.monotonic() < until:
-                time.sleep(0.05)
             yield path
         finally:
             server.kill()

@@ -183,7 +183,7 @@ class Proxy:
 
     def count(self, method: str, path: str = "") -> int:
         with self._lock:
-            return sum(known == method and bool(re.search(path, asked)) for known, asked in self.requests)
+            return sum(bool(re.fullmatch(method, known) and re.search(path, asked)) for known, asked in self.requests)
 
     def choose(self, method: str, path: str) -> Fault | None:
         with self._lock:
