@@ -368,7 +368,7 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
     assert {event["status"] for event in events if event["event"] == "image"} == {"done"}  # by workers as Ray starts them
     assert summary["exit_code"] == 130
     assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
-    assert not is_running(int(seen(place, SLOW)[-1]))
+    wait_for(lambda: not is_running(int(seen(place, SLOW)[-1])), 15)
 
     process = begin(place, f"ray:{cluster.address}", warm=warm, interpreter=interpreter)
     wait_for(lambda: len(seen(place, SLOW)) == 2)
