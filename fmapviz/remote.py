@@ -338,14 +338,6 @@ def split(url: str) -> tuple[Store, str]:
     return _opened(root, os.getpid()), url[len(root) :].strip("/")
 
 
-def forget() -> None:
-    """Close what is kept open; another environment may lead elsewhere."""
-    _opened.cache_clear()
-    with suppress(ImportError):
-        for kind in {*import_module("fsspec").registry.values()}:
-            kind.clear_instance_cache()
-
-
 def number_of(state: str) -> int:
     """Give a number in place of a checksum or a time, which JSON keeps everywhere; 0 for none."""
     return int.from_bytes(hashlib.sha256(state.encode()).digest()[:6]) if state else 0

@@ -22,7 +22,6 @@ from warm import HEEDING, Process, ask
 
 from fmapviz import (
     decoding,
-    remote,
     vision,  # before anybody imports torchvision, and with it the compiler: a second and a half
 )
 
@@ -150,9 +149,11 @@ def bucket(_store, monkeypatch):
         monkeypatch.delenv(name)
     for name, value in {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}.items():
         monkeypatch.setenv(name, value)
-    remote.forget()
-    yield stores.Bucket(_store)
-    remote.forget()
+    stores.forget()
+    seen = stores.Bucket(_store)
+    yield seen
+    seen.close()
+    stores.forget()
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def proxy(bucket, monkeypatch):
     """What is between this process and the bucket, and may fail."""
     with stores.proxy_to(bucket.endpoint) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
-        remote.forget()
+        stores.forget()
         yield between
 
 

@@ -17,6 +17,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from fsspec.asyn import sync
+
 from fmapviz import remote
 
 if TYPE_CHECKING:
@@ -81,6 +83,9 @@ class Bucket:
         self.endpoint = url = server.url
         self.clear = server.reset
         self._client: Any = boto3.client("s3", endpoint_url=url)
+
+    def close(self) -> None:
+        self._client.close()
 
     def put(self, key: str, data: bytes) -> None:
         self._client.put_object(Bucket="photos", Key=key, Body=data)
@@ -277,6 +282,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
 
+def forget() -> None:
+    """Close what is kept open; the environment may lead elsewhere from now on."""
+    remote._opened.cache_clear()
+    if "s3fs" not in sys.modules:
+        return
+    kind = sys.modules["s3fs"].S3FileSystem
+    for system in [*kind._cache.values()]:
+        if system._s3creator is not None:
+            with suppress(Exception):  # it may be closed
+                sync(system.loop, system._s3creator.__aexit__, None, None, None, timeout=5)
+    kind.clear_instance_cache()
+
+
 @contextmanager
 def proxy_to(upstream: str) -> Iterator[Proxy]:
     """Have a proxy for a while."""
@@ -284,5 +302,5 @@ def proxy_to(upstream: str) -> Iterator[Proxy]:
     try:
         yield proxy
     finally:
+        forget()
         proxy.stop()
-        remote.forget()

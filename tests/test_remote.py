@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stores
 from faults import NOTES, SCENARIOS, Net, paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -314,13 +315,13 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_loaded(buc
         visualize("no such model", inputs, out="s3://")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    remote.forget()
+    stores.forget()
     with pytest.raises(OutputError, match="no credentials"):
         visualize("no such model", inputs, out=OUT)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    remote.forget()
+    stores.forget()
     with pytest.raises(OutputError, match="not reached"):
         visualize("no such model", inputs, out=OUT)
 
