@@ -65,6 +65,19 @@ class _Standing:
         return record if is_complete(record) else None
 
 
+def open_store(url: str) -> Store:
+    """Find the way to an address.
+
+    Raises:
+        RequestError: Nobody knows how to get there.
+    """
+    try:
+        return Store(url)
+    except OSError as error:
+        hint = hint_of(url) if error.errno == errno.ENOSYS else None
+        raise RequestError(f"cannot open {quote(url)}: {error.strerror}", hint=hint) from error
+
+
 @contextmanager
 def opened(url: str) -> Iterator[Mirror]:
     """Have a stand-in for a directory of runs.
@@ -74,12 +87,7 @@ def opened(url: str) -> Iterator[Mirror]:
     """
     if scheme_of(url) in {"http", "https"}:
         raise RequestError(f"nothing can be written to {quote(url)}", hint="s3:// and others can, or a directory")
-    try:
-        store = Store(url)
-    except OSError as error:
-        raise RequestError(
-            f"cannot open {quote(url)}: {error.strerror}", hint=hint_of(url) if error.errno == errno.ENOSYS else None
-        ) from error
+    store = open_store(url)
     here = Path(tempfile.gettempdir())
     pool = ThreadPoolExecutor(_THREADS)
     with ExitStack() as stack:
@@ -125,7 +133,8 @@ class Mirror:
         """See `Output`."""
         with self._writing():
             self._pull_names(info, name)
-        run = runs.find_run(self.place, info, name=name)
+        with self._renaming():
+            run = runs.find_run(self.place, info, name=name)
         if run:
             self._refresh(run)
         return run
@@ -136,10 +145,8 @@ class Mirror:
         for _ in range(_TRIES):
             with self._writing():
                 chosen = self._pull_names(info, name)
-                try:
+                with self._renaming():
                     run = runs.open_run(self.place, info, name=chosen, sync=sync)
-                except RefusedError as error:
-                    raise self._renamed(error) from error
                 self.share(run, RUN_FILE)
             if (runs.read_run(run) or {}).get("fingerprint") == info.fingerprint:
                 self._refresh(run)
@@ -204,10 +211,8 @@ class Mirror:
         left_out: list[Path] = []
         for _ in range(_TRIES):
             self._refresh(run)
-            try:
+            with self._renaming():
                 left_out = make()
-            except RefusedError as error:
-                raise self._renamed(error) from error
             with self._writing():
                 made = products.read(run) or {"files": []}
                 pushed = [self._push(run / name) for name in (*(entry["name"] for entry in made["files"]), products.FILE)]
@@ -575,8 +580,13 @@ class Mirror:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.place).as_posix()
 
-    def _renamed(self, error: RefusedError) -> RefusedError:
-        return RefusedError(str(error).replace(str(self.place), self.address), hint=error.hint)
+    @contextmanager
+    def _renaming(self) -> Iterator[None]:
+        """Say of what is refused how others call it."""
+        try:
+            yield
+        except RefusedError as error:
+            raise RefusedError(str(error).replace(str(self.place), self.address), hint=error.hint) from error
 
     def _writing(self, *names: str) -> Any:
         # Any: a context manager.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, records
 from fmapviz.errors import OutputError, RequestError, quote
-from fmapviz.images import hint_of
-from fmapviz.mirror import TOP, object_of, stale_of
-from fmapviz.remote import Store
+from fmapviz.mirror import TOP, object_of, open_store, stale_of
 from fmapviz.units import UNIT_FILE, read_unit
 from fmapviz.urls import UrlPath
 from fmapviz.verification import Problem, Verified
@@ -23,6 +20,8 @@ from fmapviz.verification import verify as look_through
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
+
+    from fmapviz.remote import Store
 
 _THREADS = 16
 
@@ -76,12 +75,7 @@ def copied(url: str, wanted: AbstractSet[str] = frozenset()) -> Iterator[Copy]:
         RequestError: Nobody knows how to get there, or there is nothing.
         OutputError: It could not be read.
     """
-    try:
-        store = Store(url)
-    except OSError as error:
-        raise RequestError(
-            f"cannot open {quote(url)}: {error.strerror}", hint=hint_of(url) if error.errno == errno.ENOSYS else None
-        ) from error
+    store = open_store(url)
     with tempfile.TemporaryDirectory(prefix="fmapviz-") as here, ThreadPoolExecutor(_THREADS) as pool:
         place = Path(here)
         try:

@@ -23,6 +23,7 @@ from trees import difference, snapshot
 
 from fmapviz import extraction, mirror, remote, remote_inputs
 from fmapviz.errors import OutputError, RefusedError, RequestError
+from fmapviz.estimation import forecast
 from fmapviz.images import read_image
 from fmapviz.inputs import find_images
 from fmapviz.options import InputOptions, Part, Style
@@ -43,6 +44,11 @@ def png(seed=0, size=(9, 8)):
 def draw(inputs, out, *, net=None, **options):
     given = {"to": ["png", "stats"], "options": InputOptions(fit="none"), "workers": 2, "name": "run"}
     return visualize(net or Net(), inputs, out=out, **{**given, **options})
+
+
+def planned(inputs, *, name, to=("png",)):
+    there = {"out": OUT, "name": name, "shard": None, "part": None, "force": False}
+    return forecast(Net(), [str(inputs)], **there, to=to, options=InputOptions(fit="none"), on_event=lambda _: None)
 
 
 def names(*inputs):
@@ -295,6 +301,10 @@ def test_other_runs_and_other_peoples_files_are_left_alone(bucket, inputs):
         draw([inputs], OUT, name="net-2")
     with pytest.raises(RefusedError, match=f"'{OUT}/net' holds a run with other settings"):
         draw([inputs], OUT, name="net", to=["raw"])
+    with pytest.raises(RefusedError, match=f"'{OUT}/net' holds a run with other settings"):
+        planned(inputs, name="net", to=["raw"])
+    assert str(planned(inputs, name="new").directory) == f"{OUT}/new"
+    assert bucket.keys("runs/new") == []
     draw([inputs], OUT, name="page")
     bucket.put("runs/page/stats.csv", b"somebody else's")
     bucket.remove("runs/page/products.json")
