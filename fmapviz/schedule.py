@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from operator import itemgetter
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ READ_BYTES = 64 * 2**20
 DRAWN_BYTES = 64 * 2**20
 PATIENCE_SECONDS = 0.1  # how long an incomplete batch waits for another image
 PARTING_SECONDS = 1.5  # how long a run that is ended waits for the steps under way
+_ALERT_SECONDS = 0.25  # how late a signal may be heeded that came just before the wait for an event, and did not end it
 
 
 class StoppedError(Exception):
@@ -129,7 +130,7 @@ class Schedule(Generic[Item, R, D, Event]):
         try:
             for thread in (listing, *threads):
                 thread.start()
-            while not isinstance(event := self._events.get(), _Ended):
+            while not isinstance(event := self._event(), _Ended):
                 yield event
             if event.error is not None:
                 raise event.error
@@ -139,6 +140,11 @@ class Schedule(Generic[Item, R, D, Event]):
             for thread in threads:
                 if thread.ident is not None:
                     thread.join(max(0.0, until - time.monotonic()))
+
+    def _event(self) -> Event | _Ended:
+        while True:
+            with suppress(Empty):
+                return self._events.get(timeout=_ALERT_SECONDS)
 
     def _list(self, found: Iterable[Item]) -> None:
         try:

@@ -113,6 +113,8 @@ def cluster(interpreter, _store):
     os.environ.update(reachable)  # the workers', too
     settings = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: sockets have names in it
+    os.environ["RAY_TMPDIR"] = directory  # where a cluster notes its address, in a directory that it does not make
+    (Path(directory) / "ray").mkdir()
     cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "temp_dir": directory, "_system_config": settings})
     cluster.second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -278,6 +280,7 @@ def test_a_node_may_be_lost(cluster, place):
     draw(place, "local")
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
     cluster.second = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()  # and until it is known that the other is gone
 
 
 @pytest.mark.parametrize(
@@ -325,6 +328,7 @@ def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked
             draw(place, "more", on(cluster, gpus=2.0))
     finally:
         cluster.remove_node(node, allow_graceful=False)
+        cluster.wait_for_nodes()
     draw(place, "local")
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
 

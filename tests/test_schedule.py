@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -541,6 +542,30 @@ def test_an_exception_arrives_though_nobody_listened_for_a_while():
     time.sleep(0.3)
     with pytest.raises(ValueError, match="no"):
         list(events)
+
+
+def test_a_signal_is_heeded_though_it_does_not_end_the_wait_for_an_event():
+    class InterruptionError(Exception):
+        pass
+
+    def interrupt(*_):
+        over.set()
+        raise InterruptionError
+
+    def draw(*_):
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # as one that came a moment before the wait
+        heeded.append(over.wait(LONG))
+        return [], []
+
+    steps, over, heeded, before = Fake(), Event(), [], signal.signal(signal.SIGUSR1, interrupt)
+    steps.draw = draw
+    try:
+        with pytest.raises(InterruptionError):
+            next(steps.run(things(1)))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heeded == [True]
 
 
 def test_of_several_exceptions_one_reaches_the_caller():
