@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One more than the two cores that this is tuned for: each waits a while for processes that it has started.
 WORKERS := 3
-BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
 # Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
 # has compiled.

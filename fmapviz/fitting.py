@@ -86,9 +86,10 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     imaginary = [key for key, values in fitting.items() if key in own and values.is_complex() > own[key].is_complex()]
     if imaginary:  # torch would leave out the imaginary parts
         raise WeightsError(f"the weights in {quote(path)} do not fit: complex numbers in {some([*map(quote, imaginary)])}")
-    alike = all(_lies_like(values, own[key]) for key, values in fitting.items() if key in own)
+    # A network that will not be had needs no values of its own either.
+    assign = bool(resized) or all(_lies_like(values, own[key]) for key, values in fitting.items() if key in own)
     try:
-        missing, unexpected = module.load_state_dict(fitting, strict=False, assign=alike)
+        missing, unexpected = module.load_state_dict(fitting, strict=False, assign=assign)
     except RuntimeError as error:  # values under an older key that have another shape
         raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
     missing = [key for key in missing if key not in resized]

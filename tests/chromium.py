@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The first is what the others show without a window, and nothing else: it takes two thirds of their time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find_browser() -> tuple[str | None, list[str]]:

@@ -26,13 +26,8 @@ from PIL import Image
 from plot import draw_plot
 from torch import nn
 from ways import (
-    cam_of_captum,
-    cam_of_grad_cam,
-    cam_of_ours,
-    cam_of_torchcam,
     decoded_in_threads,
     forward_alone,
-    forward_only,
     in_batches,
     to_png,
     to_report,
@@ -134,14 +129,16 @@ def speed(place, quick):
 
 def grad_cam(place, quick):
     """Grad-CAM of four images for a class each, against the forward pass alone and the libraries that have it."""
+    import cams
+
     model = fmapviz.load_model("resnet18", weights="random").module.eval()
     batch = torch.randn(4, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     ways = {
-        "forward": forward_only,
-        "fmapviz": cam_of_ours,
-        "captum": cam_of_captum,
-        "torchcam": cam_of_torchcam,
-        "grad-cam": cam_of_grad_cam,
+        "forward": cams.forward_only,
+        "fmapviz": cams.ours,
+        "captum": cams.captums,
+        "torchcam": cams.torchcams,
+        "grad-cam": cams.grad_cams,
     }
     times = {name: [] for name in ways}
     for number in range(6 if quick else 32):

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import torch
-from captum.attr import LayerGradCam
 from PIL import Image
-from pytorch_grad_cam import GradCAM as PytorchGradCAM
-from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch.utils.tensorboard import SummaryWriter
-from torchcam.methods import GradCAM
 from torchvision.utils import make_grid
 
-from fmapviz import cam, visualize
+from fmapviz import visualize
 from fmapviz.decoding import Decoding
 from fmapviz.images import read_image
 
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fmapviz.pixels import Image as PixelImage
     from fmapviz.values import ImageFile, Model
@@ -103,31 +99,3 @@ def prepared(model: Model, paths: Sequence[Path]) -> Iterator[tuple[Path, Tensor
     for path in paths:
         with Image.open(path) as picture:
             yield path, model.preparation.apply(picture.convert("RGB"))[None]
-
-
-def forward_only(model: nn.Module, batch: Tensor, _targets: Sequence[int]) -> None:
-    """Run the network, nothing else."""
-    with torch.no_grad():
-        model(batch)
-
-
-def cam_of_ours(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
-    """Grad-CAM as fmapviz does it, which finds the layer itself."""
-    cam(model, batch, target=targets)
-
-
-def cam_of_captum(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
-    """Grad-CAM as captum does it, at the last block; it gives the map at the layer's resolution."""
-    LayerGradCam(model, model.layer4).attribute(batch, target=torch.tensor(targets), relu_attributions=True)
-
-
-def cam_of_torchcam(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
-    """Grad-CAM as torchcam does it."""
-    with GradCAM(model, "layer4", input_shape=tuple(batch.shape[1:])) as extract:
-        extract(list(targets), model(batch))
-
-
-def cam_of_grad_cam(model: nn.Module, batch: Tensor, targets: Sequence[int]) -> None:
-    """Grad-CAM as pytorch-grad-cam does it."""
-    with PytorchGradCAM(model, [model.layer4]) as extract:
-        extract(input_tensor=batch, targets=[ClassifierOutputTarget(target) for target in targets])
