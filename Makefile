@@ -27,6 +27,10 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
+# What a test gives back to the system the next one wants again, and a virtual machine takes its time to hand it out.
+test torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
+
 test: check browser ## run every check and every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 

@@ -64,6 +64,7 @@ def pytest_configure(config):
 
     A disk takes its time with hundreds of thousands of files that come and go.
     """
+    config.pluginmanager.register(Examples())
     with suppress(OSError):
         may_execute = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
         if may_execute and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
@@ -72,6 +73,14 @@ def pytest_configure(config):
         started = ExitStack()
         os.environ[WARM] = started.enter_context(started_server({**ENVIRONMENT, "OMP_NUM_THREADS": "1"}))
         config.add_cleanup(started.close)
+
+
+class Examples:
+    """Import no module of the package to look for examples where there are none: timm takes two seconds."""
+
+    def pytest_ignore_collect(self, collection_path):
+        is_ours = collection_path.suffix == ".py" and collection_path.is_relative_to(ROOT / "fmapviz")
+        return True if is_ours and ">>>" not in collection_path.read_text() else None
 
 
 def pytest_collection_finish():

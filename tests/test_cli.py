@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import save_picture
+from warm import Process
 
 from fmapviz import grammar
 from fmapviz.cli import app
@@ -308,10 +310,10 @@ class TestStreams:
             str(tmp_path / "odd" / name), str(tmp_path / "odd" / "\udcff.jpg"),
         }  # fmt: skip
 
-    def test_a_terminal_gets_a_progress_bar(self, folder, tmp_path):
+    def test_a_terminal_gets_a_progress_bar(self, warm, folder, tmp_path):
         for seed in range(40):
             save_picture(folder / f"more{seed}.png", seed)
-        shown = _in_terminal(["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
+        shown = _in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
         assert re.search(r"\d+/43 images\s+[\d.]+ images/s", shown)
         assert "43 images: 43 done" in shown
 
@@ -348,13 +350,13 @@ class TestSignals:
             assert lines(begun.stderr.read())[-1].startswith("interrupted")
 
 
-def _in_terminal(args, place):
+def _in_terminal(warm, args, place):
     """Run the command with a terminal for its standard error, and give what that showed."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fmapviz", *args], cwd=place, stdout=subprocess.DEVNULL, stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
-    )  # fmt: skip
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with Path(os.devnull).open("r+b") as nothing:
+        streams = [nothing.fileno(), nothing.fileno(), theirs]
+        process = Process(warm, args, environment=environment, directory=place, streams=streams)
     os.close(theirs)
     shown = b""
     deadline = time.monotonic() + 120
@@ -366,7 +368,7 @@ def _in_terminal(args, place):
         except OSError:  # the other end is closed
             break
     os.close(ours)
-    assert process.wait() == 0
+    assert process.wait(60) == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
 
 
