@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
@@ -237,17 +237,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(min(fault.after, length))
             return self._cut()
         body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed
+            return self._cut()
         if fault and fault.do == "hang":
             self.rfile.read(1)  # until the client is gone
             return self._cut()
         if fault and fault.do == "status":
             return self._refuse(fault)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in {"expect", "connection"}}
-        above = http.client.HTTPConnection(self.server.upstream, timeout=60)
-        above.request(self.command, self.path, body, headers)
-        answer = above.getresponse()
-        data = answer.read()
-        above.close()
+        with closing(http.client.HTTPConnection(self.server.upstream, timeout=60)) as above:
+            above.request(self.command, self.path, body, headers)
+            answer = above.getresponse()
+            data = answer.read()
         if fault and fault.do == "lose_answer":
             return self._cut()
         self.send_response_only(answer.status, answer.reason)
