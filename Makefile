@@ -44,12 +44,16 @@ fuzz: $(INSTALLED) ## feed every reader of files with damaged ones, led by the c
 browser: ## make sure that there are a Chromium or Chrome and GNU parallel for the tests, if they can be had
 	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
 	found=; for name in $(BROWSERS); do command -v $$name > /dev/null && found=1; done; \
-	test -n "$$found" || wanted="$$wanted chromium"; \
+	test -n "$$found" || wanted="$$wanted chromium-headless-shell"; \
 	test -n "$$wanted" || exit 0; \
 	as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
 	if command -v apt-get > /dev/null && $$as_root true 2> /dev/null; then \
 		echo "installing Debian's $$wanted"; \
-		$$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends $$wanted > /dev/null || true; \
+		$$as_root apt-get update -qq; \
+		for each in $$wanted; do \
+			$$as_root apt-get install -qq -y --no-install-recommends $$each > /dev/null || \
+			$$as_root apt-get install -qq -y --no-install-recommends $${each%-headless-shell} > /dev/null || true; \
+		done; \
 	fi
 
 # A fresh clone's tests are compiled meanwhile, or each of pytest's workers would do it.

@@ -1,43 +1,34 @@
 """Runs elsewhere, `--out s3://...`: a stand-in on this machine, and what is brought there from it.
 
-A store of objects has no directories to rename, and nothing there changes in one step but a single object. So a unit is
-finished here first. Then its files go there, each under a name that nothing has, and `unit.json` last: what that names is
-there and whole, whatever happened on the way. What it names is never written over. Where a file of that name is in the way,
-left by a command that was killed, or of the unit that is to be replaced, the new one goes under another name, which the new
-`unit.json` tells as its `object`. When that is there, the file gets its own name, and then `unit.json` says so. What no
-record names any more is removed.
-
-The stand-in holds the records of the run, and of its units only what statistics are made of.
+A unit is finished in the stand-in, and brought there as `fmapviz.sealing` says. From then on the stand-in holds its record,
+and of its files only those that statistics are made of.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, products, records, runs, statistics
 from fmapviz.errors import OutputError, RefusedError, RequestError, quote
 from fmapviz.images import hint_of
 from fmapviz.inputs import PRODUCTS, RUN_FILE
-from fmapviz.records import seal
-from fmapviz.remote import PIECE_BYTES, Store
+from fmapviz.remote import Store
 from fmapviz.runs import FAILURES_FILE, SURVEY_FILE, writing_to
-from fmapviz.staging import FOREIGN_SECONDS, hidden, leftovers, stage
-from fmapviz.units import UNIT_FILE, find_places, is_complete, is_ours, places_of, read_unit
+from fmapviz.sealing import TRIES, Sealer, is_marked, object_of
+from fmapviz.staging import hidden, leftovers, stage
+from fmapviz.units import UNIT_FILE, find_places, places_of, read_unit
 from fmapviz.urls import UrlPath, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Iterable, Iterator
 
     from fmapviz.remote import Entry
     from fmapviz.values import ImageFile, RunInfo
@@ -46,23 +37,7 @@ KEPT = {statistics.FILE, "stats.parquet"}  # what the statistics of a run are ma
 TOP = {RUN_FILE, FAILURES_FILE, SURVEY_FILE, products.FILE}.union(*PRODUCTS.values())  # of a run itself
 NOTE_SECONDS = 10.0
 _ENDING = "-mirror"
-_MARK = re.compile(r"\.[0-9a-f]{12}(?=\.|$)")  # in the name of what had to go under another one
 _THREADS = 16
-_TRIES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """A unit's record as it is there now."""
-
-    data: bytes
-    state: str
-
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """What it says; None if it is damaged."""
-        record = records.parse(self.data)
-        return record if is_complete(record) else None
 
 
 def open_store(url: str) -> Store:
@@ -113,6 +88,7 @@ class Mirror:
         self.address = store.url
         self._store = store
         self._pool = pool
+        self._sealer = Sealer(store, pool)
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}  # records of units that are there, by directory, with their states
         self._bare: set[str] = set()  # directories there with files, but without a record
@@ -142,7 +118,7 @@ class Mirror:
     def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
         """See `Output`."""
         self._keeps = "stats" in info.formats
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             with self._writing():
                 chosen = self._pull_names(info, name)
                 with self._renaming():
@@ -172,7 +148,7 @@ class Mirror:
             self._at_work.add(name)
         try:
             with self._writing(name):
-                return unit if self._seal(name, unit) else self._deliver_elsewhere(unit)
+                return unit if self._bring(name, unit) else self._deliver_elsewhere(unit)
         finally:
             with self._lock:
                 self._at_work.discard(name)
@@ -184,7 +160,7 @@ class Mirror:
             return False
         name = self._name(unit)
         with self._reading(name):
-            return all(self._pool.map(lambda entry: self._holds(f"{name}/{object_of(entry)}", entry), record["files"]))
+            return self._sealer.is_whole(name, record)
 
     def share(self, run: Path, name: str) -> None:
         """See `Output`."""
@@ -209,7 +185,7 @@ class Mirror:
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
         """See `Output`."""
         left_out: list[Path] = []
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             self._refresh(run)
             with self._renaming():
                 left_out = make()
@@ -244,173 +220,33 @@ class Mirror:
             return self.deliver(place)
         raise RefusedError(f"no free name for {quote(record['source']['path'])} in {quote(self._store.address(run.name))}")
 
-    def _seal(self, name: str, unit: Path) -> bool:
-        """Bring a unit there, and tell whether its name was free, or the input's own.
-
-        Raises:
-            OSError: It could not be written.
-        """
-        document = records.load(unit / UNIT_FILE)
-        assert document
-        ours: set[str] = set()
-        standing = self._standing(name) if name in self._known else None
-        for _ in range(_TRIES):
-            objects = list(self._pool.map(lambda entry: self._put(name, unit, entry, ours), document["files"]))
-            data = _named(document, objects) or files.read(unit / UNIT_FILE)
-            if self._write_record(name, data, standing):
-                break
-            standing = self._standing(name)
-            if standing is None:
-                continue
-            if standing.data == data:  # the answer was lost
-                break
-            is_taken = _is_taken(standing, document)
-            if is_taken or _is_as_new(standing, document):  # another process was faster
-                self._take_back(name, ours, standing)
-                if not is_taken:
-                    self._take_over(unit, standing)
-                return not is_taken
-        else:
-            raise OSError(errno.EBUSY, "other processes write to it all the time")
-        if standing or name in self._bare or len(ours) < len(objects):
-            sealed = self._standing(name)
-            if sealed and sealed.data == data:
-                data = self._settle(name, sealed)
-                self._tidy(name, unit, records.parse(data) or document, standing)
-        self._slim(unit, document, data)
+    def _bring(self, name: str, unit: Path) -> bool:
+        """Bring a unit there, and tell whether its name was free, or the input's own."""
+        with self._lock:
+            is_known, is_bare = name in self._known, name in self._bare
+        sealed = self._sealer.seal(name, unit, is_known=is_known, is_bare=is_bare)
+        if sealed is None:
+            return False
+        if sealed.is_anothers:
+            self._take_over(unit, sealed.record)
+            return True
+        self._slim(unit, sealed.record)
         with self._lock:
             self._known[name] = ""
             self._bare.discard(name)
         return True
 
-    def _settle(self, name: str, standing: _Standing) -> bytes:
-        """Give files their own names, where others were in the way, and give the record that is there then, or was.
-
-        The record leads to the one name or the other, and both are whole whenever it does. Nothing is done from the moment
-        on when it is another process's: whoever writes to a name looks at that name, then at the record, and then writes on
-        condition that the name holds what it held.
-        """
-        record = standing.record
-        moved = [entry for entry in record["files"] if "object" in entry] if record else []
-        if record is None or not moved or not all(self._move(name, entry, standing.state) for entry in moved):
-            return standing.data
-        data = _named(record, [entry["name"] for entry in record["files"]])
-        if data is None:
-            return standing.data
-        if not self._store.replace(f"{name}/{UNIT_FILE}", data, state=standing.state):
-            now = self._standing(name)
-            if now is None or now.data != data:  # otherwise only the answer was lost
-                return now.data if now else standing.data
-        for entry in moved:
-            with suppress(OSError):
-                self._store.remove(f"{name}/{entry['object']}")
-        return data
-
-    def _move(self, name: str, entry: Mapping[str, Any], state: str) -> bool:
-        """Bring a file to its name, as long as the record is in a certain state."""
-        source, target = f"{name}/{entry['object']}", f"{name}/{entry['name']}"
-        for _ in range(_TRIES):
-            before = self._state(target)
-            if self._state(f"{name}/{UNIT_FILE}") != state:
-                return False
-            try:
-                if entry["size"] >= PIECE_BYTES:
-                    self._store.copy(source, target)
-                    return True
-                data = self._store.read(source)
-            except FileNotFoundError:  # another process has moved it already
-                return False
-            if self._store.create(target, data) if before is None else self._store.replace(target, data, state=before):
-                return True
-        return False
-
-    def _write_record(self, name: str, data: bytes, standing: _Standing | None) -> bool:
-        key = f"{name}/{UNIT_FILE}"
-        return self._store.replace(key, data, state=standing.state) if standing else self._store.create(key, data)
-
-    def _put(self, name: str, unit: Path, entry: Mapping[str, Any], ours: set[str]) -> str:
-        """Bring a file there, and give the name that it has there."""
-        stem, dot, ending = entry["name"].partition(".")
-        for mark in ("", f".{entry['sha256'][:12]}", f".{token_hex(6)}"):
-            target = f"{stem}{mark}{dot}{ending}"
-            key = f"{name}/{target}"
-            if self._store.upload(key, str(unit / entry["name"])):
-                ours.add(target)
-                return target
-            if self._holds(key, entry):
-                return target
-        raise OSError(errno.EEXIST, "other files are in the way")
-
-    def _holds(self, key: str, entry: Mapping[str, Any]) -> bool:
-        """Tell whether an object is what a record says of a file."""
-        try:
-            size: int = self._store.look(key).size
-            return (
-                (size, self._store.measure(key)[1]) == (entry["size"], entry["sha256"]) if size == entry["size"] else False
-            )
-        except FileNotFoundError:
-            return False
-
-    def _tidy(self, name: str, unit: Path, document: Mapping[str, Any], old: _Standing | None) -> None:
-        """Remove what of ours no record names; what somebody else has laid there stays."""
-        objects = [object_of(entry) for entry in document["files"]]
-        there = {entry.name for entry in self._store.list(name) if not entry.is_folder}
-        before = old.record if old else None
-        outdated = {object_of(entry) for entry in before["files"]} if before else set()
-        stale = (outdated & there - {*objects}) | stale_of(there, document["files"], {*objects})
-        standing = self._standing(name) if stale else None
-        for each in stale if standing and standing.record and object_names(standing.record) == {*objects} else ():
-            with suppress(OSError):  # what may not be removed does no harm
-                self._store.remove(f"{name}/{each}")
-        for entry, target in zip(document["files"], objects, strict=True):
-            if target not in there:  # another process took it for left over
-                self._store.upload(f"{name}/{target}", str(unit / entry["name"]))
-
-    def _remove_old(self, name: str, found: Iterable[Entry]) -> None:
-        """Remove what commands that were killed have left in a unit's directory, long ago: it may be of one that runs."""
-        record = read_unit(self.place / name)
-        if record is None:
-            return
-        times = {entry.name: entry.time for entry in found}
-        stale = stale_of(times.keys(), record["files"], {object_of(entry) for entry in record["files"]})
-        old = [each for each in stale if times[each] <= time.time() - FOREIGN_SECONDS]
-        with suppress(OSError):
-            if old and self._store.read(f"{name}/{UNIT_FILE}") == files.read(self.place / name / UNIT_FILE):
-                for each in old:
-                    self._store.remove(f"{name}/{each}")
-
-    def _slim(self, unit: Path, document: Mapping[str, Any], data: bytes) -> None:
+    def _slim(self, unit: Path, record: bytes) -> None:
         """Keep of a unit that is there now what is needed here."""
-        self._write(unit / UNIT_FILE, data)
-        for entry in document["files"]:
+        self._write(unit / UNIT_FILE, record)
+        for entry in (read_unit(unit) or {"files": []})["files"]:
             if not (self._keeps and entry["name"] in KEPT):
                 files.remove(unit / entry["name"])
 
-    def _take_back(self, name: str, ours: set[str], standing: _Standing) -> None:
-        """Remove what was brought there for nothing."""
-        held = {object_of(entry) for entry in (standing.record or {"files": []})["files"]}
-        for mine in ours - held:
-            with suppress(OSError):
-                self._store.remove(f"{name}/{mine}")
-
-    def _take_over(self, unit: Path, standing: _Standing) -> None:
+    def _take_over(self, unit: Path, record: bytes) -> None:
         for path in unit.iterdir():
             files.remove(path)
-        self._keep(self._name(unit), standing.data)
-
-    def _state(self, name: str) -> str | None:
-        try:
-            return self._store.look(name).state
-        except FileNotFoundError:
-            return None
-
-    def _standing(self, name: str) -> _Standing | None:
-        key = f"{name}/{UNIT_FILE}"
-        try:
-            state = self._store.look(key).state
-            return _Standing(self._store.read(key), state)
-        except FileNotFoundError:
-            return None
+        self._keep(self._name(unit), record)
 
     def _refresh(self, run: Path) -> bool:
         """Bring the records here that have come or changed since, and tell whether any have."""
@@ -430,7 +266,7 @@ class Mirror:
                 if folder != last:
                     last, together = folder, []
                 together.append(replace(entry, name=file))
-                if folder and _MARK.search(file):
+                if folder and is_marked(file):
                     marked[place] = together
                 if not folder:
                     if file in TOP and self._top.get(f"{run.name}/{file}") != entry.state:
@@ -447,9 +283,9 @@ class Mirror:
                 with self._lock:
                     self._known |= {name: there[name]} if came else {}
             for name in marked.keys() & there.keys() - busy:
-                if standing := self._standing(name):
-                    self._write(self.place / name / UNIT_FILE, self._settle(name, standing))
-                self._remove_old(name, marked[name])
+                if standing := self._sealer.standing(name):
+                    self._write(self.place / name / UNIT_FILE, self._sealer.settle(name, standing))
+                self._sealer.remove_old(name, self.place / name, marked[name])
             gone = before - there.keys() - busy
             for name in gone:
                 with self._lock:
@@ -559,7 +395,7 @@ class Mirror:
         Raises:
             OSError: It could not be written.
         """
-        for _ in range(4 * _TRIES):
+        for _ in range(4 * TRIES):
             try:
                 state = self._store.look(name).state
                 there = self._store.read(name)
@@ -606,57 +442,3 @@ def _sweep(here: Path) -> None:
     for old in leftovers(here):
         if old.name.endswith(_ENDING):
             files.remove_tree(old)
-
-
-def stale_of(names: AbstractSet[str], entries: Iterable[Mapping[str, Any]], objects: AbstractSet[str]) -> set[str]:
-    """Give what in a unit's directory is called as only we call something, but is not what its record names.
-
-    Example:
-        >>> stale_of({"a.png", "a.0123456789ab.png", "notes.txt"}, [{"name": "a.png"}], {"a.0123456789ab.png"})
-        {'a.png'}
-    """
-    ours = {entry["name"] for entry in entries}
-    return {name for name in names - objects if _MARK.sub("", name, count=1) in ours}
-
-
-def object_names(record: Mapping[str, Any]) -> set[str]:
-    """Give the names that the files of a unit have in a store."""
-    return set(map(object_of, record["files"]))
-
-
-def object_of(entry: Mapping[str, Any]) -> str:
-    """Give the name that a file of a unit has in a store.
-
-    Example:
-        >>> object_of({"name": "a.png"}), object_of({"name": "a.png", "object": "a.0123456789ab.png"})
-        ('a.png', 'a.0123456789ab.png')
-    """
-    name: str = entry.get("object", entry["name"])
-    return name
-
-
-def _is_taken(standing: _Standing, document: Mapping[str, Any]) -> bool:
-    """Tell whether a record is another input's, or none of ours."""
-    record = standing.record
-    if record is None:
-        return not is_ours(standing.data)
-    return bool(record["source"]["path"] != document["source"]["path"])
-
-
-def _is_as_new(standing: _Standing, document: Mapping[str, Any]) -> bool:
-    """Tell whether a record is of the same state of the input, and of the same run."""
-    record = standing.record or {}
-    return all(record.get(key) == document.get(key) for key in ("source", "run"))
-
-
-def _named(document: dict[str, Any], objects: list[str]) -> bytes | None:
-    """Write a record that tells which object each file is; None if they have the files' names."""
-    if objects == [entry["name"] for entry in document["files"]] and not any(
-        "object" in entry for entry in document["files"]
-    ):
-        return None
-    entries = []
-    for entry, target in zip(document["files"], objects, strict=True):
-        plain = {key: value for key, value in entry.items() if key != "object"}
-        entries.append(plain if target == entry["name"] else {**plain, "object": target})
-    return seal({**{key: value for key, value in document.items() if key != "sha256"}, "files": entries})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz import files, records
 from fmapviz.errors import OutputError, RequestError, quote
-from fmapviz.mirror import TOP, object_of, open_store, stale_of
+from fmapviz.mirror import TOP, open_store
+from fmapviz.sealing import object_of, stale_of
 from fmapviz.units import UNIT_FILE, read_unit
 from fmapviz.urls import UrlPath
 from fmapviz.verification import Problem, Verified

@@ -21,7 +21,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot
 
-from fmapviz import extraction, mirror, remote, remote_inputs
+from fmapviz import extraction, remote, remote_inputs, sealing
 from fmapviz.errors import OutputError, RefusedError, RequestError
 from fmapviz.estimation import forecast
 from fmapviz.images import read_image
@@ -349,7 +349,12 @@ def test_a_run_whose_own_record_is_lost_is_known_by_its_units(bucket, inputs, tm
 # --- changes, damage, several at once
 
 
-def test_an_image_that_has_changed_takes_the_place_of_its_pictures(bucket, inputs, tmp_path):
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_an_image_that_has_changed_takes_the_place_of_its_pictures(*, bucket, inputs, tmp_path, monkeypatch, size):
+    copied, copy = [], remote.Store.copy
+    monkeypatch.setattr(remote.Store, "copy", lambda *given: copied.append(given[-1]) or copy(*given))
+    if size == "large":  # these are not sent a second time, to have their own names
+        monkeypatch.setattr(sealing, "PIECE_BYTES", 1)
     draw([inputs], OUT)
     bucket.put("runs/run/1.png/notes.txt", b"mine")
     paint(inputs / "1.png", 100)
@@ -359,6 +364,7 @@ def test_an_image_that_has_changed_takes_the_place_of_its_pictures(bucket, input
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
     assert problems(OUT) == [f"{OUT}/run/1.png/notes.txt not made by fmapviz"]
     assert not renamed(bucket)
+    assert bool(copied) == (size == "large")
 
 
 @pytest.mark.parametrize("options", [{}, {"to": ["tar", "stats"], "shard": 3}], ids=["images", "shards"])
@@ -418,18 +424,18 @@ def test_two_inputs_of_one_name_do_not_meet(bucket, proxy, inputs):
     """Two processes, each with an image of its own, find the name free, and one is faster."""
     paint(inputs / "other/1.png", 50)
     between = threading.Event()
-    seal, began = mirror.Mirror._seal, []
+    seal, began = sealing.Sealer.seal, []
 
-    def slow(self, name, unit):
+    def slow(self, name, unit, **there):
         began.append(name)
         if len(began) == 1:  # the second goes first
             between.set()
             assert resumed.wait(60)
-        return seal(self, name, unit)
+        return seal(self, name, unit, **there)
 
     resumed = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirror.Mirror, "_seal", slow)
+        patch.setattr(sealing.Sealer, "seal", slow)
         first = threading.Thread(target=draw, args=([inputs / "1.png"], OUT))
         first.start()
         assert between.wait(60)
@@ -539,7 +545,7 @@ def scenario_units(tree):
 
 @pytest.mark.parametrize(("scenario", "fault"), DISTURBED)
 def test_a_write_that_fails_leaves_nothing_half(*, bucket, proxy, tmp_path, monkeypatch, scenario, fault):
-    monkeypatch.setattr(mirror, "FOREIGN_SECONDS", 0)
+    monkeypatch.setattr(sealing, "FOREIGN_SECONDS", 0)
     fewer = {} if "shard" in SCENARIOS[scenario].options else {"to": ["png", "stats"]}
     disturb(bucket, proxy, tmp_path, SCENARIOS[scenario], FAULTS[fault], points=2, **fewer)
 

@@ -14,7 +14,7 @@ from test_hostile_records import CASES, read_and_go_on
 from test_hostile_records import whole as whole
 from test_remote import FAULTS
 
-from fmapviz import mirror
+from fmapviz import sealing
 
 ROUNDS = 200
 INTERRUPTIONS = 60
@@ -43,7 +43,7 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if "fsync" not in scenario.options])
 def test_every_write_elsewhere(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
-    monkeypatch.setattr(mirror, "FOREIGN_SECONDS", 0)
+    monkeypatch.setattr(sealing, "FOREIGN_SECONDS", 0)
     record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
 
 
