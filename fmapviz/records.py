@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SEAL_BYTES = 70  # the end of a record, which tells its content
+MOST_SHARDS = 2**31  # in one run; with the number of an image in a shard, an index of pictures holds it in 64 bits
 MAX_BYTES = 2**28  # of an image's record with 500,000 files; whoever makes a larger one is up to something
 
 _SEAL = b',\n "sha256": "'
@@ -112,7 +113,7 @@ def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 def is_shard(document: Mapping[str, Any]) -> bool:
     """Tell whether a record says of many images what it should; whoever wrote it may have made it up."""
     images, number = document.get("images"), document.get("shard")
-    return isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and number >= 0
+    return isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and 0 <= number < MOST_SHARDS
 
 
 def is_path(text: object) -> bool:

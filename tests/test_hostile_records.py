@@ -188,6 +188,10 @@ def test_whatever_a_record_says(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path, **[{}, {"force": True}, {}, {"repair": True}][number % 4])
 
 
+def test_a_shard_of_an_impossible_number_is_drawn_anew(whole, tmp_path):
+    read_and_go_on(f"a shard of number {10**40}", whole, tmp_path, force=True)
+
+
 def read_and_go_on(case, whole, place, **options):
     """Verify a run with a record that says something strange, and give the command once more."""
     (place / "secret").write_text("secret")
