@@ -170,7 +170,7 @@ class Sealer:
         if record is None:
             return
         times = {entry.name: entry.time for entry in found}
-        stale = stale_of(times.keys(), record["files"], {object_of(entry) for entry in record["files"]})
+        stale = stale_of(times.keys(), record["files"], object_names(record))
         old = [each for each in stale if times[each] <= time.time() - FOREIGN_SECONDS]
         with suppress(OSError):
             if old and self._store.read(f"{name}/{UNIT_FILE}") == files.read(unit / UNIT_FILE):
@@ -227,7 +227,7 @@ class Sealer:
         objects = [object_of(entry) for entry in document["files"]]
         there = {entry.name for entry in self._store.list(name) if not entry.is_folder}
         before = old.record if old else None
-        outdated = {object_of(entry) for entry in before["files"]} if before else set()
+        outdated = object_names(before) if before else set()
         stale = (outdated & there - {*objects}) | stale_of(there, document["files"], {*objects})
         standing = self.standing(name) if stale else None
         for each in stale if standing and standing.record and object_names(standing.record) == {*objects} else ():
@@ -239,8 +239,7 @@ class Sealer:
 
     def _take_back(self, name: str, ours: set[str], standing: Standing) -> None:
         """Remove what was brought there for nothing."""
-        held = {object_of(entry) for entry in (standing.record or {"files": []})["files"]}
-        for mine in ours - held:
+        for mine in ours - object_names(standing.record or {"files": []}):
             with suppress(OSError):
                 self._store.remove(f"{name}/{mine}")
 
