@@ -1,4 +1,9 @@
-"""Records: JSON files that tell whether they are as they were written."""
+"""Records: JSON files that end with a checksum of themselves.
+
+Tried with orjson 3.13: on records of 10 KB it reads in 25 instead of 83 us and writes in 7 instead of 102 us, nothing beside
+the milliseconds that an image takes. But it rejects lone surrogates, as which paths that are not UTF-8 are recorded, and
+integers above 64 bits; it writes other digits of some floats and text that is not ASCII. So finished runs could not be read.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +12,48 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from fmapviz import files
+from fmapviz.core import files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 FORMAT = 1
-SEAL_BYTES = 70  # the end of a record, which tells its content
-MOST_SHARDS = 2**31  # in one run; with the number of an image in a shard, an index of pictures holds it in 64 bits
-MAX_BYTES = 2**28  # of an image's record with 500,000 files; whoever makes a larger one is up to something
+SEAL_BYTES = 70  # the end of a record, with its checksum
+MOST_SHARDS = 2**31  # in one run: the number of a shard and that of an image in it fit into 64 bits
+MAX_BYTES = 2**28  # a record of 500,000 files; larger ones are not read
 
 _SEAL = b',\n "sha256": "'
 _BEGINNING = b'{\n "fmapviz": '
 
 
 class Json(str):
-    """A value that is JSON already: lists of many numbers, which the encoder takes long for."""
+    """A value that is already formatted as JSON, such as long lists of numbers."""
 
     __slots__ = ()
 
 
 def seal(document: dict[str, Any]) -> bytes:
-    """Write a record as JSON whose last entry is the SHA-256 of all before it, so that no byte changes unnoticed.
+    """Format a record as JSON whose last entry is the SHA-256 of everything before it.
 
     Example:
         >>> is_sealed(seal({"fmapviz": 1})), is_sealed(seal({"fmapviz": 1}).replace(b"1", b"2", 1))
         (True, False)
     """
-    # A line for each entry, and for each of a list of records; json's own `indent` is written in Python, and slow.
+    # A line per entry and per item of a list of objects; the `indent` of json is slow, being written in Python.
     entries = (f"{_dumps(key)}: {_lines(value)}" for key, value in document.items())
     body = ("{\n " + ",\n ".join(entries)).encode("ascii")
     return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
 def is_sealed(data: bytes) -> bool:
-    """Tell whether a record is byte for byte as `seal` wrote it."""
+    """Return True if a record is byte for byte as `seal` formatted it."""
     body, _, end = data.rpartition(_SEAL)
     return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
 def is_remnant(data: bytes) -> bool:
-    """Tell whether this is what a full disk or a power failure leaves of a record: its beginning, nothing, or zeros.
+    """Return True for what a full disk or a power failure leaves of a record: its beginning, nothing, or zeros.
 
     Example:
         >>> is_remnant(b""), is_remnant(seal({"fmapviz": 1})[:20]), is_remnant(b"{}")
@@ -58,7 +63,7 @@ def is_remnant(data: bytes) -> bool:
 
 
 def begins_like(data: bytes, beginning: bytes) -> bool:
-    """Tell whether data begin as is known, but for one byte; or are less than that, or nothing but zeros.
+    """Return True if data have a known beginning, with at most one wrong byte, or are a part of it, or only zeros.
 
     Example:
         >>> begins_like(b"<!doctype html>", b"<!doctyPe"), begins_like(b"<!d", b"<!doctype"), begins_like(b"a", b"<!doctype")
@@ -71,7 +76,7 @@ def begins_like(data: bytes, beginning: bytes) -> bool:
 
 
 def parse(data: bytes) -> dict[str, Any] | None:
-    """Read a JSON object, whoever wrote it; None if it is none."""
+    """Parse a JSON object; None if the data, which may come from anywhere, are something else."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -80,20 +85,20 @@ def parse(data: bytes) -> dict[str, Any] | None:
 
 
 def read(path: Path) -> bytes:
-    """Read what ought to be a record, but no more than one can be.
+    """Read a record, up to the size that one may have.
 
     Raises:
-        OSError: There is none, say, or something else than a file.
+        OSError: It is missing, for example, or not a regular file.
     """
     return files.read(path, most=MAX_BYTES + 1)
 
 
 def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
-    """Read a record; None if there is none, or none that is whole.
+    """Read a record; None if it is missing or cannot be parsed.
 
     Args:
         path: The file.
-        sealed: Whether a changed byte makes it none, too.
+        sealed: Return None also if the checksum does not match.
     """
     try:
         data = read(path)
@@ -105,19 +110,19 @@ def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
 
 
 def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Give what a record says of files: of each `name`, `size` and `sha256`; None if it does not, or of files elsewhere."""
+    """Return the files that a record lists, each with `name`, `size` and `sha256`; None if the list is malformed."""
     listed = document.get("files")
     return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
 
 
 def is_shard(document: Mapping[str, Any]) -> bool:
-    """Tell whether a record says of many images what it should; whoever wrote it may have made it up."""
+    """Return True if a record describes a shard and its images as it should; a record may have been tampered with."""
     images, number = document.get("images"), document.get("shard")
     return isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and 0 <= number < MOST_SHARDS
 
 
 def is_path(text: object) -> bool:
-    r"""Tell whether this can be a path at all.
+    r"""Return True for text that can be a path.
 
     Example:
         >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800"), is_path(7)
@@ -130,7 +135,7 @@ def is_path(text: object) -> bool:
 
 
 def _is_entry(entry: object) -> bool:
-    """Tell whether this is said of a file in the record's own directory; whoever wrote the record may have made it up."""
+    """Return True for an entry of a file in the record's own directory."""
     if not isinstance(entry, dict):
         return False
     plain = _is_name(entry.get("name")) and _is_name(entry.get("object", "elsewhere"))

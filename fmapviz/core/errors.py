@@ -1,4 +1,4 @@
-"""Every failure a user can cause, with its exit code and its hint."""
+"""Errors that a user can cause, each with an exit code and a hint."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class FmapvizError(Exception):
-    """A failure with something useful to say to the person at the terminal.
+    """Base class of all errors that a user can cause.
 
     Attributes:
-        exit_code: What the command exits with.
+        exit_code: Exit code of the command.
         hint: What to do next, or None.
-        report: Of a failure in code of the user's own its traceback, without our own frames; else None.
+        report: Traceback of user code, without frames of fmapviz; None if no user code failed.
     """
 
     exit_code: ClassVar[int] = 2
@@ -31,15 +31,15 @@ class RequestError(FmapvizError):
 
 
 class WeightsError(RequestError):
-    """Weights that cannot be had, cannot be trusted or do not fit the model."""
+    """Weights cannot be loaded, cannot be trusted or do not match the model."""
 
 
 class UserCodeError(RequestError):
-    """Code of the user's own failed; `report` tells where."""
+    """User code failed; `report` is its traceback."""
 
 
 class NothingToDoError(FmapvizError):
-    """None of the inputs is an image that can be read."""
+    """No input is a readable image."""
 
     exit_code: ClassVar[int] = 4
 
@@ -51,22 +51,22 @@ class OutputError(FmapvizError):
 
 
 class RefusedError(FmapvizError):
-    """The output directory belongs to something else and is left alone."""
+    """The output directory belongs to something else and was not changed."""
 
     exit_code: ClassVar[int] = 6
 
 
 class DamagedError(FmapvizError):
-    """A file of the output is not as it was written."""
+    """A file of the output was changed or is damaged."""
 
     exit_code: ClassVar[int] = 3
 
 
 class InputError(FmapvizError):
-    """One input cannot be used; the others can.
+    """One input failed; the run continues with the others.
 
     Attributes:
-        code: A stable word for scripts, such as `E_DECODE`.
+        code: A stable code for scripts, such as `E_DECODE`.
     """
 
     exit_code: ClassVar[int] = 3
@@ -77,7 +77,7 @@ class InputError(FmapvizError):
 
 
 def printable(text: str) -> str:
-    r"""Escape what a terminal would act on: control characters, bidirectional marks, lone surrogates.
+    r"""Escape control characters, bidirectional marks and lone surrogates, which terminals would interpret.
 
     Example:
         >>> printable("a\x1b[31m.png")
@@ -89,7 +89,7 @@ def printable(text: str) -> str:
 
 
 def quote(value: object) -> str:
-    """Put a value as the user typed it between quotes, safe to show.
+    """Quote a value of the user, escaped for the terminal.
 
     Example:
         >>> quote("resnet999")
@@ -99,7 +99,7 @@ def quote(value: object) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
-    """Name the known words nearest to a misspelt one, as a hint.
+    """Return a hint that names the known words most similar to a misspelt one, or None.
 
     Example:
         >>> suggest("alexnt", ["alexnet", "vgg11"])
@@ -108,3 +108,14 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
     by_lower_case = {name.lower(): name for name in known}
     nearest = [by_lower_case[name] for name in get_close_matches(word.lower(), by_lower_case, n=3, cutoff=0.5)]
     return f"did you mean {', '.join(map(quote, nearest))}?" if nearest else None
+
+
+def first_few(words: Sequence[str], *, separator: str = ", ") -> str:
+    """List the first four words, safe to show, and the number of the others.
+
+    Example:
+        >>> first_few("abcdef")
+        'a, b, c, d and 2 more'
+    """
+    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+    return f"{separator.join(map(printable, words[:4]))}{more}"

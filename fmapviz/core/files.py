@@ -1,7 +1,4 @@
-"""Change what is on the disk: one function for each operation, and no other module of the output has one.
-
-So a test can let the n-th operation of a run fail, for every n, and see what is left.
-"""
+"""File operations: the only module that changes the disk, so that a test can let the n-th operation of a run fail."""
 
 from __future__ import annotations
 
@@ -12,43 +9,61 @@ import os
 import shutil
 import stat
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from fmapviz.core.errors import OutputError, quote
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
 
-BUFFER_BYTES = 2**20  # small pieces go to the disk together
+BLOCK_BYTES = 4096  # smallest allocation of common file systems
+BUFFER_BYTES = 2**20
 SMALL_BYTES = 2**20
 _MOMENT_SECONDS = 0.02
 
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY  # O_EXCL: not through a link either
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY  # O_EXCL does not follow links either
 _LINE = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
-# Something else than a file, put in its place, must not be waited for.
+# O_NONBLOCK: a pipe in the place of a file must not block.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
 
 
-def make_folder(path: Path) -> None:
-    """Make a directory that is not there yet.
+@contextmanager
+def writing_to(path: Path | str) -> Iterator[None]:
+    """Turn a failure to write into an `OutputError` that names the file.
 
     Raises:
-        OSError: It is, say.
+        OutputError: In place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write to {quote(path)}: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Create a directory.
+
+    Raises:
+        OSError: For instance, it exists.
     """
     os.mkdir(path)
 
 
 def make_folders(path: Path) -> None:
-    """Make sure that a directory is there, and those around it.
+    """Create a directory and its parents, unless they exist.
 
     Raises:
-        OSError: The disk is full, say, or a file is in the way.
+        OSError: For instance, the disk is full, or a file has the name.
     """
     try:
         make_folder(path)
     except FileNotFoundError:
-        if path.parent == path or path.parent.is_dir():  # nothing can be made in it: below /proc, say
+        if path.parent == path or path.parent.is_dir():  # nothing can be created in it, for instance below /proc
             raise
         make_folders(path.parent)
         make_folders(path)
@@ -58,36 +73,36 @@ def make_folders(path: Path) -> None:
 
 
 def protect(path: Path) -> None:
-    """Let nobody else look into a directory.
+    """Make a directory accessible to its owner only.
 
     Raises:
-        OSError: It is not ours, say.
+        OSError: For instance, it belongs to another user.
     """
     os.chmod(path, 0o700)
 
 
 def write(path: Path, *parts: Buffer) -> None:
-    """Write a new file in one go.
+    """Write a new file.
 
     Raises:
-        OSError: Not all of it could be written, or it is there already.
+        OSError: For instance, the disk is full, or the file exists.
     """
-    # Straight to the system: a file object takes as long again for a small file.
+    # System calls: a file object takes twice the time for a small file.
     file = os.open(path, _NEW, 0o666)
     try:
         for part in parts:
             left = memoryview(part)
-            while left:  # a disk that fills takes a part, and refuses the rest
+            while left:  # a disk that fills up writes a part
                 left = left[os.write(file, left) :]
     finally:
         os.close(file)
 
 
 def outline(path: Path, size: int) -> None:
-    """Make a new file of a certain size, with nothing in it.
+    """Create a sparse file of a given size.
 
     Raises:
-        OSError: It is there already, say.
+        OSError: For instance, it exists.
     """
     file = os.open(path, _NEW, 0o666)
     try:
@@ -97,24 +112,24 @@ def outline(path: Path, size: int) -> None:
 
 
 def create(path: Path) -> BinaryIO:
-    """Open a new file to be written piece by piece; whoever closes it is told if not all of it could be.
+    """Open a new file for writing; closing it raises `OSError` if some of it could not be written.
 
     Raises:
-        OSError: It is there already, say.
+        OSError: For instance, it exists.
     """
     return cast("BinaryIO", io.BufferedWriter(_NewFile(path), BUFFER_BYTES))
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line to a file in one piece, so that many processes can; behind one that was cut off on a line of its own.
+    """Append a line to a file in one write, so that many processes can; a truncated last line is ended first.
 
     Raises:
-        OSError: Not all of it could be written, or the path leads to something else than a file.
+        OSError: For instance, the disk is full, or the path is not a regular file.
     """
     file = os.open(path, _LINE, 0o666)
     try:
         _require_file(os.fstat(file))
-        if _is_cut_off(file):
+        if _is_truncated(file):
             line = b"\n" + line
         if os.write(file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -123,28 +138,28 @@ def append(path: Path, line: bytes) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or directory; a directory takes the place of an empty one only.
+    """Rename a file or directory; a directory replaces an empty one only.
 
     Raises:
-        OSError: It is taken, say.
+        OSError: For instance, the name is in use.
     """
     os.rename(source, target)
 
 
 def replace(source: Path, target: Path) -> None:
-    """Put a file in the place of another one, if there is one, in a single step.
+    """Rename a file atomically, replacing another file.
 
     Raises:
-        OSError: A directory is there, say.
+        OSError: For instance, a directory has the name.
     """
     os.replace(source, target)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, if that is free: unlike a renaming, this never replaces anything.
+    """Create a hard link; unlike `rename`, it never replaces a file.
 
     Raises:
-        OSError: It is taken, or the file system knows no links.
+        OSError: The name is in use, or the file system has no links.
     """
     os.link(source, target)
 
@@ -153,30 +168,30 @@ def remove(path: Path) -> None:
     """Remove a file.
 
     Raises:
-        OSError: It is gone, say.
+        OSError: For instance, it does not exist.
     """
     os.unlink(path)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a directory, if it is empty.
+    """Remove an empty directory.
 
     Raises:
-        OSError: It is not, say.
+        OSError: For instance, it is not empty.
     """
     os.rmdir(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, as far as that can be done; links in it are not followed."""
+    """Remove a directory and its content, as far as possible, without following links."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a directory's list of names, would survive a power failure.
+    """Wait until a file or the list of names of a directory is on the disk.
 
     Raises:
-        OSError: The disk says that it will not.
+        OSError: The disk reports an error.
     """
     file = os.open(path, os.O_RDONLY | _BINARY)
     try:
@@ -186,10 +201,10 @@ def sync(path: Path) -> None:
 
 
 def sync_folders(path: Path, top: Path) -> None:
-    """Do so with a directory and those around it, up to a certain one.
+    """Call `sync` for a directory and its parents up to `top`.
 
     Raises:
-        OSError: The disk says that it will not.
+        OSError: The disk reports an error.
     """
     sync(path)
     if path != top:
@@ -197,15 +212,15 @@ def sync_folders(path: Path, top: Path) -> None:
 
 
 def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
-    """Read a file, or a part of it.
+    """Read a file or a part of it.
 
     Args:
-        path: Not a link.
-        start: Where to begin; a negative number counts from the end.
-        most: How many bytes at most; -1: all.
+        path: The file; links are refused.
+        start: First byte; a negative number counts from the end.
+        most: Maximum number of bytes; -1 for all.
 
     Raises:
-        OSError: There is none, say, or something else than a file.
+        OSError: For instance, the path does not exist or is not a regular file.
     """
     with open(path, "rb", buffering=0, opener=_open_to_read) as file:
         status = os.fstat(file.fileno())
@@ -216,10 +231,10 @@ def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
 
 
 def measure(path: str | Path) -> tuple[int, str]:
-    """Give the size and the SHA-256 of a file, hexadecimal.
+    """Return the size of a file and its SHA-256 in hexadecimal.
 
     Raises:
-        OSError: There is none, say, or something else than a file.
+        OSError: For instance, the path does not exist or is not a regular file.
     """
     with open(path, "rb", buffering=0, opener=_open_to_read) as file:
         status = os.fstat(file.fileno())
@@ -227,17 +242,15 @@ def measure(path: str | Path) -> tuple[int, str]:
         size = status.st_size
         if size > SMALL_BYTES:
             return size, hashlib.file_digest(file, "sha256").hexdigest()
-        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` begins with a buffer of 256 KiB
+        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
 
 
 def exists(path: Path) -> bool:
-    """Tell whether anything has this name, a link to nowhere too."""
+    """Return True if the path exists, or is a broken link."""
     return os.path.lexists(path)
 
 
 class _NewFile(io.RawIOBase):
-    """A new file to write to."""
-
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, _NEW, 0o666)
 
@@ -261,16 +274,16 @@ class _NewFile(io.RawIOBase):
                 os.close(self._file)
 
 
-def _is_cut_off(file: int) -> bool:
-    """Tell whether the last line has no end; half of what another process is just writing can be seen for a moment."""
-    size = _size_of_cut_off(file)
+def _is_truncated(file: int) -> bool:
+    """Return True if the last line has no end, and not only for the moment in which another process writes it."""
+    size = _size_if_truncated(file)
     if not size:
         return False
     time.sleep(_MOMENT_SECONDS)
-    return _size_of_cut_off(file) == size
+    return _size_if_truncated(file) == size
 
 
-def _size_of_cut_off(file: int) -> int:
+def _size_if_truncated(file: int) -> int:
     size = os.fstat(file).st_size
     return size if size and os.pread(file, 1, size - 1) != b"\n" else 0
 
@@ -282,3 +295,19 @@ def _open_to_read(path: str, _flags: int) -> int:
 def _require_file(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
+
+
+def size_in_blocks(sizes: Iterable[int]) -> int:
+    """Return the bytes that files of these sizes occupy on a disk.
+
+    Example:
+        >>> size_in_blocks([1, 4096, 5000])
+        16384
+    """
+    return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in sizes)
+
+
+def directory_size(directory: Path) -> int:
+    """Return the bytes that a directory and its files occupy on a disk."""
+    with os.scandir(directory) as entries:
+        return size_in_blocks([1, *(entry.stat(follow_symlinks=False).st_size for entry in entries)])

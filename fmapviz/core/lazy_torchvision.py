@@ -1,9 +1,8 @@
-"""Import torchvision without the compiler that nothing here needs.
+"""Import torchvision without torch's compiler.
 
-`torchvision.ops.roi_align` imports one function of `torch._dynamo.utils`, for a case that only deterministic algorithms on a
-GPU reach; with it come torch._dynamo, torch._inductor and sympy: 1.1 of the 1.2 seconds that `import torchvision` takes on
-top of `import torch`. While torchvision is imported a stand-in takes the place of that module; its functions load the real
-one when they are called.
+`torchvision.ops.roi_align` imports a function of `torch._dynamo.utils` that it calls only for deterministic algorithms on a
+GPU. That import loads torch._dynamo, torch._inductor and sympy: 1.1 of the 1.2 seconds that `import torchvision` takes after
+`import torch`. A stand-in replaces the module during the import; its functions load the real one when they are called.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import torch as torch  # first: it must see the real module, if it looks for it
+import torch as torch  # first: it may need the real module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ _HEAVY = "torch._dynamo.utils"
 
 class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Callable[..., object]:
-        if name.startswith("__"):  # what `inspect` asks of every module
+        if name.startswith("__"):  # `inspect` looks these up in every module
             raise AttributeError(name)
 
         def call(*args: object, **kwargs: object) -> object:
@@ -46,9 +45,9 @@ def _without_compiler() -> Iterator[None]:
 
 
 def never_compile() -> None:
-    """Promise that this process will not compile anything, as one that only lists layers.
+    """Disable torch's compiler in this process, for example to list layers.
 
-    Some operations on the meta device ask torch._dynamo to keep off them, for which it is imported: another 1.1 seconds.
+    Some operations on the meta device import torch._dynamo in order not to be compiled, which takes 1.1 seconds.
     """
     if "torch._dynamo" not in sys.modules:
         nothing = ModuleType("torch._dynamo")

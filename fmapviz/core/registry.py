@@ -1,8 +1,8 @@
-"""A package whose modules are interchangeable: list them, describe them, fetch one.
+"""Families of interchangeable modules: list, describe and import their members.
 
-The directory is the register: a file's name is the name on the command line (`_` is written `-` there, and `_pp` at its end
-`++`), its docstring's first line is the help text, and it is imported only when somebody asks for it. What must be known
-before that, such as `REQUIRES`, the package that it needs and that the extra of its name brings, is a constant in it.
+The folder is the registry. The name of a file is the name on the command line, with `-` for `_` and `++` for `_pp` at its
+end; the first line of its docstring is the help text. A member is imported on first use. What is needed earlier is a
+constant in it, for instance `REQUIRES`: a package that the member needs and that the extra of the member's name installs.
 """
 
 from __future__ import annotations
@@ -15,55 +15,67 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.errors import RequestError, quote, suggest
+from fmapviz.core.errors import RequestError, quote, suggest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
-# The families there are.
-SOURCES, VIEWS, WRITERS = "fmapviz.sources", "fmapviz.views", "fmapviz.writers"
-SHARD_WRITERS = "fmapviz.shard_writers"  # what of the writers is for shards
+SOURCES, VIEWS, WRITERS = "fmapviz.models.sources", "fmapviz.views", "fmapviz.writers"
+AGGREGATES = "fmapviz.runs.aggregates"
 
 
 def names(package: str) -> list[str]:
-    """List the members of a package, without importing any of them.
+    """Return the names of the members of a package, sorted.
 
     Example:
         >>> names("fmapviz.writers")
         ['html', 'npz', 'png', 'raw', 'stats', 'tar', 'tensorboard']
     """
-    found = (entry.name for entry in files(package).iterdir())
-    return sorted(_spoken(name) for name in found if name.endswith(".py") and not name.startswith("_"))
+    found = (entry for entry in files(package).iterdir() if not entry.name.startswith(("_", "base.")))
+    return sorted(_spoken(entry.name) for entry in found if entry.name.endswith(".py") or entry.is_dir())
 
 
 def describe(package: str, name: str) -> str:
-    """Give the first line of a member's docstring, without importing it."""
+    """Return the first line of the docstring of a member, without importing it."""
     return (ast.get_docstring(_parsed(package, name)) or "").partition("\n")[0]
 
 
 def constant(package: str, name: str, key: str) -> str | None:
-    """Give a text that a member defines at its top level, without importing it; None if it does not."""
+    """Return a top-level constant of a member as text, without importing it; None if it has no such constant."""
     assigned = (statement for statement in _parsed(package, name).body if isinstance(statement, ast.Assign))
     values = (each.value for each in assigned if any(isinstance(at, ast.Name) and at.id == key for at in each.targets))
     return next((str(value.value) for value in values if isinstance(value, ast.Constant)), None)
 
 
+def constants(package: str, key: str) -> dict[str, str]:
+    """Return the value of a top-level constant for each member that has it, without importing any.
+
+    Example:
+        >>> constants("fmapviz.writers", "PAGE")
+        {'html': 'index.html'}
+    """
+    values = ((name, constant(package, name, key)) for name in names(package))
+    return {name: value for name, value in values if value is not None}
+
+
+def any_has(package: str, members: Iterable[object], key: str) -> bool:
+    """Return True if one of the given members has a top-level constant; names of other members are ignored."""
+    return not constants(package, key).keys().isdisjoint(map(str, members))
+
+
 def check(package: str, name: str) -> None:
-    """Make sure that a member exists and has the package it needs, without importing it.
+    """Check that a member exists and that its extra is installed, without importing it.
 
     Raises:
-        RequestError: There is none of that name, the nearest ones are in the hint; or its extra is not installed.
+        RequestError: The member does not exist, or its extra is not installed.
     """
-    known = names(package)
-    kind = package.rpartition(".")[2].removesuffix("s")
-    spoken = _KINDS.get(kind, kind)
+    known, spoken = names(package), kind(package)
     if name not in known:
         raise RequestError(f"no such {spoken}: {quote(name)}", hint=suggest(name, known) or f"there are: {', '.join(known)}")
     needed = constant(package, name, "REQUIRES")
     if needed and find_spec(needed) is None:
-        raise RequestError(
-            f"the {spoken} {quote(name)} needs one more package, {needed}", hint=f"pip install 'fmapviz[{name}]'"
-        )
+        raise RequestError(f"the {spoken} {quote(name)} needs the package {needed}", hint=f"pip install 'fmapviz[{name}]'")
 
 
 def fetch(package: str, name: str) -> ModuleType:
@@ -76,17 +88,26 @@ def fetch(package: str, name: str) -> ModuleType:
     return import_module(f"{package}.{_written(name)}")
 
 
-# What a member of the package is called on the command line, where it is not the package's own name.
-_KINDS = {"writer": "format", "source": "model source"}
+def kind(package: str) -> str:
+    """Return the word for a member of a package in messages.
+
+    Example:
+        >>> kind("fmapviz.views"), kind("fmapviz.writers")
+        ('view', 'format')
+    """
+    word = package.rpartition(".")[2].removesuffix("s")
+    return {"writer": "format", "source": "model source"}.get(word, word)
 
 
 @cache
 def _parsed(package: str, name: str) -> ast.Module:
-    return ast.parse(files(package).joinpath(f"{_written(name)}.py").read_text(encoding="utf-8"))
+    member = files(package).joinpath(_written(name))
+    module = member.joinpath("__init__.py") if member.is_dir() else files(package).joinpath(f"{_written(name)}.py")
+    return ast.parse(module.read_text(encoding="utf-8"))
 
 
 def _spoken(file_name: str) -> str:
-    """Turn a file's name into the one on the command line.
+    """Return the name on the command line of a file.
 
     Example:
         >>> _spoken("smooth_grad.py"), _spoken("gradcam_pp.py")

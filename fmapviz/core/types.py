@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
-    from fmapviz.histograms import Histogram
-    from fmapviz.options import Style
-    from fmapviz.pixels import Bands
-    from fmapviz.tiles import Tiles
+    from fmapviz.core.config import RunInfo
 
-Status = Literal["done", "skipped", "failed"]
+
 Of = Literal["output", "input", "gradient", "input gradient", "weights"]
 
 
@@ -41,6 +36,45 @@ class ImageFile:
     unit: str
     size: int
     mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bands:
+    """The channels of a picture that is more than 8 bits of grey or RGB.
+
+    Attributes:
+        planes: A Pillow image in mode F for each channel, values 0..1, all of one size.
+    """
+
+    planes: tuple[PillowImage.Image, ...]
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return self.planes[0].width
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return self.planes[0].height
+
+    def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
+        """Do the same to every channel."""
+        return Bands(tuple(map(change, self.planes)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A decoded input.
+
+    Attributes:
+        pixels: Upright, with as many channels as were asked for: a Pillow image in mode RGB or L, or bands.
+        notices: What had to be decided while reading it, for the person to know.
+    """
+
+    file: ImageFile
+    pixels: PillowImage.Image | Bands
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +144,8 @@ class FeatureMap:
         part: Which tensor of a tuple or dict output: empty, `[0]`, `['out']`, ...
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
         passed_on: Whether that is what the layer was given, or a view of it.
-        gradient: Of some score with respect to `values`, of the same shape; None if nobody asked for it, or the score does
-            not depend on them.
+        gradient: Of a score with respect to `values`, of the same shape; None if it was not requested, or the score does not
+            depend on them.
     """
 
     layer: Layer
@@ -158,14 +192,14 @@ class Model:
 
     Attributes:
         name: As the user asked for it.
-        module: In whatever mode it came; capturing never changes it.
+        module: In any mode; capturing never changes it.
         weights: Where its weights come from: `IMAGENET1K_V1`, `random, seed 0`, a file's name.
         sha256: Of the weights file, None for random weights.
         preparation: What the weights were trained with.
         forward: Feeds the module a batch `(N, ...)` of prepared images in the form it expects.
         batches: Whether several images may go through in one forward pass.
         straight: Whether it is known that no convolution runs more than once in a forward pass.
-        classes: What its outputs mean, in their order; empty if nobody knows.
+        classes: Names of its outputs, in order; empty if unknown.
         own: Whether it is code of the user's own, who wants to see where it fails.
         notices: What had to be decided while loading it, for the person to know.
     """
@@ -210,7 +244,7 @@ class Prediction:
         return {"index": self.index, "class": self.name, "score": round(self.score, 4)}
 
     def __str__(self) -> str:
-        """Say it in a few words.
+        """Return the class and its score in a few words.
 
         Example:
             >>> str(Prediction(3, "star", 0.9871)), str(Prediction(0, "sky", 0.25, "of the pixels"))
@@ -226,7 +260,7 @@ class Target:
     Attributes:
         label: What it was asked for as, the same for all images: `top1`, `class3`, `star`.
         index: Its number among the classes.
-        name: Its name, empty if nobody knows.
+        name: Its name, empty if unknown.
         score: What is differentiated, before any softmax: a classifier's logit; of a segmentation the mean of the class's
             logits over the pixels where it wins; of a detector the score of its best box.
     """
@@ -291,30 +325,149 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """The values of one feature map of one image, as the layer has them.
+class RawValues:
+    """The values of one feature map of one image, as the layer returned them.
 
     Attributes:
-        layer: The feature map's name.
-        type: The layer's class.
-        call: Which call of the layer, from 1.
-        index: Position in the order of execution.
-        of: What they are of the layer.
-        values: float32 or float16, of any shape, without the batch if that was one.
-        dtype: What they were: `float32`, `bfloat16`, ...
-        target: Of a gradient the class whose score was differentiated, else None.
-        overflows: How many finite values were too large for float16, and are infinite now.
+        array: float32 or float16, any shape, without the batch axis if there was one.
+        dtype: The layer's own type: `float32`, `bfloat16`, ...
+        view: The view that asked for values other than a layer's output; empty for outputs.
+        overflows: Number of finite values too large for float16, now infinite.
     """
 
-    layer: str
-    type: str
-    call: int
-    index: int
-    of: Of
-    values: NDArray[Any]
+    array: NDArray[Any]
     dtype: str
-    target: Target | None = None
+    view: str = ""
     overflows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Equal rectangles in rows, all measures in pixels.
+
+    Attributes:
+        left: From the picture's left edge to the first tile.
+        top: From its upper edge.
+        width: Of a tile.
+        height: Of a tile.
+        across: From one tile's left edge to that of the next in its row.
+        down: From one row to the next.
+        columns: Tiles in a row; the last row may have fewer.
+        count: Tiles in all.
+
+    Example:
+        >>> Tiles(left=2, top=2, width=55, height=55, across=57, down=57, columns=8, count=64).corner(9)
+        (59, 59)
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+    across: int
+    down: int
+    columns: int
+    count: int
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Return the top left corner of a tile, counted from 0 row by row: x and y."""
+        row, column = divmod(number, self.columns)
+        return self.left + column * self.across, self.top + row * self.down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Content of a drawing: one tile per channel.
+
+    Attributes:
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        tiles: Position of the tiles; None if each filter is a row of tiles.
+        rows: Position of those rows of tiles, else None.
+        channels: The channels shown, in the order of the tiles; None for all.
+        limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
+    """
+
+    pixels: NDArray[np.uint8]
+    tiles: Tiles | None = None
+    rows: Tiles | None = None
+    channels: tuple[int, ...] | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bars:
+    """Content of a drawing: one bar per element of a vector.
+
+    Attributes:
+        pixels: uint8 `(H, W)`.
+        tiles: Position of the bars.
+        channels: The elements shown, in order; None for all.
+        limits: Values at the ends of the scale; None if no value is finite.
+    """
+
+    pixels: NDArray[np.uint8]
+    tiles: Tiles | None = None
+    channels: tuple[int, ...] | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """Content of a drawing: number of values per bin.
+
+    Attributes:
+        counts: int64 `(B,)`, of B equal bins; the last one includes both of its edges.
+        low: Smallest finite value; NaN if there is none.
+        high: Largest finite value; NaN if there is none.
+        nonfinite: Number of values that are NaN or infinite; no bin counts them.
+    """
+
+    counts: NDArray[np.int64]
+    low: float
+    high: float
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rgb:
+    """Content of a drawing: all channels projected to red, green and blue.
+
+    Attributes:
+        pixels: uint8 `(h, w, 3)` at the layer's resolution.
+        nonfinite: Number of positions with a value that is NaN or infinite.
+    """
+
+    pixels: NDArray[np.uint8]
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatMap:
+    """Content of a drawing: one map, either the evidence for a class or all channels of a layer reduced to one.
+
+    Attributes:
+        raw: float32 `(h, w)` at the layer's resolution; signed for a class.
+        pixels: uint8 `(H, W)`, 0..255: the positive part of `raw` for a class, all of it for a reduction.
+        over: Whether it is drawn over the input.
+        colormap: Used unless the style names one.
+        limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
+        nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
+    """
+
+    raw: NDArray[np.float32]
+    pixels: NDArray[np.uint8]
+    over: bool = True
+    colormap: str = "turbo"
+    limits: tuple[float, float] | None = None
+    nonfinite: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether all pixels are 0: no positive value, or the same value everywhere."""
+        return not bool(self.pixels.any())
+
+
+Content = Grid | Bars | Histogram | Rgb | HeatMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,123 +476,93 @@ class Drawing:
 
     Attributes:
         view: Its name.
-        layer: The feature map's name, `layer1.0.relu#2`; `.t03` at the end for a frame of a clip.
-        type: The layer's class.
-        call: Which call of the layer, from 1.
-        index: Position in the order of execution.
-        shape: What the layer returned for one image, without the batch.
-        pixels: uint8 `(H, W)` or `(H, W, 3)`; without any if nothing was to be drawn, or it is a histogram.
-        channels: The channels shown, in the order of the tiles; None for all.
-        samples: How many samples the layer saw for this one image, such as regions of a detector; the first is drawn.
-        of: What is drawn of the layer.
-        target: Of a gradient the class whose score was differentiated, else None.
-        tiles: Where its tiles lie, None if it has none.
-        measures: What its channels are like, all of them, if that was asked for.
-        histogram: How often which values occur, if that is what the view shows.
-        limits: What the ends of the scale stand for; None where each channel has its own, or no value is finite.
-        everything: All channels of the layer, float32 `(N, C, h, w)` of N samples, if that was asked for.
-        vector: Whether it is one number per channel, drawn as bars.
-        broken: Of all channels in the colours of their principal components, places with a value that is NaN or infinite;
-            None for every other drawing.
+        content: None if no requested format shows pictures.
     """
 
     view: str
+    content: Content | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerResult:
+    """Everything found out about one feature map of one image.
+
+    Attributes:
+        layer: The feature map's name, `layer1.0.relu#2`; ends in `.t03` for a frame of a clip; empty for a heat map of the
+            network's input.
+        type: The layer's class.
+        call: Call of the layer within the forward pass, from 1.
+        index: Position in the order of execution among the hooked layers.
+        shape: Shape of the layer's output for one image, without the batch axis.
+        of: What was captured at the layer.
+        target: Class whose score was differentiated, else None.
+        samples: Number of samples for this image, such as regions of a detector; the first is drawn.
+        automatic: Whether the layer was chosen automatically.
+        statistics: None for heat maps of classes.
+        measures: Statistics of each channel, all channels included, if requested.
+        values: The values themselves, if requested.
+        maps: All channels, float32 `(N, C, h, w)` of N samples, if the run's principal components are computed from them.
+        drawings: In the order of the views.
+    """
+
     layer: str
     type: str
     call: int
     index: int
     shape: tuple[int, ...]
-    pixels: NDArray[np.uint8]
-    statistics: Statistics
-    channels: tuple[int, ...] | None = None
-    samples: int = 1
     of: Of = "output"
     target: Target | None = None
-    tiles: Tiles | None = None
-    measures: Measures | None = None
-    histogram: Histogram | None = None
-    limits: tuple[float, float] | None = None
-    everything: NDArray[np.float32] | None = None
-    vector: bool = False
-    broken: int | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeatMap:
-    """Where in one image something speaks for a class, or all channels of a layer put together.
-
-    Attributes:
-        view: The view that it belongs to.
-        layer: The feature map's name; empty if the map is of the network's input itself.
-        type: The layer's class.
-        index: Position in the order of execution among the layers looked at.
-        shape: What the layer returned for one image, without the batch.
-        target: Which class; None for a view that knows no classes.
-        raw: float32 `(h, w)`, signed, at the layer's resolution.
-        pixels: uint8 `(H, W)`, at the input's resolution: the positive part of `raw`, from its minimum to its maximum; of
-            channels put together all of it.
-        automatic: Whether the layer was chosen automatically.
-        over: Whether it is to be laid over the input.
-        reduced: Whether it is all channels of a layer put together.
-        limits: Of those, what the ends of the scale stand for; NaN if no value is finite.
-        nonfinite: Of those, how many of their values are NaN or infinite, and were left out.
-    """
-
-    view: str
-    layer: str
-    type: str
-    index: int
-    shape: tuple[int, ...]
-    target: Target | None
-    raw: NDArray[np.float32]
-    pixels: NDArray[np.uint8]
+    samples: int = 1
     automatic: bool = False
-    over: bool = True
-    reduced: bool = False
-    limits: tuple[float, float] | None = None
-    nonfinite: int = 0
+    statistics: Statistics | None = None
+    measures: Measures | None = None
+    values: RawValues | None = None
+    maps: NDArray[np.float32] | None = None
+    drawings: tuple[Drawing, ...] = ()
 
     @property
-    def empty(self) -> bool:
-        """Whether there is nothing to see: no positive value, or the same one everywhere."""
-        return not bool(self.pixels.any())
+    def described(self) -> bool:
+        """Whether `unit.json` lists it as a layer; a result with heat maps only is listed under `heat_maps`."""
+        more = any(not isinstance(drawing.content, HeatMap) for drawing in self.drawings)
+        return self.statistics is not None and (more or self.measures is not None or self.maps is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """Everything that was drawn of one image.
+class ImageResult:
+    """Everything found out about one image.
 
     Attributes:
-        drawings: In the order of execution.
+        layers: Outputs and inputs in the order of execution, then gradients, then heat maps of classes.
         not_executed: Chosen layers that did not run.
-        undrawn: Layers that ran but gave no picture, with the reason.
-        predictions: What the network sees in the image, the likeliest class first; empty if that was not asked.
-        heats: Heat maps; those of one sheet in the order of its rows.
-        notices: What a person should know to read the pictures.
-        remarks: What is true of the network, and so of every image.
-        kept: The values themselves, if those were asked for.
+        undrawn: Layers that ran but were not drawn, with the reason.
+        predictions: The network's classes for the image, highest score first; empty if not requested.
+        notices: Remarks on this image, for its page and record.
+        remarks: Remarks on the network, the same for every image.
     """
 
-    drawings: tuple[Drawing, ...]
+    layers: tuple[LayerResult, ...]
     not_executed: tuple[str, ...]
     undrawn: Mapping[str, str]
     predictions: tuple[Prediction, ...] = ()
-    heats: tuple[HeatMap, ...] = ()
     notices: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    kept: tuple[Kept, ...] = ()
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing came of it."""
-        return not (self.drawings or self.heats or self.kept)
+    def heat_maps(self) -> Iterator[tuple[LayerResult, str, HeatMap]]:
+        """Iterate over layer result, view and content of each heat map."""
+        for layer in self.layers:
+            for drawing in layer.drawings:
+                if isinstance(drawing.content, HeatMap):
+                    yield layer, drawing.view, drawing.content
 
     @property
     def bytes(self) -> int:
-        """How much memory it takes."""
-        pixels = sum(drawing.pixels.nbytes for drawing in self.drawings) + sum(heat.pixels.nbytes for heat in self.heats)
-        whole = sum(drawing.everything.nbytes for drawing in self.drawings if drawing.everything is not None)
-        return pixels + whole + sum(each.values.nbytes for each in self.kept)
+        """Memory of all arrays of the drawings and values."""
+        contents = (drawing.content for layer in self.layers for drawing in layer.drawings if drawing.content)
+        sizes = [getattr(getattr(each, name), "nbytes", 0) for each in contents for name in each.__slots__]
+        sizes += [layer.values.array.nbytes for layer in self.layers if layer.values]
+        sizes += [layer.maps.nbytes for layer in self.layers if layer.maps is not None]
+        return sum(sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -449,13 +572,14 @@ class Picture:
     Attributes:
         group: The view that drew it, or `input`.
         name: Index and layer, `00 features.0`; sorts in the order of execution.
-        png: The file, complete.
+        png: The complete file.
         width: Pixels.
         height: Pixels.
         facts: What it shows, in words: layer, type, shape, range, scaling, model, weights.
-        title: What people are told it is, where that is more than `name`.
-        source: What it was made of; None for the input and for sheets.
-        tiles: Where its tiles lie, None if it has none.
+        title: Display name, if it says more than `name`.
+        layer: The feature map it shows; None for the input and for sheets.
+        drawing: One of that feature map's drawings, else None.
+        tiles: Position of its tiles, None if it has none.
     """
 
     group: str
@@ -465,7 +589,8 @@ class Picture:
     height: int
     facts: Mapping[str, str]
     title: str = ""
-    source: Drawing | HeatMap | None = None
+    layer: LayerResult | None = None
+    drawing: Drawing | None = None
     tiles: Tiles | None = None
 
     @property
@@ -475,7 +600,7 @@ class Picture:
 
     @property
     def file_name(self) -> str:
-        """Its name as a file: `00_features.0.maps.png`, safe whatever the layer is called.
+        """Its name as a file: `00_features.0.maps.png`, safe for any layer name.
 
         Example:
             >>> Picture("maps", "03 ../a b", b"", 1, 1, {}).file_name
@@ -493,180 +618,35 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """What is to be written of one image.
+class UnitImage:
+    """One image of a unit and its results, as a writer gets it.
 
     Attributes:
-        file: Which image.
-        drawn: Everything that was drawn of it.
-        notices: What a person should know about it.
+        file: The image; `unit` is its name in the run.
+        result: The results.
+        notices: Remarks about this image for the user.
         info: The run's settings.
+        key: Number of the image, unique in the run; 0 if it is alone in its unit.
     """
 
     file: ImageFile
-    drawn: Drawn
+    result: ImageResult
     notices: tuple[str, ...]
     info: RunInfo
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RunInfo:
-    """What was asked for: everything that decides how the pictures look, and what is said of them.
-
-    Two runs with the same fingerprint may share a directory.
+class StoredAt:
+    """Position of the bytes of a picture in a file of a unit.
 
     Attributes:
-        top: How many classes are predicted per image.
-        targets: The classes that gradients are asked of, as the user wrote them; empty: each view's own.
-        output: Which part of what the network returns holds the class scores; None: whichever it must be.
-        dtype: What values are kept as, `float32` or `float16`.
-        shard: How many images share a directory; None: each has its own.
+        file: Name of the file.
+        offset: First byte.
     """
 
-    model: str
-    weights: str
-    sha256: str | None
-    preparation: str
-    types: tuple[str, ...]
-    layers: tuple[str, ...]
-    exclude: tuple[str, ...]
-    views: tuple[str, ...]
-    formats: tuple[str, ...]
-    style: Style
-    top: int = 0
-    targets: tuple[str, ...] = ()
-    output: str | None = None
-    dtype: str = "float32"
-    shard: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    @property
-    def label(self) -> str:
-        """Name and weights in one phrase, for every place where the model is named."""
-        return f"{self.model} ({self.weights})"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values; versions are not among them."""
-        settings = asdict(self)
-        del settings["versions"]
-        return settings
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that are equal exactly when the settings are."""
-        canonical = json.dumps(self.settings, sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Event: the run directory is there and images are about to be read."""
-
-    directory: Path
-    info: RunInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Event: one input is accounted for.
-
-    Attributes:
-        unit: Its output directory, None if it failed.
-        failure: Why it failed, else None.
-        notices: What had to be decided about it.
-        pictures: How many were written.
-        seconds: From the beginning of the forward pass to the finished directory.
-        predictions: What the network sees in it, the likeliest class first.
-        bytes: How much was written of it.
-    """
-
-    path: str
-    status: Status
-    unit: Path | None = None
-    failure: Failure | None = None
-    notices: tuple[str, ...] = ()
-    pictures: int = 0
-    seconds: float = 0.0
-    predictions: tuple[Prediction, ...] = ()
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Event: something about the whole run that the person should know."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Event: an image is drawn and written, and done as soon as its whole shard is.
-
-    Attributes:
-        path: Which image.
-        bytes: How much was written of it.
-    """
-
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Event: it is known how many inputs there are.
-
-    Attributes:
-        images: How many, of all parts together divided by their number.
-    """
-
-    images: int
-
-
-Event = Started | Counted | Outcome | Notice | Staged
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """How a run ended; `done + skipped + failed == found`.
-
-    Attributes:
-        directory: The run directory.
-        pictures: How many were written in this run.
-        layers: Feature maps drawn per image, as seen on the last image.
-        not_executed: Chosen layers that no image reached.
-        undrawn: Layers that ran but gave no picture, with the reason.
-        failures: The inputs that failed.
-        seconds: From the first image to the last.
-        complete: Whether there is something even if there is no image.
-        stopped: Whether `strict` ended the run at a failure, so that nobody knows of the others.
-        dead: With the format `stats`, of each feature map how many channels never vary, how many are constant on every
-            image, those among them, and how many there are.
-        left_out: Directories of images that are in no statistics, because what they keep is damaged.
-    """
-
-    directory: Path
-    found: int
-    done: int
-    skipped: int
-    failed: int
-    pictures: int
-    layers: int
-    not_executed: tuple[str, ...]
-    undrawn: Mapping[str, str]
-    failures: tuple[Failure, ...]
-    seconds: float
-    complete: bool = False
-    stopped: bool = False
-    dead: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    left_out: tuple[Path, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """0 when everything is there, 3 when some inputs failed or were left out, 4 when there is nothing."""
-        if not self.done + self.skipped:
-            return 0 if self.complete else 3 if self.stopped else 4
-        return 3 if self.failed or self.left_out else 0
+    file: str
+    offset: int
 
 
 def _percent(ch: str) -> str:

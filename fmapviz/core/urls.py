@@ -1,21 +1,19 @@
-"""Tell addresses of files elsewhere, `s3://bucket/key`, from paths on this machine."""
+"""Recognize addresses of remote files, `s3://bucket/key`, and take them apart."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# Of what fsspec knows, what holds files elsewhere. A file that is called `nope://x` on this machine stays one.
-SCHEMES = (
-    *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "http", "https"),
-    *("sftp", "ssh", "smb", "ftp", "hdfs", "webhdfs", "memory"),
-)
+# Other text with `://`, such as `nope://x`, may be the name of a local file.
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
+HINT = f"a local path, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 
 
 def is_url(text: object) -> bool:
-    """Tell whether this is the address of something elsewhere.
+    """Return True for the address of a remote file.
 
     Example:
         >>> is_url("s3://photos/lena.png"), is_url("photos/lena.png"), is_url("C://photos")
@@ -25,7 +23,7 @@ def is_url(text: object) -> bool:
 
 
 def is_unknown(text: object) -> bool:
-    """Tell whether this looks like an address, of a kind that is none of these.
+    """Return True for what looks like an address, but has an unsupported scheme.
 
     Example:
         >>> is_unknown("s4://photos"), is_unknown("s3://photos"), is_unknown("photos/lena.png"), is_unknown("C://photos")
@@ -35,7 +33,7 @@ def is_unknown(text: object) -> bool:
 
 
 def scheme_of(url: str) -> str:
-    """Give what an address begins with.
+    """Return the scheme of an address, in lower case.
 
     Example:
         >>> scheme_of("S3://photos/lena.png")
@@ -45,7 +43,7 @@ def scheme_of(url: str) -> str:
 
 
 def root_of(url: str) -> str:
-    """Give the place that everything of an address is in: the bucket, the host.
+    """Return the address of the bucket or host.
 
     Example:
         >>> root_of("s3://photos/cats/lena.png")
@@ -56,7 +54,7 @@ def root_of(url: str) -> str:
 
 
 def join(url: str, *names: str) -> str:
-    """Give the address of something below another one.
+    """Append names to an address.
 
     Example:
         >>> join("s3://photos/", "cats", "lena.png")
@@ -66,7 +64,7 @@ def join(url: str, *names: str) -> str:
 
 
 class UrlPath(type(Path())):  # type: ignore[misc]  # a PosixPath or a WindowsPath
-    """An address in the shape of a path, to tell and to join; a disk has nothing of that name.
+    """An address with the interface of a path, for messages and joining; no local file has this name.
 
     Example:
         >>> str(UrlPath("s3://photos/runs") / "alexnet")

@@ -8,8 +8,8 @@ from all_models import check_loading
 from checkpoint_files import poisoned_memory
 from torch import nn
 
-from fmapviz.initialization import NoInitialization
-from fmapviz.listing import list_layers
+from fmapviz.engine.layer_list import list_layers
+from fmapviz.models.initialization import NoInitialization
 
 # What their constructors make besides parameters differs; `make all-models` goes through all of torchvision's.
 ARCHITECTURES = [
@@ -91,7 +91,7 @@ def test_torchvision_is_imported_whole_and_the_compiler_only_for_operators_and_m
     run(
         """
 import sys
-from fmapviz import vision
+from fmapviz.core import lazy_torchvision as vision
 heavy = {"torch._dynamo", "torch._inductor", "sympy"} & {".".join(name.split(".")[:2]) for name in sys.modules}
 assert not heavy, heavy
 assert "torch._dynamo.utils" not in sys.modules  # no stand-in stays behind
@@ -130,7 +130,7 @@ def test_a_compiler_that_is_there_already_stays(run):
 import sys
 import torch._dynamo as compiler
 import torch._dynamo.utils as utils
-from fmapviz import vision
+from fmapviz.core import lazy_torchvision as vision
 vision.never_compile()
 assert sys.modules["torch._dynamo"] is compiler and sys.modules["torch._dynamo.utils"] is utils
 assert sys.modules["torchvision.ops.roi_align"].is_compile_supported is utils.is_compile_supported
@@ -143,9 +143,9 @@ def test_a_process_that_promises_not_to_compile_lists_layers_as_any_other(run):
     out = run(
         f"""
 import sys
-from fmapviz import vision
+from fmapviz.core import lazy_torchvision as vision
 vision.never_compile()
-from fmapviz.listing import list_layers
+from fmapviz.engine.layer_list import list_layers
 for name in {names}:
     print(list_layers(name))
 assert not [name for name in sys.modules if name.startswith("torch._dynamo.")]

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from fmapviz import registry
-from fmapviz.errors import RequestError
+from fmapviz.core import registry
+from fmapviz.core.errors import RequestError
 
-FAMILIES = {"fmapviz.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.writers": "png"}
+FAMILIES = {"fmapviz.models.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.writers": "png"}
 MEMBERS = [(package, name) for package in FAMILIES for name in registry.names(package)]
 
 
@@ -91,7 +91,12 @@ def test_nothing_else_is_a_member(family, name):
         ("fmapviz.views", "mpas", "no such view: 'mpas'", "did you mean 'maps', 'pca', 'max'?"),
         ("fmapviz.writers", "tensorbord", "no such format: 'tensorbord'", "did you mean 'tensorboard'?"),
         ("fmapviz.writers", "zzz", "no such format: 'zzz'", f"there are: {', '.join(registry.names('fmapviz.writers'))}"),
-        ("fmapviz.sources", "torchvison", "no such model source: 'torchvison'", "did you mean 'torchvision', 'python'?"),
+        (
+            "fmapviz.models.sources",
+            "torchvison",
+            "no such model source: 'torchvison'",
+            "did you mean 'torchvision', 'python'?",
+        ),
     ],
 )
 def test_an_unknown_member_is_an_error_with_the_nearest_ones(package, name, message, hint):
@@ -103,7 +108,7 @@ def test_an_unknown_member_is_an_error_with_the_nearest_ones(package, name, mess
 def test_nothing_of_this_needs_torch():
     code = f"""
 import sys
-from fmapviz import registry
+from fmapviz.core import registry
 for package in {list(FAMILIES)}:
     for name in registry.names(package):
         registry.check(package, name)

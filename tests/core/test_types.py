@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_infos import changed, run_info
 from torch import nn
 
-from fmapviz.errors import (
+from fmapviz.cli.options import read_options
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import (
     FmapvizError,
     InputError,
     NothingToDoError,
@@ -26,8 +28,8 @@ from fmapviz.errors import (
     quote,
     suggest,
 )
-from fmapviz.options import InputOptions, Style
-from fmapviz.values import FeatureMap, Layer, Picture, RunInfo, RunSummary
+from fmapviz.core.events import RunSummary
+from fmapviz.core.types import FeatureMap, Layer, Picture
 
 
 def refusal(make, *args, **kwargs):
@@ -122,8 +124,8 @@ def test_numbers_of_a_style_that_make_no_sense(style, message):
 # Input options
 
 
-def parse(**options):
-    return InputOptions.parse(**{"size": None, "fit": None, "mean": None, "std": None} | options)
+def parse(**typed):
+    return InputOptions(**read_options(typed)[InputOptions])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_fits_that_are_none(fit):
 
 def test_no_fit_to_a_size():
     message, hint = refusal(parse, fit="none", size="224")
-    assert message == "--fit none keeps every picture as it is"
+    assert message == "fit none keeps the size of each image"
     assert "--size" in hint
 
 
@@ -240,34 +242,34 @@ def test_feature_maps_are_named_by_layer_call_and_part():
 
 # Runs
 
-INFO = RunInfo("alexnet", "random weights, seed 0", None, "as trained", ("Conv2d",), (), (), ("maps",), ("png",), Style())
+INFO = run_info("alexnet", preparation="as trained", to="png")
 
 
 def test_runs_have_the_same_fingerprint_exactly_when_their_settings_are_equal():
     others = [
-        replace(INFO, model="vgg11"),
-        replace(INFO, weights="IMAGENET1K_V1"),
-        replace(INFO, sha256="00"),
-        replace(INFO, preparation="crop to 8x8"),
-        replace(INFO, types=("Conv2d", "ReLU")),
-        replace(INFO, layers=("features.*",)),
-        replace(INFO, exclude=("features.*",)),
-        replace(INFO, views=("maps", "spectrum")),
-        replace(INFO, formats=("tensorboard",)),
-        *(replace(INFO, style=Style(**style)) for style in (
+        changed(INFO, model="vgg11"),
+        changed(INFO, weights="IMAGENET1K_V1"),
+        changed(INFO, sha256="00"),
+        changed(INFO, preparation="crop to 8x8"),
+        changed(INFO, types=("Conv2d", "ReLU")),
+        changed(INFO, layers=("features.*",)),
+        changed(INFO, exclude=("features.*",)),
+        changed(INFO, views=("maps", "max")),
+        changed(INFO, to=("tensorboard",)),
+        *(changed(INFO, style=Style(**style)) for style in (
             {"norm": "layer"}, {"columns": 3}, {"padding": 3}, {"channels": "0"}, {"scale": 2}, {"colormap": "jet"},
             {"alpha": 1})),
-        replace(INFO, top=1),
-        replace(INFO, targets=("top1",)),
-        replace(INFO, targets=("top1", "star")),
-        replace(INFO, output="out"),
+        changed(INFO, top=1),
+        changed(INFO, targets=("top1",)),
+        changed(INFO, targets=("top1", "star")),
+        changed(INFO, output="out"),
     ]  # fmt: skip
     fingerprints = {info.fingerprint for info in (INFO, *others)}
     assert len(fingerprints) == 1 + len(others)
     assert all(re.fullmatch("[0-9a-f]{16}", fingerprint) for fingerprint in fingerprints)
-    newer = replace(INFO, versions={"torch": "9.0"})
+    newer = changed(INFO, versions={"torch": "9.0"})
     assert newer == INFO
-    assert newer.fingerprint == INFO.fingerprint == replace(INFO, style=Style()).fingerprint
+    assert newer.fingerprint == INFO.fingerprint == changed(INFO, style=Style()).fingerprint
 
 
 def test_a_runs_settings_survive_json():

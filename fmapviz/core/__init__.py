@@ -1,0 +1,1 @@
+"""What all other packages share: configuration, values, errors, events, files."""

@@ -1,0 +1,168 @@
+"""How a run is executed: device, batches, threads, parts of the work, a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from fmapviz.core.config.options import RUNNING, documented, option
+from fmapviz.core.errors import RequestError, quote
+
+if TYPE_CHECKING:
+    from fmapviz.core.events import Event
+
+_PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several commands that share the work.
+
+    Attributes:
+        number: Number of the part, from 1.
+        count: Number of parts.
+
+    Raises:
+        RequestError: `number` is not in 1 to `count`.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise RequestError(f"no such part: '{self.number}/{self.count}'", hint=_PARTS)
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Parse `I/N`.
+
+        Raises:
+            RequestError: The text has another form, or there is no such part.
+
+        Example:
+            >>> Part.parse("2/8")
+            Part(number=2, count=8)
+        """
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if not match:
+            raise RequestError(f"no such part: {quote(text)}", hint=_PARTS)
+        return cls(int(match[1]), int(match[2]))
+
+    def has(self, index: int) -> bool:
+        """Return True if the item with this index, from 0, belongs to the part.
+
+        Example:
+            >>> [index for index in range(8) if Part(2, 3).has(index)]
+            [1, 4, 7]
+        """
+        return index % self.count == self.number - 1
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A Ray cluster that executes the run.
+
+    Raises:
+        RequestError: A number is out of range.
+    """
+
+    address: str | None = option(
+        None,
+        "Execute the run with Ray; ADDRESS of a running cluster: auto or HOST:PORT.",
+        panel=RUNNING,
+        flag="--engine",
+        metavar="ray[:ADDRESS]",
+        shown="this process",
+    )
+    workers: int | None = option(None, "Number of worker processes.", shown="as many as fit")
+    cpus: int = option(
+        1,
+        "CPU cores of each Ray worker, and the number of images that it processes at once.",
+        panel=RUNNING,
+        flag="--worker-cpus",
+        metavar="N",
+    )
+    gpus: float = option(0.0, "GPUs of each Ray worker, or a fraction.", panel=RUNNING, flag="--worker-gpus", metavar="G")
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise RequestError(f"worker CPUs must be at least 1: '{self.cpus}'")
+        if not 0 <= self.gpus < 1024:
+            raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'")
+        if self.gpus > 1 and self.gpus % 1:
+            raise RequestError(f"worker GPUs above 1 must be a whole number: '{self.gpus:g}'", hint="such as 0.5, 1, 2")
+
+    @classmethod
+    def parse(cls, text: str, *, workers: int | None = None, cpus: int = 1, gpus: float = 0.0) -> Engine:
+        """Parse `ray` or `ray:ADDRESS`.
+
+        Raises:
+            RequestError: The text has another form, or the extra `ray` is not installed.
+
+        Example:
+            >>> Engine.parse("ray:10.0.0.1:6379").address
+            '10.0.0.1:6379'
+        """
+        name, colon, address = text.partition(":")
+        if name != "ray" or (colon and not address):
+            raise RequestError(f"no such engine: {quote(text)}", hint="ray, ray:auto, ray:HOST:PORT")
+        if find_spec("ray") is None:
+            raise RequestError("the engine 'ray' needs the package ray", hint="pip install 'fmapviz[ray]'")
+        return cls(address or None, workers, cpus, gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a run is executed; these options change pictures by rounding at most."""
+
+    device: str = option(
+        "auto",
+        "Device to compute on.",
+        "`auto` leaves a given module on its device.",
+        panel=RUNNING,
+        metavar="auto|cpu|cuda|cuda:1|mps",
+        words=("auto", "cpu", "cuda", "mps"),
+    )
+    batch_size: int | None = option(
+        None,
+        "Images per forward pass.",
+        "On the CPU, 4 if the layers are small and each image gives the same result in a batch as alone, bit for bit.",
+        panel=RUNNING,
+        metavar="N",
+        shown="1 or 4 on the CPU, 16 on a GPU",
+    )
+    workers: int | None = option(
+        None,
+        "Images processed at once, each in its own thread.",
+        "On the CPU each thread gets a copy of the model that shares its parameters, unless a given module has hooks.",
+        panel=RUNNING,
+        metavar="N",
+        shown="one per core, at most 8",
+    )
+    strict: bool = option(False, "Stop at the first input that fails.", panel=RUNNING)
+    force: bool = option(False, "Redraw finished images.", panel=RUNNING)
+    repair: bool = option(False, "Redraw finished images with missing or changed files.", panel=RUNNING)
+    part: Part | None = option(
+        None,
+        "Do only the I-th of N parts of the work.",
+        panel=RUNNING,
+        metavar="I/N",
+        shown="all of it",
+        parse=Part.parse,
+    )
+    engine: Engine | None = option(None, "The cluster that executes the run. Needs the extra `ray`.", shown="this process")
+    on_event: Callable[[Event], None] | None = option(
+        None,
+        "Called in the calling thread with each event: `Started`, `Counted`, `Outcome`, `Notice`, or `Staged` with shards.",
+    )
+
+    @property
+    def threads(self) -> int:
+        """Number of images processed at once, at least 1."""
+        return self.workers or min(8, os.cpu_count() or 1)

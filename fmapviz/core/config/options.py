@@ -1,0 +1,94 @@
+"""Declare the options of a configuration: each field of a dataclass with its help, its command-line form and its record."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field, fields
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+T = TypeVar("T")
+
+CHOOSE, LOOKS, INPUT, RUNNING = "Choosing what to see", "Looks", "Input preparation", "Running"  # panels of `--help`
+_WIDTH = 76  # with pydoc's indentation, a terminal of 80 columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How a field is documented, typed on the command line, and recorded.
+
+    Attributes:
+        help: A sentence for `--help` and for Python's `help()`.
+        details: More sentences for Python's `help()`.
+        panel: Heading of the group in `--help`; empty if the field is not on the command line.
+        flag: `--name`; empty for the name of the field.
+        metavar: Form of the value.
+        shown: Text for the default; None for the value itself.
+        words: Values for shell completion.
+        family: Package whose members are the values, for shell completion and `--help`.
+        commas: Whether one argument may hold several values, separated by commas.
+        parse: Parses the typed text; None if Typer does, by the type of the field.
+        recorded: Key in the settings of `run.json`; empty if the field does not change pictures.
+    """
+
+    help: str
+    details: str = ""
+    panel: str = ""
+    flag: str = ""
+    metavar: str | None = None
+    shown: str | None = None
+    words: Sequence[str] = ()
+    family: str = ""
+    commas: bool = False
+    parse: Callable[[str], object] | None = None
+    recorded: str = ""
+
+
+# Any: the type checker takes the field's type from its annotation, and its default as declared.
+def option(default: Any, help: str, details: str = "", **kwargs: Any) -> Any:  # noqa: A002  Typer's word for it
+    """Declare a dataclass field with an `Option`."""
+    return field(default=default, metadata={"option": Option(help=help, details=details, **kwargs)})
+
+
+def options_of(config: type) -> dict[str, Option]:
+    """Return the options among the fields of a dataclass, by field name."""
+    return {each.name: each.metadata["option"] for each in fields(config) if "option" in each.metadata}
+
+
+def documented(config: type[T]) -> type[T]:
+    """Add the help of each option to the docstring of a dataclass."""
+    head, _, tail = (config.__doc__ or "").partition("\n\n    Raises:")
+    config.__doc__ = f"{head}\n\n    Attributes:\n{describe(config)}" + (f"\n\n    Raises:{tail}" if tail else "\n    ")
+    return config
+
+
+def describe(config: type) -> str:
+    """Return the lines of a docstring on the options of a dataclass: name, meaning and default."""
+    return "\n".join(line for text in _descriptions(config) for line in text)
+
+
+def changed_fields(config: Any) -> str:  # Any: a dataclass
+    """Format a dataclass with those fields that differ from their defaults; a short `__repr__`."""
+    values = {
+        each.name: getattr(config, each.name)
+        for each in fields(config)
+        if each.init and getattr(config, each.name) != each.default
+    }
+    return f"{type(config).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def _descriptions(config: type) -> Iterator[list[str]]:
+    options = options_of(config)
+    for name, parameter in signature(config).parameters.items():
+        each = options[name]
+        default = parameter.default
+        text = " ".join(filter(None, (f"{name}: {each.help}", each.details)))
+        if default is not Parameter.empty:
+            meaning = f"None ({each.shown})" if default is None else each.shown
+            text += f" Default: {meaning if each.shown else repr(default)}."
+        yield textwrap.wrap(
+            text, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+        )

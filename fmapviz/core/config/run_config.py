@@ -1,0 +1,273 @@
+"""All options of a run: what to draw, and where and how to store and execute it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fmapviz.core import registry
+from fmapviz.core.config.execution import Execution
+from fmapviz.core.config.input_options import InputOptions
+from fmapviz.core.config.options import CHOOSE, RUNNING, Option, option, options_of
+from fmapviz.core.config.style import Style
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.registry import VIEWS, WRITERS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fmapviz.core.types import Model
+
+_MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
+_INPUTS = (
+    "Files and folders, or their addresses. An iterator is read as it yields, or at once if the norm `run` or the pca "
+    "`shared` needs all images first. Views of the model alone need no input."
+)
+_LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What to draw: weights, layers, views, formats, classes."""
+
+    weights: str = option(
+        "default",
+        "Which weights to load; never falls back to others.",
+        "See `fmapviz.load_model`; for models given by name only.",
+        panel=CHOOSE,
+        metavar="default|NAME|random[:SEED]|FILE[#ENTRY]|URL",
+        words=("default", "random"),
+    )
+    layers: Sequence[str] = option(
+        (),
+        "Only layers whose name matches: 'layer4.*'.",
+        panel=CHOOSE,
+        metavar="GLOB",
+        shown="all",
+        recorded="layers",
+    )
+    exclude: Sequence[str] = option((), "Leave these layers out.", panel=CHOOSE, metavar="GLOB", recorded="exclude")
+    types: Sequence[str] = option(
+        (),
+        "Classes of layers, with their subclasses: Linear, ReLU, Block.",
+        panel=CHOOSE,
+        metavar="NAME,...",
+        shown="Conv2d; Conv3d in models without it",
+        commas=True,
+        recorded="types",
+    )
+    views: Sequence[str] = option(
+        ("maps",),
+        "What to draw.",
+        "Without `layers`, `exclude` and `types`, the layers of heat maps are chosen automatically. Without `types`, a glob "
+        "that matches no layer of the default types may match any other.",
+        panel=CHOOSE,
+        flag="--view",
+        metavar="NAME,...",
+        shown="maps",
+        family=VIEWS,
+        commas=True,
+        recorded="views",
+    )
+    to: Sequence[str] = option(
+        ("tensorboard",),
+        "Output formats.",
+        panel=CHOOSE,
+        metavar="NAME,...",
+        shown="tensorboard",
+        family=WRITERS,
+        commas=True,
+        recorded="formats",
+    )
+    top: int | None = option(
+        None,
+        "Number of predicted classes to report per image.",
+        "0 ends the forward pass after the last chosen layer.",
+        panel=CHOOSE,
+        metavar="N",
+        shown="3 if class names are known; 0 with layers or exclude",
+        recorded="top",
+    )
+    targets: str | int | Sequence[str | int] = option(
+        (),
+        "Classes whose scores are differentiated, separated by commas.",
+        "`top1`, `top3` for the three likeliest, an index, or a name.",
+        panel=CHOOSE,
+        flag="--target",
+        metavar="top1|topK|INT|NAME",
+        shown="top1; top3 on a sheet",
+        recorded="targets",
+    )
+    output: str | None = option(
+        None,
+        "Key or index of the class scores in the model's output.",
+        panel=CHOOSE,
+        metavar="KEY|INDEX",
+        shown="its only tensor, out or logits",
+        recorded="output",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where and how results are stored."""
+
+    dtype: str = option(
+        "float32",
+        "Type of the values that the formats raw and npz store.",
+        panel=CHOOSE,
+        metavar="float32|float16",
+        words=("float32", "float16"),
+        recorded="dtype",
+    )
+    out: str | Path = option(
+        "runs",
+        "Directory of all runs, or its address such as s3://BUCKET/DIR.",
+        panel=RUNNING,
+        metavar="DIR",
+    )
+    name: str | None = option(
+        None,
+        "Name of this run's directory.",
+        "The default gets a number if a run with other settings has that name.",
+        panel=RUNNING,
+        metavar="NAME",
+        shown="the model's name",
+    )
+    fsync: bool = option(False, "Wait until each image is on the disk, safe from a power failure.", panel=RUNNING)
+    shard: int | None = option(
+        None,
+        "Images per directory, 1 to 100,000. Needs the extra scale.",
+        panel=RUNNING,
+        metavar="N",
+        shown="a directory for each image",
+        recorded="shard",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Execution, Output, Selection):
+    """All options of a run, which are the parameters of `fmapviz.visualize`.
+
+    Lists accept any iterable or a single value and are stored as tuples of strings.
+
+    Raises:
+        RequestError: An option is out of range, or names an unknown view or format.
+    """
+
+    model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
+    inputs: str | Path | Iterable[str | Path] = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS)})
+    style: Style = option(Style(), "How pictures look.", recorded="style")
+    options: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "exclude", "types", "views", "to"):
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
+        targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
+        object.__setattr__(self, "targets", tuple(map(str, targets)))
+        for family, members in ((VIEWS, self.views), (WRITERS, self.to)):
+            for member in members:
+                registry.check(family, member)
+            if not members:
+                raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
+        _check_number("top", self.top, least=0)
+        _check_number("batch size", self.batch_size)
+        _check_number("workers", self.workers, most=1024)
+        _check_shards(self.shard, self.to)
+        if self.dtype not in {"float32", "float16"}:
+            raise RequestError(f"no such dtype: {quote(self.dtype)}", hint="one of float32, float16")
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets, as text."""
+        return cast(tuple[str, ...], self.targets)
+
+    @property
+    def paths(self) -> Iterable[str | Path]:
+        """The inputs as an iterable."""
+        return [self.inputs] if isinstance(self.inputs, str | Path) else self.inputs
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether a view draws images, and not only the model."""
+        return any(registry.constant(VIEWS, view, "NEEDS") != "weights" for view in self.views)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that change pictures, as plain values; `run.json` stores them."""
+        recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
+        return {**recorded, "style": {name: getattr(self.style, name) for name in options_of(Style)}}
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The identity of a run: two runs with the same fingerprint may share a directory.
+
+    Attributes:
+        model: Name of the model.
+        weights: Source of its weights: `IMAGENET1K_V1`, `random weights, seed 0`, the name of a file.
+        sha256: Checksum of the weights file; None for random weights.
+        preparation: The preprocessing, in one line.
+        config: The configuration, with defaults resolved.
+        versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
+        settings: All that changes pictures, as JSON values.
+        fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
+        label: Model and weights, for people.
+    """
+
+    model: str
+    weights: str
+    sha256: str | None
+    preparation: str
+    config: RunConfig
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    settings: dict[str, Any] = field(init=False, compare=False, repr=False)
+    fingerprint: str = field(init=False, compare=False, repr=False)
+    label: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        named = {"model": self.model, "weights": self.weights, "sha256": self.sha256, "preparation": self.preparation}
+        settings = {**named, **self.config.settings}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "fingerprint", digest[:16])
+        object.__setattr__(self, "label", f"{self.model} ({self.weights})")
+
+
+def as_tuple(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return one or more names as a tuple.
+
+    Example:
+        >>> as_tuple("conv1"), as_tuple(["conv1", "conv2"])
+        (('conv1',), ('conv1', 'conv2'))
+    """
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_number(name: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
+    if number is not None and number < least:
+        raise RequestError(f"{name} must be at least {least}: '{number}'")
+    if number is not None and number > most:
+        raise RequestError(f"{name} must be at most {most}: '{number}'")
+
+
+def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
+    if shard is None:
+        return
+    if not 1 <= shard <= _LARGEST_SHARD:
+        raise RequestError(f"shard must be 1 to {_LARGEST_SHARD} images: '{shard}'")
+    together = [form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY")]
+    for form in formats:
+        if form not in together:
+            raise RequestError(
+                f"the format {quote(form)} does not support shards", hint=f"--shard supports {', '.join(together)}"
+            )
+    if find_spec("pyarrow") is None:
+        raise RequestError("--shard needs the package pyarrow", hint="pip install 'fmapviz[scale]'")

@@ -1,0 +1,144 @@
+"""How pictures look: the options of a style, and how their texts are parsed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
+from fmapviz.core.errors import RequestError, quote, suggest
+
+COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
+_LARGEST = 3.4028234663852886e38  # the largest float32
+
+
+@documented
+@dataclass(frozen=True, slots=True, repr=False)
+class Style:
+    """How pictures look.
+
+    Raises:
+        RequestError: A value has none of its forms.
+
+    Example:
+        >>> Style(norm="fixed:-1,1").limits
+        (-1.0, 1.0)
+        >>> Style(channels="0,3,8-10").listed
+        (0, 3, 8, 9, 10)
+        >>> Style().palette, Style(norm="signed").palette, Style(norm="signed", colormap="grey").palette
+        (None, 'coolwarm', None)
+        >>> Style(channels="top:16").rank, Style(channels="top:16:std").rank
+        ('max', 'std')
+    """
+
+    norm: str = option(
+        "channel",
+        "Value range drawn from black to white; run: the same for all images; signed: zero in the middle.",
+        "`channel` scales each channel separately, as `make_grid(scale_each=True)` does; `signed` does so with zero in the "
+        "middle; `layer` scales all channels of a layer together; `run` does so over all images of the run; `fixed:LO,HI` "
+        "uses the same range everywhere.",
+        panel=LOOKS,
+        metavar="channel|layer|run|signed|fixed:LO,HI",
+        words=("channel", "layer", "signed", "run", "fixed:"),
+    )
+    columns: int | None = option(None, "Tiles per row.", panel=LOOKS, metavar="N", shown="square root of their number")
+    padding: int = option(2, "Pixels between tiles.", panel=LOOKS, metavar="N")
+    channels: str = option(
+        "all",
+        "Channels to draw; top: the K strongest of each image.",
+        "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation.",
+        panel=LOOKS,
+        metavar="all|0,3,8-15|top:K[:max|mean|std]",
+    )
+    scale: int = option(1, "Size of a value, N x N pixels.", panel=LOOKS, metavar="N")
+    colormap: str | None = option(
+        None,
+        "Colour map of grids and heat maps.",
+        panel=LOOKS,
+        metavar="|".join(COLORMAPS),
+        shown="gray; turbo for heat maps, coolwarm for norm signed",
+        words=COLORMAPS,
+    )
+    alpha: float = option(0.5, "Opacity of a heat map over the input.", panel=LOOKS, metavar="0..1")
+    labels: bool | None = option(None, "Draw channel numbers and a header.", panel=LOOKS, shown="numbers only, with top:K")
+    colorbar: bool = option(False, "Draw a colour bar beside each picture.", panel=LOOKS)
+    pca: str = option(
+        "image",
+        "Principal components of the view pca: of each image, or shared by all images.",
+        panel=LOOKS,
+        metavar="image|shared",
+        words=("image", "shared"),
+    )
+    # What the options mean, parsed once.
+    palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
+    limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
+    top: int | None = field(init=False, compare=False)  # K of `top:K`
+    rank: str = field(init=False, compare=False)  # statistic that ranks the channels: `max`, `mean` or `std`
+    listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
+
+    def __post_init__(self) -> None:
+        top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std))?", self.channels)
+        object.__setattr__(self, "limits", _parse_limits(self.norm))
+        object.__setattr__(self, "top", int(top[1]) if top else None)
+        object.__setattr__(self, "rank", (top and top[2]) or "max")
+        object.__setattr__(self, "listed", _parse_listed(self.channels))
+        if self.norm not in {"channel", "layer", "signed", "run"} and self.limits is None:
+            forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
+            raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
+        if self.columns is not None and self.columns < 1:
+            raise RequestError(f"columns must be at least 1: '{self.columns}'")
+        if not 0 <= self.padding <= 1000:
+            raise RequestError(f"padding must be 0 to 1000 pixels: '{self.padding}'")
+        if not 1 <= self.scale <= 64:
+            raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
+        if self.channels != "all" and self.top is None and self.listed is None:
+            forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
+            raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
+        if not 0 <= self.alpha <= 1:
+            raise RequestError(f"alpha must be 0 to 1: '{self.alpha}'")
+        if self.pca not in {"image", "shared"}:
+            raise RequestError(f"no such pca: {quote(self.pca)}", hint="one of image, shared")
+        # The settings of two runs are compared as JSON, in which 1 and 1.0 differ.
+        object.__setattr__(self, "alpha", float(self.alpha))
+        if self.colormap is not None:
+            object.__setattr__(self, "colormap", canonical_colormap(self.colormap))
+        palette = self.colormap or ("coolwarm" if self.norm == "signed" else "gray")
+        object.__setattr__(self, "palette", None if palette == "gray" else palette)
+
+    __repr__ = changed_fields
+
+
+def canonical_colormap(name: str) -> str:
+    """Return the name of a colour map in `COLORMAPS`; `grey` is `gray`.
+
+    Raises:
+        RequestError: No colour map has this name.
+
+    Example:
+        >>> canonical_colormap("grey")
+        'gray'
+    """
+    if name == "grey":
+        return "gray"
+    if name not in COLORMAPS:
+        hint = suggest(name, COLORMAPS) or f"one of {', '.join(COLORMAPS)}"
+        raise RequestError(f"no such colormap: {quote(name)}", hint=hint)
+    return name
+
+
+def _parse_limits(norm: str) -> tuple[float, float] | None:
+    number = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    match = re.fullmatch(rf"fixed:{number},{number}", norm)
+    if not match or not -_LARGEST <= float(match[1]) < float(match[2]) <= _LARGEST:
+        return None
+    return float(match[1]), float(match[2])
+
+
+def _parse_listed(channels: str) -> tuple[int, ...] | None:
+    chosen: dict[int, None] = {}
+    for part in channels.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            return None
+        chosen |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(chosen)

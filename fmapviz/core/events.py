@@ -1,0 +1,141 @@
+"""The events of a run and its summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.core.types import Failure, Prediction
+
+Status = Literal["done", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Event: the run directory exists and images are about to be read."""
+
+    directory: Path
+    info: RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Event: one input is done, skipped or failed.
+
+    Attributes:
+        path: The input.
+        status: `done`, `skipped` because it was finished before, or `failed`.
+        unit: Its output directory; None if it failed.
+        failure: Why it failed, else None.
+        notices: Remarks on its decoding and drawing.
+        pictures: Number of pictures written.
+        seconds: From the start of the forward pass to the finished directory.
+        predictions: Predicted classes, the likeliest first.
+        bytes: Number of bytes written.
+    """
+
+    path: str
+    status: Status
+    unit: Path | None = None
+    failure: Failure | None = None
+    notices: tuple[str, ...] = ()
+    pictures: int = 0
+    seconds: float = 0.0
+    predictions: tuple[Prediction, ...] = ()
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Event: a remark on the whole run."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Event: an image is drawn; it is done when its shard is complete.
+
+    Attributes:
+        path: The image.
+        bytes: Number of bytes written.
+    """
+
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Event: all inputs are counted.
+
+    Attributes:
+        images: Number of inputs; with `part`, its share of them.
+    """
+
+    images: int
+
+
+Event = Started | Counted | Outcome | Notice | Staged
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended; `done + skipped + failed == found`.
+
+    Attributes:
+        directory: The run directory.
+        found: Number of inputs.
+        done: Number of images drawn by this run.
+        skipped: Number of images finished by earlier runs.
+        failed: Number of inputs that failed.
+        pictures: Number of pictures written by this run.
+        layers: Number of layers drawn of the last image.
+        not_executed: Chosen layers that no forward pass executed.
+        undrawn: Executed layers without a picture, with the reason.
+        failures: The failures, in order.
+        seconds: From the first image to the last.
+        model_pictures: Whether the run consists of pictures of the model, which need no image.
+        stopped: Whether `strict` ended the run at a failure.
+        results: What the results over all images report, as `--json` prints it.
+        highlights: The same as lines of text.
+        left_out: Directories left out of the results over all images because files in them are damaged.
+    """
+
+    directory: Path
+    found: int
+    done: int
+    skipped: int
+    failed: int
+    pictures: int
+    layers: int
+    not_executed: tuple[str, ...]
+    undrawn: Mapping[str, str]
+    failures: tuple[Failure, ...]
+    seconds: float
+    model_pictures: bool = False
+    stopped: bool = False
+    results: Mapping[str, Any] = field(default_factory=dict)
+    highlights: tuple[str, ...] = ()
+    left_out: tuple[Path, ...] = ()
+
+    @property
+    def dead(self) -> Mapping[str, tuple[int, int, int]]:
+        """For each feature map the number of channels that never vary, are constant on every image, and exist.
+
+        Empty without the format `stats`. The channels that never vary are among those constant on every image.
+        """
+        dead: Mapping[str, tuple[int, int, int]] = self.results.get("dead", {})
+        return dead
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything is done, 3 if some inputs failed or were left out, 4 if nothing is done."""
+        if not self.done + self.skipped:
+            return 0 if self.model_pictures else 3 if self.stopped else 4
+        return 3 if self.failed or self.left_out else 0

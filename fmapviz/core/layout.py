@@ -1,0 +1,79 @@
+"""The names of the files of a run, each defined once: its own, those of units, and those that formats declare.
+
+A run is a directory of units, and a unit a directory of the files of one or of many images::
+
+    runs/alexnet/run.json                        what the run was asked for
+    runs/alexnet/lena.png/unit.json              what the unit holds, last written
+    runs/alexnet/lena.png/00_features.0.maps.png files of the formats
+
+What a format writes is said in its module; see `fmapviz.writers.base`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fmapviz.core import registry
+from fmapviz.core.registry import AGGREGATES, WRITERS
+
+RUN_FILE = "run.json"
+UNIT_FILE = "unit.json"
+INDEX_FILE = "index.parquet"  # of a shard: a row for each picture
+FAILURES_FILE = "failures.jsonl"
+SURVEY_FILE = "survey.json"
+PRODUCTS_FILE = "products.json"  # the record of the files that are made of all units
+HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
+
+
+@cache
+def unit_patterns(form: str) -> tuple[str, ...]:
+    """Return the patterns of the names of a format's files in a unit.
+
+    Example:
+        >>> unit_patterns("png")
+        ('input.png', '*.png')
+    """
+    return tuple((registry.constant(WRITERS, form, "UNIT_FILES") or "").split())
+
+
+@cache
+def run_files_of(form: str) -> frozenset[str]:
+    """Return the names of the run-level files of a format and of the aggregate that it feeds; none for an unknown format.
+
+    Example:
+        >>> sorted(run_files_of("stats"))
+        ['stats.csv', 'stats.json']
+    """
+    if form not in registry.names(WRITERS):
+        return frozenset()
+    aggregate = registry.constant(WRITERS, form, "AGGREGATE")
+    of_aggregate = registry.constant(AGGREGATES, aggregate, "RUN_FILES") if aggregate else None
+    return frozenset(f"{registry.constant(WRITERS, form, 'RUN_FILES') or ''} {of_aggregate or ''}".split())
+
+
+@cache
+def signatures() -> frozenset[str]:
+    """Return file names by which a unit is recognized: every finished unit holds one of them at least."""
+    names = (name for form in registry.names(WRITERS) for name in unit_patterns(form) if "*" not in name)
+    return frozenset({UNIT_FILE, INDEX_FILE, *names})
+
+
+@cache
+def shard_files() -> frozenset[str]:
+    """Return the names of all files that a shard may hold."""
+    able = (form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY"))
+    return frozenset({UNIT_FILE, INDEX_FILE, *(name for form in able for name in unit_patterns(form))})
+
+
+@cache
+def own_run_files() -> frozenset[str]:
+    """Return the names of all files in a run's directory."""
+    made = (run_files_of(form) for form in registry.names(WRITERS))
+    return frozenset({RUN_FILE, FAILURES_FILE, SURVEY_FILE, PRODUCTS_FILE}.union(*made))
+
+
+def draws_pictures(form: str) -> bool:
+    """Return True if a format is made of pictures; False for an unknown format."""
+    return (
+        form in registry.names(WRITERS) and "pictures" in (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
+    )

@@ -1,0 +1,192 @@
+"""Connect to object stores, and call obstore.
+
+obstore is an optional package, imported with the first address. It does not read `~/.aws`, signals do not interrupt it, and
+its errors are texts of many lines: these are handled here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from concurrent.futures import Future
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from contextlib import contextmanager
+from functools import cache
+from http.client import HTTPException, HTTPResponse
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from fmapviz.core.errors import printable
+from fmapviz.core.urls import scheme_of
+from fmapviz.core.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from obstore.store import ObjectStore
+
+_WEB_SECONDS = 60.0
+_ERRORS_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
+_ATTEMPTS = 5
+_PROFILE_KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "region": "region",
+    "endpoint_url": "endpoint",
+}
+_REASONS = (  # the first pattern that an error of obstore has; None: see `_explain`
+    (r"^(AlreadyExists|Precondition)Error", errno.EEXIST, "another object is there"),
+    (r"^InvalidPathError", errno.EINVAL, "an object has a name that is no path"),
+    (
+        r"latest/(api/token|meta-data)",
+        errno.EIO,
+        "no credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, nor a role",
+    ),
+    (r"status code: ", None, ""),
+    (r"HTTP error.*kind: (Connect|Timeout)\b", errno.EHOSTUNREACH, "no connection to the store, or no answer in time"),
+    (r"HTTP error", errno.ECONNRESET, "the connection to the store broke"),
+)
+_T = TypeVar("_T")
+
+
+@cache
+def connect(root: str, _process: int) -> ObjectStore:
+    """Connect to a bucket, once in a process.
+
+    Raises:
+        OSError: obstore is missing, or the environment is invalid.
+    """
+    obstore()
+    store: ObjectStore
+    if root == "memory://":
+        store = import_module("obstore.store").MemoryStore()
+        return store
+    options: dict[str, Any] = {
+        "retry_config": {"max_retries": attempts() - 1},
+        "client_options": {
+            "allow_http": True,  # for an endpoint that begins with it
+            "connect_timeout": "10s",
+            "read_timeout": "2m",
+            "timeout": "20m",
+        },
+    }
+    if scheme_of(root) in {"s3", "s3a"}:
+        options |= {"copy_if_not_exists": "multipart", **_profile()}
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", options.get("endpoint"))
+        if endpoint and not re.match(r"https?://[^\s/]", endpoint):
+            raise OSError(errno.EIO, "the endpoint is no address that begins with http:// or https://")
+        if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+            options["metadata_endpoint"] = "http://127.0.0.1:9"  # obstore does not know the variable
+    store = call(import_module("obstore.store").from_url, root, **options)
+    return store
+
+
+def attempts() -> int:
+    """Return how often a request is sent at most."""
+    given = os.environ.get("AWS_MAX_ATTEMPTS", "")
+    return int(given) if given.isdecimal() and int(given) else _ATTEMPTS
+
+
+def _profile() -> dict[str, str]:
+    """Read keys, region and endpoint of a profile in `~/.aws`, unless the environment has them.
+
+    Profiles that get their keys from another service (SSO, assumed roles) are not supported.
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    home, profile = Path.home() / ".aws", os.environ.get("AWS_PROFILE", "default")
+    files = {"AWS_CONFIG_FILE": home / "config", "AWS_SHARED_CREDENTIALS_FILE": home / "credentials"}
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read([os.environ.get(name, path) for name, path in files.items()])
+    except (ConfigError, UnicodeDecodeError):
+        return {}
+    sections = [parser[name] for name in (f"profile {profile}", profile) if name in parser]
+    found = {ours: section[key] for section in sections for key, ours in _PROFILE_KEYS.items() if key in section}
+    for name, key in (("AWS_REGION", "region"), ("AWS_DEFAULT_REGION", "region"), ("AWS_ENDPOINT_URL", "endpoint")):
+        if name in os.environ:
+            found.pop(key, None)
+    return found
+
+
+def obstore() -> Any:
+    """Import obstore.
+
+    Raises:
+        OSError: It is missing.
+    """
+    # Any: a module.
+    try:
+        return import_module("obstore")
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, "the package obstore is missing") from error
+
+
+def call(function: Callable[..., _T], *args: Any, **options: Any) -> _T:
+    """Call a function of obstore; from the main thread in another one, since signals do not interrupt obstore.
+
+    Raises:
+        OSError: In place of the error of obstore.
+    """
+    # Any: whatever the function takes.
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(function(*args, **options))
+        except BaseException as error:  # noqa: BLE001  raised below
+            answer.set_exception(error)
+
+    if threading.current_thread() is threading.main_thread():
+        threading.Thread(target=run, daemon=True).start()
+    else:
+        run()
+    try:
+        return answer.result()
+    except Exception as error:
+        ours = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
+        if not ours or (isinstance(error, OSError) and error.errno):
+            raise
+        raise OSError(*_explain(error)) from error
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """Return an error number and one line of text, without addresses: they may hold secrets."""
+    text = f"{type(error).__name__}: {error}"
+    known = next((reason for reason in _REASONS if re.search(reason[0], text, re.DOTALL)), None)
+    if known and known[1]:
+        return known[1:]
+    status = re.search(r"status code: (\d+)", text)
+    number = _ERRORS_OF_STATUS.get(int(status[1]), errno.EIO) if status else errno.EIO
+    number = errno.ENOENT if isinstance(error, FileNotFoundError) else number
+    if code := re.search(r"<Code>(.*?)</Code>", text):
+        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+        return number, printable(" ".join(f"{code[1]}: {message[1] if message else ''}".split()))
+    return number, f"HTTP status {status[1]}" if status else printable(re.sub(r"\S+://\S+", "...", text.partition("\n")[0]))
+
+
+@contextmanager
+def open_address(url: str) -> Iterator[HTTPResponse]:
+    """Open a file on the web, by the standard library.
+
+    obstore's HTTP store refuses answers without a length, which many web servers give.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    request = Request(url, headers={"User-Agent": f"fmapviz/{__version__}"})  # noqa: S310  the caller checks the scheme
+    try:
+        with urlopen(request, timeout=_WEB_SECONDS) as answer:  # noqa: S310
+            yield answer
+    except HTTPError as error:
+        raise OSError(_ERRORS_OF_STATUS.get(error.code, errno.EIO), f"HTTP status {error.code}") from error
+    except (URLError, HTTPException, ConnectionError, TimeoutError, ValueError) as error:
+        reason = printable(str(getattr(error, "reason", error)))
+        raise OSError(errno.EHOSTUNREACH, f"no connection: {reason}") from error
