@@ -1,112 +1,113 @@
-"""Find a model by its specification, whatever source it comes from."""
+"""Find a model by its name, whichever source provides it."""
 
 from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from fmapviz import registry
-from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.options import InputOptions
-from fmapviz.references import check_place
-from fmapviz.registry import SOURCES
+from fmapviz.core import registry
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.registry import SOURCES
+from fmapviz.models.spec import check_reference
 
 if TYPE_CHECKING:
-    from fmapviz.values import Model
+    from fmapviz.core.types import Model
+    from fmapviz.models.sources.base import ModelSource
 
 
 def known_names(pattern: str = "") -> list[str]:
-    """List the model names that can be given, without importing torch for those that fmapviz knows by itself.
+    """List model names. Those that need no prefix are listed without importing torch.
 
     Args:
-        pattern: Only names that contain it, or match it as a glob; `timm:*resnet*` for those of timm.
+        pattern: List only names that contain it or match it as a glob; `timm:*resnet*` lists those of one source.
 
     Raises:
-        RequestError: The pattern is one of timm, and timm is not installed.
+        RequestError: The pattern names a source whose package is not installed.
 
     Example:
         >>> known_names("vgg1*_bn")
         ['vgg11_bn', 'vgg13_bn', 'vgg16_bn', 'vgg19_bn']
     """
     source, colon, glob = pattern.partition(":")
-    if colon and source in registry.names(SOURCES) and not _listed(source):
-        known: list[str] = registry.fetch(SOURCES, source).known_names()
-        return [f"{source}:{name}" for name in known if glob in name or fnmatchcase(name, glob)]
-    names = sorted(name for source in registry.names(SOURCES) for name in _listed(source))
+    if colon and source in registry.names(SOURCES) and not _fixed_names(source):
+        return [f"{source}:{name}" for name in _fetch(source).known_names() if glob in name or fnmatchcase(name, glob)]
+    names = sorted(name for source in registry.names(SOURCES) for name in _fixed_names(source))
     return [name for name in names if pattern in name or fnmatchcase(name, pattern)]
 
 
 def check_name(spec: str) -> None:
-    """Make sure that a model specification can be meant, without importing torch.
+    """Check, without importing torch, that a model's name is valid.
 
     Raises:
-        RequestError: No source knows the name, the nearest ones are in the hint; or there is no such code.
+        RequestError: No source accepts the name, or the code that it refers to does not exist.
     """
     source, name = _resolve(spec)
-    if source == "python":
-        check_place(name)
+    if registry.constant(SOURCES, source, "IS_CODE"):
+        check_reference(name)
 
 
 def load_model(spec: str, *, weights: str = "default", options: InputOptions | None = None) -> Model:
-    """Load a model with its weights and the preparation of its input.
+    """Load a model with its weights and its preprocessing.
 
     Args:
-        spec: A torchvision name such as `alexnet`; `shapesnet`; `timm:NAME`; or code of one's own, which is run:
+        spec: A torchvision name such as `alexnet`; `shapesnet`; `timm:NAME`; or user code, which is run:
             `my_net.py:build`, `my.package:Net`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint.
-        options: What is wanted otherwise in the preparation of pictures.
+        options: How inputs are preprocessed; what is not set is as the weights were trained.
 
     Raises:
-        RequestError: No such model.
-        WeightsError: The weights cannot be had, read or fitted in; never are other weights taken instead.
-        UserCodeError: The user's own code failed.
+        RequestError: There is no such model.
+        WeightsError: The weights cannot be found, downloaded, read or fitted. Other weights are never used instead.
+        UserCodeError: The user's code failed.
 
     Example:
         >>> load_model("squeezenet1_1", weights="random").label
         'squeezenet1_1 (random weights, seed 0)'
     """
     source, name = _resolve(spec)
-    model: Model = registry.fetch(SOURCES, source).load(name, weights=weights, options=options or InputOptions())
-    return model
+    return _fetch(source).load(name, weights=weights, options=options or InputOptions())
 
 
 def outline_model(spec: str, *, options: InputOptions | None = None) -> Model:
     """Build a model's modules and shapes on the meta device, without weights.
 
     Raises:
-        RequestError: No such model.
+        RequestError: There is no such model.
+        UserCodeError: The user's code failed.
     """
     source, name = _resolve(spec)
-    model: Model = registry.fetch(SOURCES, source).outline(name, options=options or InputOptions())
-    return model
+    return _fetch(source).outline(name, options=options or InputOptions())
 
 
 def _resolve(spec: str) -> tuple[str, str]:
-    """Give the source that knows a model, and its name there: in the source's list, or spelt as its `SPELLING` says."""
+    """Return the source that accepts a name, and the name without the source's prefix."""
     sources = registry.names(SOURCES)
     for source in sources:
-        if spec.removeprefix(f"{source}:") in _listed(source):
-            return source, spec.removeprefix(f"{source}:")
+        if (name := spec.removeprefix(f"{source}:")) in _fixed_names(source):
+            return source, name
     prefix = spec.partition(":")[0]
     for source in [prefix] if prefix in sources else sources:
         spelling = registry.constant(SOURCES, source, "SPELLING")
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
             registry.check(SOURCES, source)
             return source, spec.removeprefix(f"{source}:")
-    name, bracket, _ = spec.partition("(")
-    if bracket and name in _listed("torchvision"):
+    name = spec.partition("(")[0]
+    builders = [registry.constant(SOURCES, source, "BUILDERS") for source in sources if name in _fixed_names(source)]
+    if builders and builders[0]:
         raise RequestError(
-            f"no such model: {quote(spec)}: torchvision's names take no arguments",
-            hint=f"its builders do: {quote(f'torchvision.models:{spec}')}",
+            f"no such model: {quote(spec)}: {name} takes no arguments by this name",
+            hint=f"its builder does: {quote(f'{builders[0]}:{spec}')}",
         )
     raise RequestError(
-        f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "`fmapviz models` lists what there is"
+        f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "`fmapviz models` lists all names"
     )
 
 
-def _listed(source: str) -> list[str]:
-    """Read the names a source keeps beside its module."""
-    listing = files(SOURCES).joinpath(f"{source}.txt")
-    return listing.read_text(encoding="utf-8").split() if listing.is_file() else []
+def _fixed_names(source: str) -> list[str]:
+    return (registry.constant(SOURCES, source, "NAMES") or "").split()
+
+
+def _fetch(source: str) -> ModelSource:
+    return cast("ModelSource", registry.fetch(SOURCES, source))

@@ -1,4 +1,4 @@
-"""Let several threads run one network at once: copies of its modules that share its numbers."""
+"""Copy a network for each thread; the copies share its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 
 
 def replicate(network: nn.Module) -> nn.Module | None:
-    """Copy a network's modules and whatever they keep from one call to the next, but not its parameters and buffers.
+    """Copy a network's modules and their state, but not its parameters and buffers.
 
     Returns:
-        None where a copy might not do what the original does, or somebody might see that it is a copy that runs: in scripted
-        code; where others have hung hooks into a module or replaced one of its methods; where something in the copy still
-        leads to a module of the original, as a function does that remembers one; where a module cannot be copied.
+        None if the copy might behave differently, or a user could observe that a copy runs: the network is scripted; a
+        module has hooks or a replaced method, or cannot be copied; or the copy still refers to a module of the original, for
+        instance through a closure.
 
     Example:
         >>> network = nn.Linear(2, 3)
@@ -25,26 +25,26 @@ def replicate(network: nn.Module) -> nn.Module | None:
         >>> copied is not network, copied.weight is network.weight
         (True, True)
     """
-    if any(_is_tampered_with(module) for module in network.modules()):
+    if any(_is_modified(module) for module in network.modules()):
         return None
     shared = {id(values): values for values in chain(network.parameters(), network.buffers())}
     try:
         copied = copy.deepcopy(network, dict[int, object](shared))
-    except Exception:  # noqa: BLE001  a lock, an open file, a tensor with a history: whatever a module may hold
+    except Exception:  # noqa: BLE001  a module may hold a lock, an open file, a tensor with a history
         return None
     return None if _leads_to(copied, {id(module) for module in network.modules()}) else copied
 
 
-def _is_tampered_with(module: nn.Module) -> bool:
+def _is_modified(module: nn.Module) -> bool:
     return (
         isinstance(module, torch.jit.ScriptModule)
         or bool(module._forward_hooks or module._forward_pre_hooks)
-        or any(_remembers(value) for value in vars(module).values())
+        or any(_is_bound(value) for value in vars(module).values())
     )
 
 
 def _leads_to(start: object, forbidden: set[int]) -> bool:
-    """Follow everything an object holds, but not what all of Python shares: classes, modules of code, global variables."""
+    """Return True if an object refers to one of the ids, directly or not, other than by classes, modules and globals."""
     waiting, seen = [start], set[int]()
     while waiting:
         held = waiting.pop()
@@ -60,5 +60,5 @@ def _leads_to(start: object, forbidden: set[int]) -> bool:
     return False
 
 
-def _remembers(value: object) -> bool:
+def _is_bound(value: object) -> bool:
     return isinstance(value, MethodType) or (isinstance(value, FunctionType) and bool(value.__closure__))

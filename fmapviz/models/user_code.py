@@ -1,4 +1,4 @@
-"""Import code of the user's own, and tell its failures from ours."""
+"""Import user code, and report its failures without fmapviz's own stack frames."""
 
 from __future__ import annotations
 
@@ -9,46 +9,57 @@ import os
 import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING
 
-from fmapviz.errors import FmapvizError, RequestError, UserCodeError, quote
-from fmapviz.tracebacks import report_of, sentence_of
+from torch import nn
+
+from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, printable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    from fmapviz.references import Reference
+    from fmapviz.models.spec import Reference
+
+_OWN_FILES = (str(Path(__file__).parents[1]), "<frozen importlib")
+_MODULE_CALL = nn.modules.module.__file__  # calls a module's forward
 
 
-def import_place(reference: Reference) -> ModuleType:
-    """Run a Python file, or import a module, with what lies beside it, or in the working directory, in reach.
+def import_module_of(reference: Reference) -> ModuleType:
+    """Run the Python file, or import the module, that a reference names.
 
-    A file in a package, that is, beside an `__init__.py`, is imported as a module of that package. Its folder stays the last
-    place that Python looks for modules in, for what is imported later.
+    A file's folder, or the working directory, comes first on `sys.path` during the import and last afterwards. A file
+    beside an `__init__.py` is imported as a module of that package.
 
     Raises:
-        RequestError: There is none.
+        RequestError: The file or module does not exist.
         UserCodeError: It raises an exception.
     """
     if not reference.is_file:
-        with _in_reach(Path.cwd()):
-            return _import(reference.place)
-    path = Path(reference.place)
+        with _on_path(Path.cwd()):
+            return _import(reference.module)
+    path = Path(reference.module)
     if not path.is_file():
-        raise RequestError(f"no such file: {quote(reference.place)}")
+        raise RequestError(f"no such file: {quote(reference.module)}")
     path = path.resolve()
-    root, name = _package_of(path)
-    with _in_reach(root):
-        return _import(name) if "." in name else _run(path)
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    with _on_path(folder):
+        return _import(".".join(parts)) if len(parts) > 1 else _run(path)
 
 
 @contextmanager
-def blame_the_user(what: str) -> Iterator[None]:
-    """Make of every exception one that says that the user's code failed; what that code prints is no result of ours.
+def running_user_code(name: str) -> Iterator[None]:
+    """Raise every exception as a failure of the user's code; standard output goes to standard error.
+
+    Args:
+        name: What is run, for the message.
 
     Raises:
-        UserCodeError: Whatever happened.
+        UserCodeError: The code raised an exception.
     """
     try:
         with redirect_stdout(sys.stderr):
@@ -56,35 +67,60 @@ def blame_the_user(what: str) -> Iterator[None]:
     except FmapvizError:
         raise
     except (Exception, SystemExit) as error:  # a script's sys.exit() too
-        raise UserCodeError(f"{quote(what)} failed: {sentence_of(error)}", report=report_of(error)) from error
+        raise UserCodeError(f"{quote(name)} failed: {one_line(error)}", report=report_of(error)) from error
 
 
-def code_beside(home: ModuleType) -> list[Path]:
-    """List the files of code that lie beside a module, or below, and are imported: what it may call."""
-    if home.__file__ is None:
+def imported_files_beside(module: ModuleType) -> list[Path]:
+    """List the source files of all imported modules in a module's folder and below, except installed packages."""
+    if module.__file__ is None:
         return []
-    folder = Path(home.__file__).resolve().parent
-    beside = str(folder).rstrip(os.sep) + os.sep  # thousands are imported: to make a path of each would take 0.1 s
-    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    paths = (Path(file) for file in files if file.startswith(beside))
+    folder = Path(module.__file__).resolve().parent
+    prefix = str(folder).rstrip(os.sep) + os.sep  # strings: a Path for each of thousands of modules takes 0.1 s
+    files = {str(getattr(imported, "__file__", None) or "") for imported in list(sys.modules.values())}
+    paths = (Path(file) for file in files if file.startswith(prefix))
     return [path for path in paths if "site-packages" not in path.relative_to(folder).parts]
+
+
+def report_of(error: BaseException) -> str:
+    """Format a traceback with its causes as Python does, without the frames of fmapviz, `importlib` and `Module.__call__`.
+
+    Returns:
+        Lines that are safe to print at a terminal.
+    """
+    traceback = TracebackException.from_exception(error)
+    link: TracebackException | None = traceback
+    while link is not None:
+        frames = [frame for frame in link.stack if not frame.filename.startswith(_OWN_FILES)]
+        link.stack = StackSummary.from_list([frame for frame in frames if frame.filename != _MODULE_CALL])
+        link = link.__cause__ or link.__context__
+    return "\n".join(printable(line) for line in "".join(traceback.format()).splitlines())
+
+
+def one_line(error: BaseException) -> str:
+    """Format an exception as its class and at most 300 characters of its message.
+
+    Example:
+        >>> one_line(KeyError("width"))
+        "KeyError: 'width'"
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
 def _import(name: str) -> ModuleType:
     try:
-        with blame_the_user(name):
+        with running_user_code(name):
             return importlib.import_module(name)
     except UserCodeError as error:
         missing = error.__cause__.name if isinstance(error.__cause__, ModuleNotFoundError) else None
-        if missing is None or not f"{name}.".startswith(f"{missing}."):  # one that the user's code wants
+        if missing is None or not f"{name}.".startswith(f"{missing}."):  # the user's code imports it
             raise
         raise RequestError(
-            f"no such module: {quote(missing)}", hint="the working directory and Python's own places were searched"
+            f"no such module: {quote(missing)}", hint="the working directory and Python's module path were searched"
         ) from error
 
 
 def _run(path: Path) -> ModuleType:
-    """Run a file as a module of its own name, or of another if that is taken."""
+    """Run a file as a module named after it, with a digest appended if another module has that name."""
     name = path.stem
     taken = sys.modules.get(name)
     if not name.isidentifier() or (taken is not None and getattr(taken, "__file__", None) != str(path)):
@@ -95,7 +131,7 @@ def _run(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with blame_the_user(path.name):
+        with running_user_code(path.name):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -103,25 +139,15 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _package_of(path: Path) -> tuple[Path, str]:
-    """Give the folder that a file's outermost package lies in, and the file's dotted name there."""
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    return folder, ".".join(parts)
-
-
 @contextmanager
-def _in_reach(folder: Path) -> Iterator[None]:
-    """Have a folder first among the places for modules, as Python does for a script; last afterwards."""
-    place = str(folder)
-    known = place in sys.path
-    sys.path.insert(0, place)
+def _on_path(folder: Path) -> Iterator[None]:
+    entry = str(folder)
+    known = entry in sys.path
+    sys.path.insert(0, entry)
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path.remove(place)
+        sys.path.remove(entry)
         if not known:
-            sys.path.append(place)
+            sys.path.append(entry)

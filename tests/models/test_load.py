@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torchvision import models
 
-from fmapviz.errors import RequestError
-from fmapviz.models import check_name, known_names, load_model, outline_model
-from fmapviz.options import InputOptions
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError
+from fmapviz.models.load import check_name, known_names, load_model, outline_model
 
 SMALL = InputOptions(size=(64, 64))
 
@@ -51,10 +51,10 @@ def test_every_pattern_of_everything():
         ("ResNet50", "'resnet50'"),
         ("vit-b-16", "'vit_b_16'"),
         ("torchvision:alexnt", "`fmapviz models`"),
-        ("", "`fmapviz models` lists what there is"),
+        ("", "`fmapviz models` lists all names"),
         ("../alexnet", "'alexnet'"),
         ("alexnet(num_classes=2)", "'torchvision.models:alexnet(num_classes=2)'"),
-        ("zzzzzz\x1b[31m", "`fmapviz models` lists what there is"),
+        ("zzzzzz\x1b[31m", "`fmapviz models` lists all names"),
     ],
 )
 def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):
@@ -69,11 +69,12 @@ def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):
 def test_names_are_checked_without_torch():
     code = """
 import sys
-from fmapviz import errors, models, registry, values
-assert len(models.known_names("vgg1*")) == 8
-models.check_name("alexnet")
+from fmapviz.core import errors, registry, types
+from fmapviz.models import load
+assert len(load.known_names("vgg1*")) == 8
+load.check_name("alexnet")
 try:
-    models.check_name("alexnt")
+    load.check_name("alexnt")
 except errors.RequestError:
     assert not {"torch", "torchvision", "numpy", "PIL"} & sys.modules.keys()
     raise SystemExit(0)
@@ -103,8 +104,8 @@ KINDS = {
     "quantized_shufflenet_v2_x0_5": ((2, 3, 64, 64), True, ""),
     "lraspp_mobilenet_v3_large": ((2, 3, 64, 64), True, ""),
     "ssdlite320_mobilenet_v3_large": ((2, 3, 64, 64), False, ""),
-    "raft_small": ((1, 3, 128, 128), False, "an optical flow model takes two frames: the picture is given as both"),
-    "r3d_18": ((1, 3, 16, 64, 64), True, "a video model takes a clip: the picture is repeated for 16 frames"),
+    "raft_small": ((1, 3, 128, 128), False, "an optical flow model takes two frames: the image is used for both"),
+    "r3d_18": ((1, 3, 16, 64, 64), True, "a video model takes a clip: the image is repeated for 16 frames"),
 }
 
 
@@ -141,7 +142,9 @@ def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):
     assert model.module.encoder.pos_embedding.shape[1] == 1 + (64 // 32) ** 2
     assert load("vit_b_32", options=InputOptions()).module.image_size == 224
     for size in ((64, 96), (70, 70), (31, 31)):
-        with pytest.raises(RequestError, match=f"vit_b_32 takes squares with a multiple of 32 pixels a side: '{size[0]}x"):
+        with pytest.raises(
+            RequestError, match=f"vit_b_32 takes square images whose side is a multiple of 32 pixels: '{size[0]}x"
+        ):
             load("vit_b_32", options=InputOptions(size=size))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from torch import nn
 from torchvision.models import resnet18
 
 import fmapviz
-import fmapviz.sources.torchvision as torchvision_source
-from fmapviz.channels import input_channels
-from fmapviz.errors import RequestError
-from fmapviz.tiling import tile
+import fmapviz.models.sources.torchvision as torchvision_source
+from fmapviz.core.errors import RequestError
+from fmapviz.models.network import input_channels
+from fmapviz.render.grid import tile
 
 
 def small(channels, *, width=4):
@@ -120,9 +121,9 @@ def test_torchvisions_networks_take_other_channels_with_weights_for_them(channel
 
 
 def test_a_published_file_is_known_by_its_digest_wherever_it_lies():
-    entry = torchvision_source._published_as("resnet50", "11ad3fa6" + "0" * 56)
+    entry = torchvision_source._entry_with_digest("resnet50", "11ad3fa6" + "0" * 56)
     assert (entry.name, entry.meta["categories"][1]) == ("IMAGENET1K_V2", "goldfish")
-    assert torchvision_source._published_as("resnet50", "11ad3fa7" + "0" * 56) is None
+    assert torchvision_source._entry_with_digest("resnet50", "11ad3fa7" + "0" * 56) is None
 
 
 def test_a_picture_for_a_network_of_other_channels_is_an_error_that_says_what_is_needed(tmp_path, picture):
@@ -241,7 +242,7 @@ def test_shared_and_recursive_layers_are_drawn_once_per_call(tmp_path, picture):
     assert list(layers_of(summary)) == ["conv", "conv#2", "conv#3"]
 
 
-def test_what_a_layer_computed_is_drawn_whatever_happens_to_it_in_place(tmp_path, picture):
+def test_what_a_layer_computed_is_drawn_despite_in_place_operations(tmp_path, picture):
     torch.manual_seed(0)
     network = InPlace().eval()
     before = state_of(network)
@@ -277,7 +278,7 @@ def test_hooks_of_its_own_work_and_stay(tmp_path, picture):
     assert tripled == pytest.approx(3 * once)
 
 
-def test_complex_outputs_are_told_and_the_others_are_drawn(tmp_path, picture):
+def test_complex_outputs_are_reported_and_the_others_are_drawn(tmp_path, picture):
     summary = run(Holder(Complex()), picture, tmp_path, types=["Complex", "Conv2d"])
     assert list(layers_of(summary)) == ["part.conv"]
     assert dict(summary.undrawn) == {"part": "complex values (1, 4, 222, 222)"}
@@ -354,7 +355,7 @@ def test_a_forward_pass_that_raises_fails_the_image_with_layer_reason_and_traceb
     assert (failure.code, summary.exit_code) == ("E_MODEL", 4)
     assert "after layer 'conv': ValueError: a picture of 222 columns" in failure.message
     assert failure.report.endswith("ValueError: a picture of 222 columns")
-    assert "test_own_networks.py" in failure.report
+    assert Path(__file__).name in failure.report
 
 
 def test_scripted_and_exported_programs_are_refused(tmp_path, picture):

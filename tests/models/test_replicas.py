@@ -10,8 +10,8 @@ import torch
 from tiny_models import Calls, Recursive, Tokens, Training, Twins, images, overwritten, state_of
 from torch import fx, nn
 
-from fmapviz.replicas import replicate
-from fmapviz.vision import models
+from fmapviz.core.lazy_torchvision import models
+from fmapviz.models.replicas import replicate
 
 LONG = 30  # seconds that no test takes, unless something is wrong
 

@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors import safe_open
 from torchvision import transforms
 
-from fmapviz.shapesnet import train
-from fmapviz.shapesnet.network import MEAN, STD, WEIGHTS, ShapesNet, load_network, prepare
-from fmapviz.shapesnet.pictures import CLASSES, SIDE, ShapePicture, paint
+from fmapviz.models.shapesnet import train
+from fmapviz.models.shapesnet.network import MEAN, STD, WEIGHTS, ShapesNet, load_network, prepare
+from fmapviz.models.shapesnet.pictures import CLASSES, SIDE, ShapePicture, paint
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_picture_is_the_same_at_any_resolution(large):
 
 
 def test_painting_needs_no_torch():
-    check = "import sys, fmapviz.shapesnet.pictures; sys.exit('torch' in sys.modules)"
+    check = "import sys, fmapviz.models.shapesnet.pictures; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

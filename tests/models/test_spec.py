@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from fmapviz.errors import RequestError
-from fmapviz.models import check_name
-from fmapviz.references import Reference, check_place, parse_arguments, parse_reference
+from fmapviz.core.errors import RequestError
+from fmapviz.models.load import check_name
+from fmapviz.models.spec import Reference, check_reference, parse_arguments, parse_reference
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_whether_there_is_such_code_is_known_without_torch_and_without_running_i
     (tmp_path / "canary.py").write_text("open('CANARY', 'w')\n")
     (tmp_path / "package").mkdir()
     script = (
-        "import sys; from fmapviz.models import check_name\n"
+        "import sys; from fmapviz.models.load import check_name\n"
         "check_name('canary.py:build'); check_name('canary:build'); check_name('package.sub:build')\n"
         "assert 'torch' not in sys.modules and 'canary' not in sys.modules"
     )
@@ -75,7 +75,7 @@ def test_whether_there_is_such_code_is_known_without_torch_and_without_running_i
     ],
 )
 def test_code_that_is_not_there_is_an_error(text):
-    for check in (check_name, check_place):
+    for check in (check_name, check_reference):
         with pytest.raises(RequestError, match="no such"):
             check(text)
 

@@ -1,4 +1,4 @@
-"""The network that tells the shapes apart, and its weights."""
+"""The network that classifies shapes, and its weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fmapviz.initialization import NoInitialization
-from fmapviz.shapesnet.pictures import CLASSES
+from fmapviz.models.initialization import build_uninitialized
+from fmapviz.models.shapesnet.pictures import CLASSES
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WEIGHTS = Path(str(files("fmapviz.shapesnet"))) / "shapesnet.safetensors"
+WEIGHTS = Path(str(files("fmapviz.models.shapesnet"))) / "shapesnet.safetensors"
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
-# Channels and stride of each block. After the last one a map has a pixel for 8 x 8 of the picture, and each sees 75 x 75.
+# Channels and stride of each block. The stride of the last feature map is 8, its receptive field 75 x 75 pixels.
 BLOCKS = ((16, 2), (24, 1), (32, 2), (48, 1), (64, 2), (64, 1), (80, 1), (96, 1))
 
 
 class ShapesNet(nn.Module):
-    """Eight convolutions, global average pooling and one linear layer, so that class activation maps are exact.
+    """Eight convolutions, global average pooling and one linear layer, so class activation maps are exact.
 
     Attributes:
         features: From `(N, 3, 96, 96)` to `(N, 96, 12, 12)`; each block is a `conv`, a `norm` and an in-place `relu`.
@@ -47,41 +47,40 @@ class ShapesNet(nn.Module):
         self.classifier = nn.Linear(widths[-1], len(CLASSES))
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Give the logits `(N, 6)` of prepared pictures `(N, 3, H, W)`."""
+        """Return the logits `(N, 6)` of preprocessed images `(N, 3, H, W)`."""
         return self.classify(self.features(batch))
 
     def classify(self, maps: Tensor) -> Tensor:
-        """Give the logits `(N, 6)` of what `features` made of the pictures."""
+        """Return the logits `(N, 6)` of feature maps of `features`."""
         logits: Tensor = self.classifier(self.pool(maps).flatten(1))
         return logits
 
     def activation_maps(self, maps: Tensor, labels: Tensor) -> Tensor:
-        """Give the class activation maps `(N, h, w)`, any range, of what `features` made of the pictures.
+        """Return the class activation maps `(N, h, w)`, any range, of feature maps of `features`.
 
         The sum over k of w[c, k] A[k]: Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
 
         Args:
             maps: `(N, K, h, w)`.
-            labels: `(N,)`, the class c of each.
+            labels: `(N,)`, the class c of each image.
         """
         return torch.einsum("nkhw,nk->nhw", maps, self.classifier.weight[labels])
 
 
 def load_network() -> ShapesNet:
-    """Build the network with the weights that come with the package, in float32 and evaluation mode.
+    """Load the network with the package's weights, in float32 and evaluation mode.
 
     Example:
         >>> load_network().training
         False
     """
-    with NoInitialization():
-        network = ShapesNet()
+    network = build_uninitialized(ShapesNet)
     network.load_state_dict(load_file(WEIGHTS))
     return network.eval()
 
 
 def prepare(pixels: NDArray[np.uint8]) -> Tensor:
-    """Turn pictures, uint8 `(..., H, W, 3)`, into what the network is given, float32 `(..., 3, H, W)` from -1 to 1.
+    """Preprocess images, uint8 `(..., H, W, 3)`, to float32 `(..., 3, H, W)` from -1 to 1.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Paint synthetic pictures of one shape each, the same at any resolution."""
+"""Paint synthetic images of one shape each, the same at any resolution."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     Pattern = Callable[[np.random.Generator, int], Floats]
 
 CLASSES = ("circle", "square", "triangle", "star", "cross", "ring")
-SIDE = 96  # pixels: what the network is given
+SIDE = 96  # pixels: the network's input size
 
-# All lengths are in sides of the picture.
+# All lengths are fractions of the side.
 RADII = (0.15, 0.34)  # of the circle around a shape
 MARGIN = 0.02
-CONTRAST = 0.3  # between the shape's ink and every ink under it; 1 is black on white
-EDGE = 0.02  # over which the patterns of the ground go from one ink to the other
-SAMPLES = 4  # along either side of a pixel
-GRAINS = 96  # along the side of a picture
+CONTRAST = 0.3  # at least, between the shape and every ink under it; 1 is black on white
+EDGE = 0.02  # width of the transition between two inks in a pattern
+SAMPLES = 4  # per pixel and axis
+GRAINS = 96  # along a side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapePicture:
-    """A picture of exactly one shape.
+    """An image of exactly one shape.
 
     Attributes:
         pixels: uint8 `(H, W, 3)`.
-        label: Which of `CLASSES`.
-        mask: bool `(H, W)`: the pixels of which the shape covers at least half; the hole of a ring is not among them.
+        label: An index into `CLASSES`.
+        mask: bool `(H, W)`: the pixels of which the shape covers at least half; a ring has a hole.
     """
 
     pixels: NDArray[np.uint8]
@@ -45,14 +45,14 @@ class ShapePicture:
 
 
 def paint(generator: np.random.Generator, *, side: int = SIDE, label: int | None = None) -> ShapePicture:
-    """Paint one shape, of any colour, size, place and rotation, on a patterned and grainy ground.
+    """Paint one shape of random colour, size, position and rotation on a patterned, noisy background.
 
-    The numbers drawn do not depend on the side: equal generators give the same picture at any resolution.
+    The random numbers do not depend on the side: equal generators paint the same image at any resolution.
 
     Args:
-        generator: Decides everything that is not asked for.
+        generator: Draws everything else.
         side: Height and width, pixels.
-        label: Which of `CLASSES`; None: any.
+        label: An index into `CLASSES`; None: random.
 
     Example:
         >>> picture = paint(np.random.default_rng(0), label=CLASSES.index("star"))
@@ -71,7 +71,7 @@ def paint(generator: np.random.Generator, *, side: int = SIDE, label: int | None
 
 
 def _inks(generator: np.random.Generator) -> list[Floats]:
-    """Choose three related inks for the ground, and a fourth that stands out from each of them."""
+    """Choose three related inks for the background, and a fourth that contrasts with each of them."""
     first = _ink(generator)
     grounds = [first, *(np.clip(first + generator.uniform(-0.18, 0.18, 3), 0, 1) for _ in range(2))]
     while True:
@@ -85,12 +85,12 @@ def _ink(generator: np.random.Generator) -> Floats:
 
 
 def _contrast(one: Floats, other: Floats) -> float:
-    """Tell how different two inks look, 0..1: the eye sees green best and red least."""
+    """Return the perceived difference of two inks, 0..1: the eye is most sensitive to green."""
     return float(np.sqrt(((one - other) ** 2) @ [2 / 9, 4 / 9, 3 / 9]))
 
 
 def _ground(generator: np.random.Generator, side: int, inks: Sequence[Floats]) -> Floats:
-    """Mix two inks in a pattern, and strew something small in the third over it, or nothing."""
+    """Mix two inks in a pattern, and add clutter in the third."""
     pattern, clutter = (family[generator.integers(len(family))] for family in (_PATTERNS, _CLUTTERS))
     canvas = inks[0] + pattern(generator, side)[..., None] * (inks[1] - inks[0])
     return canvas + clutter(generator, side)[..., None] * (inks[2] - canvas)
@@ -121,7 +121,7 @@ def _speckles(generator: np.random.Generator, side: int) -> Floats:
 
 
 def _turned_axes(generator: np.random.Generator, side: int) -> tuple[Floats, Floats]:
-    """Give every pixel's place on two axes through the picture's middle, in any direction."""
+    """Return every pixel's coordinates on two rotated axes through the centre."""
     angle = generator.uniform(0, 2 * np.pi)
     places = (np.arange(side) + 0.5) / side - 0.5
     across, down = places[None, :], places[:, None]
@@ -129,7 +129,7 @@ def _turned_axes(generator: np.random.Generator, side: int) -> tuple[Floats, Flo
 
 
 def _wave(axis: Floats, *, period: float) -> Floats:
-    """Swing between -1 and 1 with flat tops."""
+    """Return a wave between -1 and 1 with flat tops."""
     slope: Floats = np.sin(axis * (2 * np.pi / period)) * (period / np.pi / EDGE)
     return slope.clip(-1, 1)
 
@@ -144,7 +144,7 @@ def _nothing(_generator: np.random.Generator, side: int) -> Floats:
 
 
 def _lines(generator: np.random.Generator, side: int) -> Floats:
-    """Draw thin lines from anywhere to anywhere."""
+    """Draw thin random lines."""
     starts, ends = generator.uniform(-0.2, 1.2, (2, generator.integers(4, 16), 2))
     sideways = (ends - starts)[:, ::-1] * [1, -1]
     sideways *= 0.006 / np.linalg.norm(sideways, axis=1, keepdims=True)
@@ -152,7 +152,7 @@ def _lines(generator: np.random.Generator, side: int) -> Floats:
 
 
 def _dots(generator: np.random.Generator, side: int) -> Floats:
-    """Draw dots too small to be taken for the shape."""
+    """Draw dots that are too small to look like the shape."""
     centres = generator.uniform(0, 1, (generator.integers(10, 60), 1, 2))
     return _cover(centres + generator.uniform(0.008, 0.02) * _corners(12), side)
 
@@ -180,7 +180,7 @@ def _star(generator: np.random.Generator) -> Floats:
 
 
 def _cross(generator: np.random.Generator) -> Floats:
-    """Outline two bars across each other; their ends lie on the unit circle."""
+    """Outline two crossed bars whose ends are on the unit circle."""
     half = generator.uniform(0.26, 0.36)
     end = np.sqrt(1 - half**2)
     arm = np.array([(half, half), (end, half), (end, -half)])
@@ -189,19 +189,19 @@ def _cross(generator: np.random.Generator) -> Floats:
 
 
 def _ring(generator: np.random.Generator) -> Floats:
-    """Go round the outer circle, cross over, and come back round the inner one."""
+    """Outline the outer circle, then the inner one backwards."""
     circle = _corners(90)[np.arange(91) % 90]
     return np.concatenate([circle, generator.uniform(0.5, 0.66) * circle[::-1]])
 
 
 def _corners(number: int) -> Floats:
-    """Give the corners of a regular polygon in the unit circle, `(number, 2)`."""
+    """Return the corners of a regular polygon in the unit circle, `(number, 2)`."""
     angles = np.arange(number) * (2 * np.pi / number)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def _placed(outline: Floats, generator: np.random.Generator) -> Floats:
-    """Turn an outline in the unit circle, shrink it and move it to anywhere inside the picture."""
+    """Rotate, scale and move an outline in the unit circle to a random position inside the image."""
     radius, angle = generator.uniform(*RADII), generator.uniform(0, 2 * np.pi)
     centre = generator.uniform(MARGIN + radius, 1 - MARGIN - radius, 2)
     turn = np.array([(np.cos(angle), np.sin(angle)), (-np.sin(angle), np.cos(angle))])
@@ -210,11 +210,11 @@ def _placed(outline: Floats, generator: np.random.Generator) -> Floats:
 
 
 def _cover(outlines: Iterable[Floats], side: int) -> Floats:
-    """Fill outlines, and tell how much of each pixel they cover, 0..1."""
+    """Fill outlines; return how much of each pixel they cover, 0..1."""
     fine = Image.new("L", (side * SAMPLES, side * SAMPLES))
     pen = ImageDraw.Draw(fine)
     for outline in outlines:
-        # Pillow fills the pixels that corners lie on, so the middle of the first is 0.
+        # Pillow fills the pixels that contain the corners: coordinate 0 is the first pixel's centre.
         pen.polygon((outline * (side * SAMPLES) - 0.5).ravel().tolist(), fill=255)
     return np.asarray(fine.reduce(SAMPLES), np.float32) / 255
 

@@ -1,4 +1,4 @@
-"""Train the network on painted pictures and write its weights: `python -m fmapviz.shapesnet.train [--out FILE]`."""
+"""Train the network on painted images and write its weights: `python -m fmapviz.models.shapesnet.train [--out FILE]`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fmapviz.shapesnet.network import WEIGHTS, ShapesNet, prepare
-from fmapviz.shapesnet.pictures import CLASSES, ShapePicture, paint
+from fmapviz.models.shapesnet.network import WEIGHTS, ShapesNet, prepare
+from fmapviz.models.shapesnet.pictures import CLASSES, ShapePicture, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 0
-FRESH_SEED = 1  # of the pictures that the network is judged by
+TEST_SEED = 1
 BATCH = 64
 RATE = 5e-3
-SPREAD = 0.2  # what the shape of a class activation map counts beside the answer
+MAP_WEIGHT = 0.2  # of the class activation map's loss, beside the class's
 LEAST_ACCURACY, LEAST_LOCALISATION = 0.99, 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well a network does on pictures, each 0..1.
+    """Scores of a network on test images, each 0..1.
 
     Attributes:
-        accuracy: Share of the pictures whose shape it names.
-        localisation: Share whose class activation map, of the true class, has its peak on a pixel of the shape.
+        accuracy: Share of images with the right class.
+        localisation: Share of images where the true class's activation map has its maximum on the shape.
     """
 
     accuracy: float
@@ -47,25 +47,25 @@ class Scores:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, judge and write; exit with 1 if the network is not good enough to be written."""
+    """Train, test and write; exit with 1 if the network is not good enough to be written."""
     parser = argparse.ArgumentParser(
-        prog="python -m fmapviz.shapesnet.train", description="Train the network of six shapes."
+        prog="python -m fmapviz.models.shapesnet.train", description="Train the network of six shapes."
     )
     parser.add_argument("--out", type=Path, default=WEIGHTS, metavar="FILE", help="default: inside the package")
     sys.exit(not make(parser.parse_args(arguments).out))
 
 
 def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000) -> bool:
-    """Train a network, judge it by fresh pictures and, if it is good, write it.
+    """Train a network, test it and write it if its scores are high enough.
 
     Args:
-        out: The `.safetensors` file to write: float16, with what was measured in its metadata.
-        pictures: How many to train with.
-        epochs: How often each is seen.
-        fresh: How many to judge by.
+        out: The `.safetensors` file to write: float16, with the scores in its metadata.
+        pictures: Number of training images.
+        epochs: Number of passes over them.
+        fresh: Number of test images.
 
     Returns:
-        Whether the file was written.
+        True if the file was written.
     """
     begin = time.perf_counter()
     torch.manual_seed(SEED)
@@ -74,10 +74,10 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000)
     _say(f"{pictures} pictures painted after {time.perf_counter() - begin:.0f} s")
     for epoch, loss in enumerate(fit(network, painted, epochs=epochs), start=1):
         _say(f"epoch {epoch}/{epochs}: loss {loss:.4f} after {time.perf_counter() - begin:.0f} s")
-    network.half().float()  # what is judged is what will be loaded
-    scores = _judge(network, _paint(fresh, seed=FRESH_SEED))
+    network.half().float()  # test the precision that is written
+    scores = _judge(network, _paint(fresh, seed=TEST_SEED))
     if scores.accuracy < LEAST_ACCURACY or scores.localisation < LEAST_LOCALISATION:
-        _say(f"not written: at least {LEAST_ACCURACY:.0%} and {LEAST_LOCALISATION:.0%} are wanted")
+        _say(f"not written: at least {LEAST_ACCURACY:.0%} and {LEAST_LOCALISATION:.0%} are required")
         return False
     out.write_bytes(encode(network, scores))
     _say(f"{out}  {out.stat().st_size / 1000:.0f} kB, {time.perf_counter() - begin:.0f} s")
@@ -85,7 +85,7 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000)
 
 
 def fit(network: ShapesNet, pictures: Sequence[ShapePicture], *, epochs: int) -> Iterator[float]:
-    """Train a network, and give the mean loss of each epoch; afterwards it is in evaluation mode."""
+    """Train a network and yield the mean loss of each epoch; leave it in evaluation mode."""
     pixels, labels, masks = stacked(pictures)
     generator = np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=1e-3)
@@ -97,7 +97,7 @@ def fit(network: ShapesNet, pictures: Sequence[ShapePicture], *, epochs: int) ->
         order = generator.permutation(len(pictures))
         for start in range(0, len(pictures), BATCH):
             chosen = order[start : start + BATCH]
-            # Turned and mirrored, each shape is still what it is.
+            # Augment: rotation and mirroring keep the class.
             turns, axes = int(generator.integers(4)), [-1] * int(generator.integers(2))
             both = prepare(pixels[chosen]), torch.from_numpy(masks[chosen])
             batch, cover = (values.rot90(turns, (-2, -1)).flip(axes) for values in both)
@@ -112,28 +112,28 @@ def fit(network: ShapesNet, pictures: Sequence[ShapePicture], *, epochs: int) ->
 
 
 def loss_of(network: ShapesNet, batch: Tensor, labels: Tensor, *, cover: Tensor) -> Tensor:
-    """Tell how far a network is from naming each shape, and from seeing it where it is.
+    """Return the cross-entropy of the classes plus the weighted distance of class activation maps from the shapes.
 
-    With the names alone for a goal, 66 in 100 class activation maps have their peak on the shape, and of a ring's 43: the
-    network sees 75 pixels around, and may as well look at the hole. So the true class's map has a goal too: its softmax over
-    all places, as near as can be to the shape itself (Kullback-Leibler divergence).
+    With the cross-entropy alone, 66 % of the class activation maps have their maximum on the shape, 43 % of a ring's: the
+    receptive field of 75 pixels lets the network look at the hole. The second term is the Kullback-Leibler divergence of the
+    true class's map, softmax over all positions, from the shape's mask.
 
     Args:
         network: In training mode.
-        batch: Prepared pictures `(N, 3, H, W)`.
+        batch: Preprocessed images `(N, 3, H, W)`.
         labels: `(N,)`.
         cover: bool `(N, H, W)`, the shapes' pixels.
     """
     maps = network.features(batch)
     goal = functional.adaptive_avg_pool2d(cover.float(), maps.shape[-2:]).flatten(1)
     found = network.activation_maps(maps, labels).flatten(1).log_softmax(dim=1)
-    spread = functional.kl_div(found, goal / goal.sum(dim=1, keepdim=True), reduction="batchmean")
-    return functional.cross_entropy(network.classify(maps), labels) + SPREAD * spread
+    map_loss = functional.kl_div(found, goal / goal.sum(dim=1, keepdim=True), reduction="batchmean")
+    return functional.cross_entropy(network.classify(maps), labels) + MAP_WEIGHT * map_loss
 
 
 @torch.no_grad()
 def evaluate(network: ShapesNet, pictures: Sequence[ShapePicture]) -> Scores:
-    """Compare a network's answers, and the peaks of its class activation maps, with what was painted.
+    """Compare a network's classes, and the maxima of its class activation maps, with the painted shapes.
 
     Args:
         network: In evaluation mode.
@@ -152,7 +152,7 @@ def evaluate(network: ShapesNet, pictures: Sequence[ShapePicture]) -> Scores:
 
 
 def stacked(pictures: Sequence[ShapePicture]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
-    """Give the pixels `(N, H, W, 3)`, labels `(N,)` and masks `(N, H, W)`."""
+    """Return the pixels `(N, H, W, 3)`, labels `(N,)` and masks `(N, H, W)`."""
     return (
         np.stack([picture.pixels for picture in pictures]),
         np.array([picture.label for picture in pictures]),
@@ -161,7 +161,7 @@ def stacked(pictures: Sequence[ShapePicture]) -> tuple[NDArray[np.uint8], NDArra
 
 
 def encode(network: nn.Module, scores: Scores) -> bytes:
-    """Make a `.safetensors` file of a network's weights, as float16, and of what they are worth."""
+    """Encode a network's weights as float16, and its scores as metadata, in the `.safetensors` format."""
     state = {name: values.half() if values.is_floating_point() else values for name, values in network.state_dict().items()}
     metadata = {
         "classes": json.dumps(CLASSES),
@@ -179,7 +179,7 @@ def _paint(number: int, *, seed: int) -> list[ShapePicture]:
 
 
 def _judge(network: ShapesNet, pictures: Sequence[ShapePicture]) -> Scores:
-    """Print the scores of each class, and of all."""
+    """Print the scores of each class and of all; return the latter."""
     for label, name in enumerate(CLASSES):
         if own := [picture for picture in pictures if picture.label == label]:
             _say(f"{name:>8}: {_words(evaluate(network, own))} of {len(own)}")

@@ -13,59 +13,73 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fmapviz import preparation
-from fmapviz.adaptation import classes_in, take_channels
-from fmapviz.channels import input_channels
-from fmapviz.checkpoints import building_for, digesting, find_weights, label, read_checkpoint
-from fmapviz.downloads import fetch
-from fmapviz.errors import RequestError, WeightsError, quote, suggest
-from fmapviz.fitting import fit_keys, load_state_dict
-from fmapviz.initialization import NoInitialization, read_seed
-from fmapviz.values import Model, Preparation
-from fmapviz.vision import models
+from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
+from fmapviz.core.lazy_torchvision import models
+from fmapviz.core.types import Model, Preparation
+from fmapviz.images import preprocess
+from fmapviz.models.initialization import NoInitialization, build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.network import input_channels
+from fmapviz.models.weights.adapt import classes_in, take_channels
+from fmapviz.models.weights.download import fetch
+from fmapviz.models.weights.file import digesting
+from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmapviz.options import InputOptions
+    from fmapviz.core.config import InputOptions
 
-CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT takes no other number
+# Of torchvision 0.28; a test compares them with `torchvision.models.list_models()`.
+NAMES = """
+    alexnet convnext_base convnext_large convnext_small convnext_tiny deeplabv3_mobilenet_v3_large deeplabv3_resnet101
+    deeplabv3_resnet50 densenet121 densenet161 densenet169 densenet201 efficientnet_b0 efficientnet_b1 efficientnet_b2
+    efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6 efficientnet_b7 efficientnet_v2_l efficientnet_v2_m
+    efficientnet_v2_s fasterrcnn_mobilenet_v3_large_320_fpn fasterrcnn_mobilenet_v3_large_fpn fasterrcnn_resnet50_fpn
+    fasterrcnn_resnet50_fpn_v2 fcn_resnet101 fcn_resnet50 fcos_resnet50_fpn googlenet inception_v3
+    keypointrcnn_resnet50_fpn lraspp_mobilenet_v3_large maskrcnn_resnet50_fpn maskrcnn_resnet50_fpn_v2 maxvit_t mc3_18
+    mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small mvit_v1_b mvit_v2_s
+    quantized_googlenet quantized_inception_v3 quantized_mobilenet_v2 quantized_mobilenet_v3_large quantized_resnet18
+    quantized_resnet50 quantized_resnext101_32x8d quantized_resnext101_64x4d quantized_shufflenet_v2_x0_5
+    quantized_shufflenet_v2_x1_0 quantized_shufflenet_v2_x1_5 quantized_shufflenet_v2_x2_0 r2plus1d_18 r3d_18 raft_large
+    raft_small regnet_x_16gf regnet_x_1_6gf regnet_x_32gf regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf
+    regnet_y_128gf regnet_y_16gf regnet_y_1_6gf regnet_y_32gf regnet_y_3_2gf regnet_y_400mf regnet_y_800mf regnet_y_8gf
+    resnet101 resnet152 resnet18 resnet34 resnet50 resnext101_32x8d resnext101_64x4d resnext50_32x4d
+    retinanet_resnet50_fpn retinanet_resnet50_fpn_v2 s3d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+    shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 ssd300_vgg16 ssdlite320_mobilenet_v3_large swin3d_b swin3d_s swin3d_t
+    swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn
+    vit_b_16 vit_b_32 vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
+"""
+BUILDERS = "torchvision.models"
+
+CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT accepts no other number
+
+# The last two numbers of a layer's key were one name in DenseNet's published files.
+_OLD_DENSENET_KEY = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
+
+
+def known_names() -> list[str]:
+    """List the names that the installed torchvision has."""
+    return list(models.list_models())
 
 
 def load(name: str, *, weights: str, options: InputOptions) -> Model:
-    """Build a model and fill in its weights.
-
-    Args:
-        name: One of `torchvision.models.list_models()`.
-        weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL.
-        options: What the user wants otherwise in the preparation of pictures.
-
-    Raises:
-        WeightsError: The weights cannot be had, read or fitted in.
-    """
+    """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
     seed = read_seed(weights)
     if seed is not None:
-        return _random(name, seed, options)
+        module = build_with_seed(lambda: _build(name, **_image_size(name, options)), seed)
+        return _model(name, module, _best_entry(name), options, weights=f"random weights, seed {seed}")
     if weights == "default" or re.fullmatch(r"[A-Z0-9_]+", weights):
-        return _published(name, weights, options)
-    return _own(name, weights, options)
+        return _load_published(name, weights, options)
+    return _load_file(name, weights, options)
 
 
 def outline(name: str, *, options: InputOptions) -> Model:
-    """Build a model on the meta device: its modules and shapes without one number."""
-    with NoInitialization():
-        module = _build(name, **_image_size(name, options)).to("meta")
-    return _model(name, module, _best_entry(name), options, weights="no weights")
+    """Build a model on the meta device; see `ModelSource`."""
+    module = build_uninitialized(lambda: _build(name, **_image_size(name, options)))
+    return _model(name, module.to("meta"), _best_entry(name), options, weights="no weights")
 
 
-def _random(name: str, seed: int, options: InputOptions) -> Model:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = _build(name, **_image_size(name, options))
-    return _model(name, module, _best_entry(name), options, weights=f"random weights, seed {seed}")
-
-
-def _published(name: str, weights: str, options: InputOptions) -> Model:
+def _load_published(name: str, weights: str, options: InputOptions) -> Model:
     entry = _entry(name, weights)
     if _is_vit(name) and options.size not in {None, (entry.transforms().crop_size[0],) * 2}:
         trained = entry.transforms().crop_size[0]
@@ -73,59 +87,56 @@ def _published(name: str, weights: str, options: InputOptions) -> Model:
     path = fetch(entry.url)
     with digesting(path) as digest, _weights_only(), NoInitialization():
         try:
-            module = _build(name, weights=entry)  # torchvision's own code: key changes, auxiliary heads, input transforms
-        except Exception as error:  # whatever a damaged file leads to
-            _own(name, str(path), options)  # says what is wrong with it
+            module = _build(name, weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
+        except Exception as error:  # a damaged file leads to any exception
+            _load_file(name, str(path), options)  # reports what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
     classes = tuple(entry.meta.get("categories", ()))
     return _model(name, module, entry, options, weights=entry.name, sha256=digest.result(), classes=classes)
 
 
-def _own(name: str, weights: str, options: InputOptions) -> Model:
-    known = [*(entry.name for entry in _entries(name)), "default", "random", "random:SEED"]
-    path, entry = find_weights(weights, known=known)
-    with digesting(path) as digest:
-        checkpoint = read_checkpoint(path, entry)
-        plain = _without_numbers(name)
-        state, stripped = fit_keys(_modern_keys(checkpoint.state), plain.state_dict(), path)
-        with building_for(path):
-            kwargs = _heads_in(name, state)
-            module, adapted = _adapted(name, state, _without_numbers(name, **kwargs) if kwargs else plain, kwargs)
-        load_state_dict(module, state, path)
-    if options.size is None and "image_size" in kwargs and kwargs["image_size"] not in _trained_size(name):
-        options = replace(options, size=(kwargs["image_size"],) * 2)
-    published = _published_as(name, digest.result())
+def _load_file(name: str, weights: str, options: InputOptions) -> Model:
+    loaded = load_weights(
+        weights,
+        lambda: _build(name),
+        known=[*(entry.name for entry in _entries(name)), "default", "random", "random:SEED"],
+        update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): value for key, value in state.items()},
+        adapt=lambda module, state: _adapted(name, module, state),
+    )
+    side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
+    if side and options.size is None and side not in _trained_size(name):
+        options = replace(options, size=(side, side))
+    published = _entry_with_digest(name, loaded.sha256)
     return _model(
         name,
-        module,
+        loaded.module,
         published or _best_entry(name),
         options,
-        weights=label(path, entry),
-        sha256=digest.result(),
-        classes=checkpoint.classes or tuple(published.meta.get("categories", ()) if published else ()),
-        notices=(*checkpoint.notices, *stripped, *adapted),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        classes=loaded.classes or tuple(published.meta.get("categories", ()) if published else ()),
+        notices=loaded.notices,
     )
 
 
-def _adapted(
-    name: str, state: dict[str, Tensor], module: nn.Module, kwargs: dict[str, Any]
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """Build a model for the classes and the input channels of its weights, if these are all that is otherwise.
+def _adapted(name: str, plain: nn.Module, state: dict[str, Tensor]) -> tuple[nn.Module, tuple[str, ...]]:
+    """Build a model with the heads, classes and input channels of its weights.
 
-    Returns:
-        The model as it was given, if more is otherwise; and notices.
+    Classes and channels are changed only if nothing else differs.
     """
+    heads = _heads_in(name, state)
+    module = build_uninitialized(lambda: _build(name, **heads)) if heads else plain
     usual = len(_best_entry(name).meta.get("categories", ()))
     built, notices = module, []
     if classes := classes_in(module.state_dict(), state, usual=usual):
-        built = _without_numbers(name, **kwargs, num_classes=classes)
+        built = build_uninitialized(lambda: _build(name, **heads, num_classes=classes))
         notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
     if _kind(name) == "image" and (channels := take_channels(built, state)):
         if getattr(built, "transform_input", False):
-            built.transform_input = False  # type: ignore[assignment]  # no submodule; it is for red, green and blue
+            built.transform_input = False  # type: ignore[assignment]  # not a submodule; it needs red, green and blue
+        plural = "" if channels == 1 else "s"
         notices.append(
-            f"the weights are for pictures of {channels} channel{'s' if channels > 1 else ''}, not 3: "
-            "so the first convolution was built"
+            f"the weights are for images with {channels} channel{plural}, not 3: the first convolution was built for that"
         )
     own = built.state_dict()
     if any(state[key].shape != values.shape for key, values in own.items() if key in state):
@@ -145,17 +156,20 @@ def _model(
     notices: tuple[str, ...] = (),
 ) -> Model:
     kind = _kind(name)
+    channels = input_channels(module) if kind == "image" else 3
+    prepare, forward, notice = _KINDS[kind]
     return Model(
         name=name,
         module=module.eval(),
         weights=weights,
         sha256=sha256,
-        preparation=_prepare(kind, module, entry, options),
-        forward=_FORWARDS[kind],
+        # No preset is published for images with other than three channels.
+        preparation=prepare(entry, options) if channels == 3 else preprocess.standard(options, channels=channels),
+        forward=forward,
         batches=kind in {"image", "video"},
-        straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions for each scale or step
+        straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions once per scale or step
         classes=classes,
-        notices=(*notices, *_NOTICES.get(kind, ())),
+        notices=(*notices, *notice),
     )
 
 
@@ -163,22 +177,16 @@ def _build(name: str, **kwargs: Any) -> nn.Module:
     if _kind(name) == "detection" or ".segmentation." in models.get_model_builder(name).__module__:
         kwargs.setdefault("weights_backbone", None)  # its default is a download
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for what is no parameter yet
-        # GoogLeNet and Inception say that their initialisation is slow, and that it may change.
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # GoogLeNet and Inception warn that their initialization is slow and may change
         module: nn.Module = models.get_model(name, **kwargs)
     return module
 
 
-def _without_numbers(name: str, **kwargs: Any) -> nn.Module:
-    with NoInitialization():
-        return _build(name, **kwargs)
-
-
 def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
-    """Choose the builder's arguments that make the network the weights are of.
+    """Return the builder's arguments for the heads and the image size of weights.
 
-    torchvision's own weights for GoogLeNet and Inception expect inputs transformed in the network; a file is taken to be of
-    their kind, as it is with the preparation of the input.
+    torchvision's weights of GoogLeNet and Inception expect inputs that the network transforms. A file is assumed to be like
+    them, as it is for the preprocessing.
     """
     kwargs: dict[str, Any] = {}
     positions, projection = (state.get(key, torch.empty(0)) for key in ("encoder.pos_embedding", "conv_proj.weight"))
@@ -193,18 +201,17 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _image_size(name: str, options: InputOptions) -> dict[str, int]:
-    """Build a Vision Transformer, whose input has one size only, for the size it will be given."""
+    """Return a Vision Transformer's argument for its only input size."""
     if not _is_vit(name):
         return {}
     height, width = options.size or _trained_size(name)
     patch = int(name.rpartition("_")[2])
     if height != width or height % patch:
-        raise RequestError(f"{name} takes squares with a multiple of {patch} pixels a side: '{height}x{width}'")
+        raise RequestError(f"{name} takes square images whose side is a multiple of {patch} pixels: '{height}x{width}'")
     return {"image_size": height}
 
 
 def _trained_size(name: str) -> tuple[int, int]:
-    """Give what a Vision Transformer's best published weights want."""
     side: int = _best_entry(name).transforms().crop_size[0]
     return side, side
 
@@ -213,14 +220,8 @@ def _is_vit(name: str) -> bool:
     return bool(models.get_model_builder(name).__module__.endswith(".vision_transformer"))
 
 
-def _modern_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename as torchvision does for DenseNet, whose published files are older than its layers' names."""
-    old = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
-    return {old.sub(r"\1\2", key): value for key, value in state.items()}
-
-
 def _entries(name: str) -> list[Any]:
-    """List the published entries that fit the model as it is built here, that is, not quantized."""
+    """List the published entries; of a quantized model those of the same model before quantization."""
     entries = list(models.get_model_weights(name))
     return list(dict.fromkeys(entry.meta.get("unquantized", entry) for entry in entries))
 
@@ -230,8 +231,8 @@ def _best_entry(name: str) -> Any:
     return default.meta.get("unquantized", default)
 
 
-def _published_as(name: str, sha256: str) -> Any:
-    """Give the published entry that a file is, wherever it lies: an entry's URL ends in the beginning of its SHA-256."""
+def _entry_with_digest(name: str, sha256: str) -> Any:
+    """Return the published entry that a file is, None for other files: an entry's URL ends in the start of its SHA-256."""
     promised = {entry: re.search(r"-([0-9a-f]{8,})\.", entry.url) for entry in _entries(name)}
     return next((entry for entry, match in promised.items() if match and sha256.startswith(match[1])), None)
 
@@ -250,7 +251,7 @@ def _entry(name: str, weights: str) -> Any:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Make torch.load refuse everything but tensors, also where torchvision asks for more."""
+    """Make `torch.load` refuse everything but tensors, also where torchvision asks for more."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -267,59 +268,30 @@ def _kind(name: str) -> str:
     return {"detection": "detection", "optical_flow": "flow", "video": "video"}.get(family, "image")
 
 
-def _prepare(kind: str, module: nn.Module, entry: Any, options: InputOptions) -> Preparation:
-    """Prepare as the weights want it; nobody has published any for other pictures than those of three channels."""
-    channels = input_channels(module) if kind == "image" else 3
-    if channels != 3:
-        return preparation.standard(options, channels=channels)
-    return _PREPARATIONS[kind](entry, options)
-
-
-def _prepare_image(entry: Any, options: InputOptions) -> Preparation:
-    return preparation.as_trained(entry.transforms(), options)
-
-
-def _prepare_detection(_entry: Any, options: InputOptions) -> Preparation:
-    return preparation.unscaled(options)
-
-
-def _prepare_flow(_entry: Any, options: InputOptions) -> Preparation:
-    # RAFT wants multiples of 8 and at least 128; its features are compared all with all, so the area is limited.
-    return preparation.in_steps(options, step=8, least=128, box=(520, 960))
-
-
-def _prepare_video(entry: Any, options: InputOptions) -> Preparation:
-    return preparation.clip(entry.transforms(), options, frames=CLIP_FRAMES)
-
-
-_PREPARATIONS: dict[str, Callable[[Any, InputOptions], Preparation]] = {
-    "image": _prepare_image,
-    "detection": _prepare_detection,
-    "flow": _prepare_flow,
-    "video": _prepare_video,
-}
-
-
-def _forward_batch(module: nn.Module, batch: Tensor) -> object:
-    return module(batch)
-
-
-def _forward_list(module: nn.Module, batch: Tensor) -> object:
-    return module(list(batch))
-
-
-def _forward_pair(module: nn.Module, batch: Tensor) -> object:
-    return module(batch, batch)
-
-
-_FORWARDS: dict[str, Callable[[nn.Module, Tensor], object]] = {
-    "image": _forward_batch,
-    "detection": _forward_list,
-    "flow": _forward_pair,
-    "video": _forward_batch,
-}
-
-_NOTICES = {
-    "flow": ("an optical flow model takes two frames: the picture is given as both",),
-    "video": (f"a video model takes a clip: the picture is repeated for {CLIP_FRAMES} frames",),
+# How each kind of model is fed: its preprocessing, its forward pass and the notice about it.
+_KINDS: dict[
+    str,
+    tuple[Callable[[Any, InputOptions], Preparation], Callable[[nn.Module, Tensor], object], tuple[str, ...]],
+] = {
+    "image": (
+        lambda entry, options: preprocess.as_trained(entry.transforms(), options),
+        lambda module, batch: module(batch),
+        (),
+    ),
+    "detection": (
+        lambda _entry, options: preprocess.unscaled(options),
+        lambda module, batch: module(list(batch)),
+        (),
+    ),
+    "flow": (
+        # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
+        lambda _entry, options: preprocess.in_steps(options, step=8, least=128, box=(520, 960)),
+        lambda module, batch: module(batch, batch),
+        ("an optical flow model takes two frames: the image is used for both",),
+    ),
+    "video": (
+        lambda entry, options: preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES),
+        lambda module, batch: module(batch),
+        (f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames",),
+    ),
 }

@@ -1,4 +1,4 @@
-"""Tell from weights for how many classes and input channels their network was built."""
+"""Adapt a network to the number of classes and input channels of its weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 def classes_in(own: Mapping[str, Tensor], state: Mapping[str, Tensor], *, usual: int) -> int | None:
-    """Tell how many classes weights are for, if they are of the same network but for that.
+    """Return the number of classes of weights, if only that distinguishes them from a network.
 
-    All tensors whose shape is another must have more or fewer rows only, in the same proportion to the number of classes: a
-    detector's head has some rows per class and anchor.
+    Every tensor whose shape differs must differ in its rows only, in proportion to the number of classes: a detector's head
+    has several rows per class and anchor.
 
     Args:
         own: The state dict of a network that was built for `usual` classes.
         state: The weights, under the same keys.
+        usual: The network's number of classes.
 
     Returns:
-        Their number of classes; None if it is the same, or cannot be told.
+        None if the number is the same or cannot be determined.
 
     Example:
         >>> classes_in({"fc.bias": torch.zeros(1000)}, {"fc.bias": torch.zeros(5)}, usual=1000)
@@ -42,7 +43,7 @@ def classes_in(own: Mapping[str, Tensor], state: Mapping[str, Tensor], *, usual:
 
 
 def first_convolution(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str | None:
-    """Give the key of the convolution that takes pictures of three channels in a network, but of other ones in its weights.
+    """Return the key of the convolution with three input channels in a network, but another number in its weights.
 
     Example:
         >>> first_convolution({"conv1.weight": torch.zeros(64, 3, 7, 7)}, {"conv1.weight": torch.zeros(64, 1, 7, 7)})
@@ -56,10 +57,10 @@ def first_convolution(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) ->
 
 
 def take_channels(module: nn.Module, state: Mapping[str, Tensor]) -> int | None:
-    """Make the first convolution of a network take as many channels as that of its weights, if no other shape differs.
+    """Give the first convolution as many input channels as its weights have, if no other shape differs.
 
     Returns:
-        How many, and the convolution has values that nobody has set; None if it is as it was.
+        The number of channels, with an uninitialized convolution; None if the network is unchanged.
     """
     own = module.state_dict()
     resized = [key for key, values in own.items() if key in state and state[key].shape != values.shape]

@@ -1,8 +1,7 @@
-"""Read the tensors of a checkpoint that also holds Python objects, without importing or running anything of them.
+"""Read the tensors of a checkpoint that also contains Python objects, without importing or calling any of them.
 
-PyTorch's restricted reader refuses every name it does not know. Here each such name is given an empty class of its own: what
-the file wants to call it with, or to put into it, is forgotten. So Lightning's checkpoints can be read, which hold what the
-training was started with beside the weights.
+PyTorch's restricted unpickler refuses every name that is not on its list. Here each such name stands for an empty class that
+discards its arguments and its state. Checkpoints of Lightning need this: they contain the training's settings.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inert:
-    """What stands where a file has an object of a foreign class, or what a foreign function returned.
+    """Stands for an object of a class, or the result of a function, that PyTorch does not know to be harmless.
 
     Attributes:
         spelling: The name in the file, such as `argparse.Namespace`.
@@ -29,51 +28,48 @@ class Inert:
     spelling = ""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        """Forget what the object would be made of."""
+        """Discard the arguments."""
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
-        """Forget what the object would hold."""
+        """Discard the state."""
 
 
 def load_inertly(path: Path) -> tuple[object, tuple[str, ...]]:
-    """Load a file of `torch.save` with stand-ins for all that PyTorch does not know to be harmless.
+    """Load a file of `torch.save` with stand-ins for every name that PyTorch does not know to be harmless.
 
-    PyTorch's list of names is one for all threads: meanwhile no other may load anything.
+    PyTorch's list of safe names is global: no other thread may load a file at the same time.
 
     Returns:
-        The content; subclasses of dict and list in it are plain ones, without attributes, and other objects are `Inert`.
-        The names stood in for, sorted.
+        The content, in which subclasses of dict and list are plain and other foreign objects are `Inert`; and the sorted
+        names that were replaced.
 
     Raises:
-        ValueError: It is in the format from before PyTorch 1.6, or a TorchScript archive.
-        pickle.UnpicklingError: It holds what cannot be stood in for: names of `os`, `sys` and `posix` never are.
+        ValueError: The file has the format from before PyTorch 1.6, or is a TorchScript archive.
+        pickle.UnpicklingError: It contains a name that is never replaced, such as those of `os`, `sys` and `posix`.
     """
     names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    mappings, sequences = _containers(_pickle_in(path))
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+    mappings, sequences = _containers(pickled)
     stand_ins: list[Any] = [(_stand_in(name, name in mappings, name in sequences), name) for name in names]
     with torch.serialization.safe_globals(stand_ins):
         return torch.load(path, map_location="cpu", weights_only=True), tuple(names)
 
 
 def _stand_in(name: str, mapping: bool, sequence: bool) -> type:
-    """Make a class; the reader puts items into dictionaries and lists only, not into subclasses of them."""
+    """Make a class, whose objects are plain dicts or lists if items are put into them: the unpickler accepts no subclass."""
     members: dict[str, Any] = {"spelling": name}
     if mapping or sequence:
         members["__new__"] = lambda *_args, **_kwargs: OrderedDict() if mapping else []
     return type("Inert", (Inert,), members)
 
 
-def _pickle_in(path: Path) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
-
-
 def _containers(pickled: bytes) -> tuple[set[str], set[str]]:
-    """Find out which names make what items are put into, by going through a pickle with names instead of objects.
+    """Find the classes whose objects get items, by interpreting a pickle with names in place of objects.
 
     Returns:
-        Names of which something gets keys and values, and names of which something gets elements.
+        Names whose objects get keys and values, and names whose objects get elements.
     """
     stack: list[str | None] = []
     marks: list[int] = []
@@ -109,10 +105,10 @@ def _containers(pickled: bytes) -> tuple[set[str], set[str]]:
     return mappings, sequences
 
 
-# Operations whose result is the lowest of what they take from the stack, or comes of it.
+# Operations that return their lowest operand, or an object made of it.
 _OF_THE_FIRST = {"NEWOBJ", "REDUCE", "BUILD", "SETITEM", "SETITEMS", "APPEND", "APPENDS"}
 
 
 def _full_name(module: str, name: str) -> str:
-    """Give a name as Python 3 has it, as the reader does: files are written for Python 2."""
+    """Return Python 3's name for a name of Python 2, as the unpickler does: PyTorch writes protocol 2."""
     return ".".join(NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name)))

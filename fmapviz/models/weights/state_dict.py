@@ -1,4 +1,4 @@
-"""Find the state dict in what a checkpoint holds, and the names of the classes beside it."""
+"""Find the state dict and the class names in the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,60 +8,64 @@ from typing import Any, TypeGuard
 
 from torch import Tensor
 
-from fmapviz.errors import WeightsError, quote
-from fmapviz.inert import Inert
+from fmapviz.core.errors import WeightsError, quote
+from fmapviz.models.weights.stand_ins import Inert
 
-# What torch.compile, FSDP and activation checkpointing write into the keys wherever something is wrapped.
+# torch.compile, FSDP and activation checkpointing insert these into the keys of every module they wrap.
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 StateDict = dict[str, Tensor]
 
-# Where training scripts put the state dict, in the order in which they are tried.
+# Keys under which training scripts save the state dict, in order of preference.
 NESTS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params")
 
-# Where they put the names of the classes, and the settings that may hold them.
+# Keys under which they save the class names, and the settings that may contain them.
 CLASSES = ("classes", "class_names", "categories", "names", "labels", "class_to_idx", "idx_to_class", "id2label")
 SETTINGS = ("hyper_parameters", "hparams", "config", "meta", "dataset_meta", "args")
 
-_TRAINING = ("optim", "sched", "scaler")  # in the names of what is of no use without the training
+_TRAINING = ("optim", "sched", "scaler")  # parts of keys whose tensors only training needs
 
 
 def find_state(content: object, entry: str | None) -> tuple[StateDict, str] | None:
-    """Find a state dict: the content itself, under one of the usual names, or the only one that there is.
+    """Find a state dict: the content itself, under a usual key, or the only one in it.
 
     Args:
-        content: What a checkpoint holds.
-        entry: Look under this name, dotted where it is nested, or take the tensors whose keys begin with it.
+        content: The content of a checkpoint.
+        entry: Search under this dotted key only, or take the tensors whose keys start with it.
 
     Returns:
-        The state dict, and the dotted name it was found under, empty if it is the content; None if there is none.
+        The state dict and its dotted key, which is empty for the content itself; None if there is no state dict.
 
     Raises:
-        WeightsError: There are several, none of them under a usual name; or nothing of the name wanted.
+        WeightsError: There are several and none has a usual key, or the entry does not exist.
     """
     if entry is None:
         return _usual_state(content, "")
     below = _descend(content, entry)
     if below is not None:
         return _usual_state(below, entry)
-    state = _whole_state(content)
+    try:
+        found = _usual_state(content, "")
+    except WeightsError:  # there are several
+        found = None
+    state = found[0] if found else {}
     keys = {WRAPPERS.sub("", key): key for key in state}
     if inside := [key for key in keys if key.startswith(f"{entry}.")]:
         return {key.removeprefix(f"{entry}."): state[keys[key]] for key in inside}, entry
-    known = [*list_states(content), *_first_parts(keys)]
+    known = [*list_states(content), *dict.fromkeys(key.partition(".")[0] for key in keys if "." in key)]
     raise WeightsError(
-        f"nothing in the weights file is called {quote(entry)}",
-        hint=f"there are: {', '.join(map(quote, known[:8]))}" if known else "it holds no state dict at all",
+        f"no entry {quote(entry)} in the weights file",
+        hint=f"there are: {', '.join(map(quote, known[:8]))}" if known else "it contains no state dict",
     )
 
 
 def list_states(content: object) -> list[str]:
-    """List the dotted names of all state dicts below some content, but for what optimizers keep."""
+    """List the dotted keys of all state dicts below some content, except those of optimizers."""
     return [name for name, _ in _states_below(content, "")]
 
 
 def find_classes(content: object) -> tuple[str, ...]:
-    """Give the names of the classes that lie at the top of a checkpoint or among its settings; empty if there are none.
+    """Return the class names at the top of a checkpoint or in its settings; empty if there are none.
 
     Example:
         >>> find_classes({"meta": {"class_to_idx": {"dog": 1, "cat": 0}}})
@@ -70,28 +74,38 @@ def find_classes(content: object) -> tuple[str, ...]:
     if not isinstance(content, Mapping):
         return ()
     parts = {key.lower(): value for key, value in content.items() if isinstance(key, str)}
-    found = (in_order(parts[name]) for name in CLASSES if name in parts)
+    found = (ordered_names(parts[name]) for name in CLASSES if name in parts)
     deeper = (find_classes(parts[name]) for name in SETTINGS if name in parts)
     return next((classes for classes in (*found, *deeper) if classes), ())
 
 
 def is_state(content: object) -> TypeGuard[StateDict]:
-    """Tell whether some content is nothing but tensors under names."""
+    """Return True for a non-empty dict of strings to tensors."""
     if not isinstance(content, dict) or not content:
         return False
     return all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
 
 
-def in_order(names: object) -> tuple[str, ...]:
-    """Give names as a tuple that come as a list, under their numbers, or with their numbers under them; else nothing.
+def is_quantised(keys: Iterable[object]) -> bool:
+    """Return True for the keys of a network quantised to 8-bit integers.
 
     Example:
-        >>> in_order(["cat", "dog"]), in_order({"1": "dog", "0": "cat"}), in_order({"dog": 1, "cat": 0})
+        >>> is_quantised(["fc.scale", "fc.zero_point", "fc._packed_params.dtype"])
+        True
+    """
+    return any(str(key).endswith("zero_point") or "_packed_params" in str(key) for key in keys)
+
+
+def ordered_names(names: object) -> tuple[str, ...]:
+    """Return class names in the order of their indices; empty if the value is not a list or mapping of names.
+
+    Example:
+        >>> ordered_names(["cat", "dog"]), ordered_names({"1": "dog", "0": "cat"}), ordered_names({"dog": 1, "cat": 0})
         (('cat', 'dog'), ('cat', 'dog'), ('cat', 'dog'))
     """
     if isinstance(names, Mapping):
-        by_number = {_number(key, value): key if isinstance(value, int) else value for key, value in names.items()}
-        names = [by_number.get(number) for number in range(len(names))]
+        by_index = {_index(key, value): key if isinstance(value, int) else value for key, value in names.items()}
+        names = [by_index.get(index) for index in range(len(names))]
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return ()
     return tuple(names)
@@ -105,29 +119,17 @@ def _usual_state(content: object, name: str) -> tuple[StateDict, str] | None:
     nested = (_usual_state(content[nest], _joined(name, nest)) for nest in NESTS if nest in content)
     if found := next((state for state in nested if state), None):
         return found
-    if any(_should_be_state(content.get(nest)) for nest in NESTS):
-        return None  # what else there is would be other weights than those asked for
+    for part in map(content.get, NESTS):
+        # A whole model, or tensors among other values: any other state dict would not be the weights asked for.
+        if isinstance(part, Inert) or (isinstance(part, dict) and any(isinstance(v, Tensor) for v in part.values())):
+            return None
     states = list(_states_below(content, name))
     if len(states) > 1:
         raise WeightsError(
-            f"the weights file holds several state dicts: {', '.join(quote(name) for name, _ in states[:8])}",
+            f"the weights file contains several state dicts: {', '.join(quote(name) for name, _ in states[:8])}",
             hint=f"choose one: --weights 'FILE#{states[0][0]}'",
         )
     return (_without_average_count(states[0][1]), states[0][0]) if states else None
-
-
-def _should_be_state(content: object) -> bool:
-    """Tell what stands in the place of a state dict and is none: a whole model, or tensors among other things."""
-    return isinstance(content, Inert) or (isinstance(content, dict) and any(isinstance(v, Tensor) for v in content.values()))
-
-
-def _whole_state(content: object) -> StateDict:
-    """Give the state dict that would be taken without a word about it; an empty one if there is none."""
-    try:
-        found = _usual_state(content, "")
-    except WeightsError:  # there are several
-        return {}
-    return found[0] if found else {}
 
 
 def _states_below(content: object, name: str) -> Iterator[tuple[str, StateDict]]:
@@ -143,28 +145,24 @@ def _states_below(content: object, name: str) -> Iterator[tuple[str, StateDict]]
 
 
 def _descend(content: Any, entry: str) -> object | None:
-    """Follow a dotted name through nested dictionaries, whose keys may have dots themselves."""
+    """Follow a dotted key through nested dicts, whose keys may contain dots too."""
     if not isinstance(content, dict) or is_state(content):
         return None
     if entry in content:
-        return content[entry]  # type: ignore[no-any-return]  # it is what the file holds
+        return content[entry]  # type: ignore[no-any-return]  # as the file has it
     parts = entry.split(".")
     ways = ((".".join(parts[:count]), ".".join(parts[count:])) for count in range(1, len(parts)))
     return next((found for key, rest in ways if (found := _descend(content.get(key), rest)) is not None), None)
 
 
 def _without_average_count(state: StateDict) -> StateDict:
-    """Leave out how many states `torch.optim.swa_utils.AveragedModel` has averaged: no network has that."""
+    """Remove the counter that `torch.optim.swa_utils.AveragedModel` adds to its network's keys."""
     if all(key == "n_averaged" or key.startswith("module.") for key in state):
         return {key: values for key, values in state.items() if key != "n_averaged"}
     return state
 
 
-def _first_parts(keys: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(key.partition(".")[0] for key in keys if "." in key))
-
-
-def _number(key: object, value: object) -> int | None:
+def _index(key: object, value: object) -> int | None:
     if isinstance(value, int):
         return value
     return int(key) if isinstance(key, int) or (isinstance(key, str) and re.fullmatch(r"\d{1,9}", key)) else None

@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from fmapviz.errors import WeightsError
-from fmapviz.listing import list_layers
-from fmapviz.models import known_names, load_model, outline_model
-from fmapviz.options import InputOptions
-from fmapviz.shapesnet.network import WEIGHTS
-from fmapviz.shapesnet.pictures import CLASSES
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import WeightsError
+from fmapviz.engine.layer_list import list_layers
+from fmapviz.models.load import known_names, load_model, outline_model
+from fmapviz.models.shapesnet.network import WEIGHTS
+from fmapviz.models.shapesnet.pictures import CLASSES
 
 SHAPES = ("circle", "cross", "ring", "square", "star", "triangle")
 
@@ -65,7 +65,7 @@ def test_its_weights_may_be_random_or_of_a_file(tmp_path):
     assert trained.weights == "trained"
     assert (random.weights, random.classes) == ("random weights, seed 0", ())
     assert not torch.equal(random.module.classifier.weight, other.module.classifier.weight)
-    with pytest.raises(WeightsError, match="no such weights, and no such file"):
+    with pytest.raises(WeightsError, match="no such weights or file"):
         load_model("shapesnet", weights="IMAGENET1K_V1")
 
 

@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from fmapviz.errors import RequestError, UserCodeError, WeightsError
-from fmapviz.listing import list_layers
-from fmapviz.models import load_model, outline_model
-from fmapviz.options import InputOptions
-from fmapviz.pipeline import visualize
-from fmapviz.values import Notice, Outcome
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError, UserCodeError, WeightsError
+from fmapviz.core.events import Notice, Outcome
+from fmapviz.engine.layer_list import list_layers
+from fmapviz.engine.run import visualize
+from fmapviz.models.load import load_model, outline_model
 
 CODE = """
 import torch
@@ -122,7 +122,7 @@ def test_a_file_named_like_a_known_module_does_not_take_its_place(code):
     assert sys.modules["json"] is known
 
 
-def test_a_file_that_has_changed_is_run_anew_and_makes_a_run_of_its_own(code):
+def test_a_changed_file_is_run_again_and_changes_the_digest(code):
     first = load_model("net.py:Net")
     assert load_model("net.py:Net").sha256 == first.sha256
     write("net.py", CODE.replace("self.body(x).mean((2, 3))", "self.body(x).amax((2, 3))"))
@@ -193,14 +193,18 @@ def test_a_file_that_cannot_be_run_is_the_users_failure(text, message, spec):
         ("net.py:bild", "no 'bild' in 'net.py'", "did you mean 'build'?"),
         ("net.py:Net.narrow", "no 'Net.narrow' in 'net.py'", "Net"),
         ("net.py:xyz", "no 'xyz' in 'net.py'", "there are: Net, build, net"),
-        ("net.py:torch", "no function, class or network: 'net.py:torch' is of type module", None),
+        ("net.py:torch", "not a function, class or network: 'net.py:torch' is of type module", None),
         (
             "net.py:build(depth=3)",
-            "cannot be called so: got an unexpected keyword argument 'depth'",
+            "cannot call net.py:build this way: got an unexpected keyword argument 'depth'",
             "build(num_classes=5, *, width=4)",
         ),
-        ("net.py:net(width=3)", "a network already", None),
-        ("parts.py:block", "cannot be called so: missing a required argument: 'before'", "block(before, after)"),
+        ("net.py:net(width=3)", "is a network already", None),
+        (
+            "parts.py:block",
+            "cannot call parts.py:block this way: missing a required argument: 'before'",
+            "block(before, after)",
+        ),
         ("net.py:nn.Identity", None, None),
         ("no_such_module:build", "no such module: 'no_such_module'", "working directory"),
         ("net.inner:build", "no such module: 'net.inner'", "working directory"),
@@ -223,7 +227,7 @@ def test_what_the_user_asks_wrongly_is_an_error_of_one_line(spec, message, hint)
 )
 def test_a_builder_that_gives_no_network_is_an_error(body, given):
     write("net.py", CODE + f"\ndef other():\n    {body}\n")
-    with pytest.raises(RequestError, match=f"gave an object of type {given}, not an nn.Module"):
+    with pytest.raises(RequestError, match=f"returned an object of type {given}, not an nn.Module"):
         load_model("net.py:other")
 
 
@@ -403,12 +407,12 @@ def test_lazy_layers_are_refused_with_what_to_do(code):
         assert "torch.zeros(1, 3, 224, 224)" in caught.value.hint
 
 
-def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_told(code):
+def test_options_that_replace_a_preparation_and_names_that_do_not_fit_are_reported(code):
     write("net.py", CODE + PREPARED.replace('"red", ', ""))
     _, events = run("net.py:net", code, options=InputOptions(size=(16, 16)))
     told = " ".join(event.message for event in events if isinstance(event, Notice))
-    assert "as the options say, not by the preprocessing" in told
-    assert "no finite number for each of its 4 classes" in told
+    assert "the input options replace the network" in told
+    assert "not a finite number for each of its 4 classes" in told
     assert told.count("no predictions") == 1
 
 
@@ -422,7 +426,7 @@ def test_its_layers_are_listed_without_weights():
     assert [(row.name, row.shape) for row in rows] == [("body.0.0", (6, 112, 112)), ("body.1.0", (12, 56, 56))]
 
 
-def test_what_has_to_be_decided_about_weights_is_told(code):
+def test_notices_about_weights_reach_the_caller(code):
     torch.save({f"model.{key}": value for key, value in load_model("net.py:net").module.state_dict().items()}, "net.pth")
     _, events = run("net.py:build", code, weights="net.pth")
     assert any("model." in event.message for event in events if isinstance(event, Notice))

@@ -7,14 +7,13 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from checkpoint_files import Wrapped, assert_holds, build, constant, shapes_of, without_counts
+from checkpoint_files import Wrapped, assert_holds, build, constant, fill, shapes_of, without_counts
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from fmapviz.checkpoints import load_weights
-from fmapviz.errors import WeightsError
-from fmapviz.fitting import fit_keys, strip_prefixes
-from fmapviz.models import load_model
+from fmapviz.core.errors import WeightsError
+from fmapviz.models.load import load_model
+from fmapviz.models.weights.fit import fit_keys, strip_prefixes
 
 NAME = "shufflenet_v2_x0_5"
 
@@ -46,7 +45,7 @@ def small(channels=4, blocks=2, *, norm=True, kernel=3):
 
 def refusal(weights, module):
     with pytest.raises(WeightsError) as caught:
-        load_weights(module, str(weights))
+        fill(module, str(weights))
     assert "\n" not in f"{caught.value}{caught.value.hint}"
     return str(caught.value), caught.value.hint or ""
 
@@ -71,19 +70,19 @@ class Lit(nn.Module):
 
 
 @pytest.mark.parametrize("attribute", ["model", "net", "backbone", "encoder", "_model"])
-def test_the_network_of_a_training_module_is_found_whatever_it_is_called(attribute, save):
+def test_the_network_of_a_training_module_is_found_under_any_name(attribute, save):
     trained, module = small(), small()
     path = save({"state_dict": Lit(**{attribute: trained}).state_dict()}, "lit.ckpt")
-    loaded = load_weights(module, path)
+    loaded = fill(module, path)
     assert_holds(module, trained.state_dict())
     assert loaded.notices == (
-        f"took '{attribute}.' off the keys of '{path}', and left out what is not under them: loss.weight",
+        f"stripped the prefix '{attribute}.' from the keys of '{path}', and ignored the other keys: loss.weight",
     )
 
 
 def test_the_network_is_found_inside_several_parts(save):
     trained, module = small(), small()
-    loaded = load_weights(module, save(Lit(task=Wrapped(Wrapped(trained))).state_dict()))
+    loaded = fill(module, save(Lit(task=Wrapped(Wrapped(trained))).state_dict()))
     assert_holds(module, trained.state_dict())
     assert "'task.' and 'model.' and 'model.'" in loaded.notices[0]
 
@@ -97,7 +96,7 @@ def test_a_network_that_is_there_twice_is_chosen_by_the_person(save):
     assert "FILE#student" in hint
     for name, trained in (("student", student), ("teacher", teacher)):
         module = small()
-        loaded = load_weights(module, f"{path}#{name}")
+        loaded = fill(module, f"{path}#{name}")
         assert_holds(module, trained.state_dict())
         assert loaded.name == f"weights.pth#{name}"
 
@@ -108,7 +107,7 @@ def test_what_the_hint_says_can_be_typed_also_if_wrappers_are_around_it(save):
     path = save(wrapped)
     _, hint = refusal(path, small())
     module = small()
-    load_weights(module, path + re.search(r"FILE(#[\w.]+)", hint)[1])
+    fill(module, path + re.search(r"FILE(#[\w.]+)", hint)[1])
     assert_holds(module, student.state_dict())
 
 
@@ -121,7 +120,7 @@ def test_wrappers_in_the_middle_of_keys(save):
     assert any("._orig_mod." in key for key in keys)
     keys = {key.replace("blocks.1.", "blocks.1._checkpoint_wrapped_module."): values for key, values in expected.items()}
     keys = {key.replace("blocks.0.", "blocks.0._orig_mod."): values for key, values in keys.items()}
-    loaded = load_weights(module, save({f"_fsdp_wrapped_module.{key}": values for key, values in keys.items()}))
+    loaded = fill(module, save({f"_fsdp_wrapped_module.{key}": values for key, values in keys.items()}))
     assert_holds(module, expected)
     (notice,) = loaded.notices
     for wrapper in ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module."):
@@ -140,10 +139,10 @@ def test_keys_that_are_the_networks_stay_as_they_are():
 def test_counts_of_batches_may_be_missing_under_a_prefix_too(save):
     trained, module = small(), small()
     state = {f"net.{key}": values for key, values in without_counts(trained.state_dict()).items()}
-    loaded = load_weights(module, save({**state, "loss.weight": torch.ones(3)}))
+    loaded = fill(module, save({**state, "loss.weight": torch.ones(3)}))
     assert_holds(module, trained.state_dict())
-    assert "left out what is not under them: loss.weight" in loaded.notices[0]
-    assert load_weights(module, save(without_counts(trained.state_dict()))).notices == ()
+    assert "ignored the other keys: loss.weight" in loaded.notices[0]
+    assert fill(module, save(without_counts(trained.state_dict()))).notices == ()
 
 
 def test_what_wrappers_write_is_taken_off_the_weights_of_another_network_too(save):
@@ -211,7 +210,7 @@ def test_weights_for_pictures_of_other_channels(name, channels, save):
     model = load_model(name, weights=save(state))
     assert_holds(model.module, state)
     (notice,) = model.notices
-    assert f"pictures of {channels} channel{'' if channels == 1 else 's'}, not 3" in notice
+    assert f"images with {channels} channel{'' if channels == 1 else 's'}, not 3" in notice
     side = 299 if name == "inception_v3" else 224
     with torch.no_grad():
         assert model.forward(model.module, torch.zeros(1, channels, side, side)).shape == (1, 1000)
@@ -246,7 +245,7 @@ def test_nothing_is_adapted_if_more_differs(save):
 # What does not fit
 
 
-def test_a_replaced_head_is_said_to_be_one(save):
+def test_a_replaced_head_is_reported(save):
     network = build("resnet18")
     network.fc = nn.Sequential(nn.Linear(512, 8), nn.ReLU(), nn.Linear(8, 5))
     message, hint = refusal_by("resnet18", save({f"model.{key}": values for key, values in network.state_dict().items()}))
@@ -295,7 +294,7 @@ def quantised():
         (lambda: nn.Sequential(nn.Linear(2, 3)).state_dict(), "of another model"),
         (lambda: small(norm=False).state_dict(), "without batch normalisation, and this one has it"),
         (without_head, "no head ('head')"),
-        (five_classes, "as many classes"),
+        (five_classes, "number of classes"),
         (other_head, "it was replaced"),
         (renamed_head, "another version"),
         (one_channel, "another number of channels"),

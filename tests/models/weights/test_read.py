@@ -19,15 +19,16 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import Call, Malice, assert_holds
+from checkpoint_files import Call, Malice, assert_holds, fill
 from safetensors.torch import save_file
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
 from torch.optim.swa_utils import AveragedModel
 
-from fmapviz.checkpoints import digesting, find_weights, load_weights, read_checkpoint
-from fmapviz.errors import WeightsError
-from fmapviz.inert import Inert, load_inertly
+from fmapviz.core.errors import WeightsError
+from fmapviz.models.weights.file import digesting, find_weights
+from fmapviz.models.weights.read import read_checkpoint
+from fmapviz.models.weights.stand_ins import Inert, load_inertly
 
 
 def network():
@@ -94,7 +95,7 @@ def scheduled(*args):
 
 
 def forget(module):
-    """Take a module from memory, so that whoever wants one of its classes has to import it."""
+    """Remove a module from memory, so that using one of its classes imports it."""
     del sys.modules[module.__name__]
 
 
@@ -128,10 +129,10 @@ def test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs(lightning, sta
         torch.load(path, weights_only=True)  # what this test is about
     forget(lightning)
     module = network()
-    loaded = load_weights(module, str(path))
+    loaded = fill(module, str(path))
     assert_holds(module, state)
     assert loaded.classes == ("cat", "dog")
-    assert loaded.notices[0].startswith(f"left unread what is Python in '{path}': argparse.Namespace")
+    assert loaded.notices[0].startswith(f"ignored Python objects in '{path}': argparse.Namespace")
     assert "more" in loaded.notices[0]
     assert "my_lightning" not in sys.modules
 
@@ -215,7 +216,7 @@ def test_no_call_is_made(kind, place, state, tmp_path, monkeypatch):
     assert "canary" not in sys.modules
 
 
-def test_the_calls_are_made_by_whoever_trusts_the_file(state, save, tmp_path):
+def test_the_calls_are_made_without_weights_only(state, save, tmp_path):
     """Otherwise the test above would prove nothing."""
     for kind in ("eval", "exec", "os", "subprocess", "getattr", "lambda", "write"):
         marker = tmp_path / kind
@@ -240,7 +241,7 @@ def test_what_reaches_for_the_system_is_refused_even_if_it_is_not_called(functio
             {"state_dict": state, "function": Call(function, "x")}))  # fmt: skip
 
 
-def test_the_format_of_long_ago_with_python_in_it_is_refused(state, save):
+def test_the_old_format_with_python_objects_is_refused(state, save):
     path = save({"state_dict": state, "args": argparse.Namespace(lr=1)}, _use_new_zipfile_serialization=False)
     with pytest.raises(WeightsError, match=r"refused: .* \(argparse.Namespace\)"):
         read_checkpoint(path)
@@ -259,12 +260,12 @@ def test_the_usual_names(nest, state, save):
     assert checkpoint.notices == ()
 
 
-def test_the_first_of_the_usual_names_is_taken_and_the_others_are_told(state, save):
+def test_the_first_usual_name_is_loaded_and_the_others_are_reported(state, save):
     other = {key: values + 1 for key, values in state.items()}
     path = save({"params": other, "model": other, "state_dict": state})
     checkpoint = read_checkpoint(path)
     assert torch.equal(checkpoint.state["0.weight"], state["0.weight"])
-    assert checkpoint.notices == (f"'{path}' also holds 'params', 'model': --weights '{path}#params' takes the first",)
+    assert checkpoint.notices == (f"'{path}' also contains 'params', 'model': --weights '{path}#params' loads the first",)
 
 
 def averaged(module):
@@ -292,13 +293,13 @@ def test_an_average_of_the_weights_is_taken_only_if_it_is_asked_for(place, entry
     average = averaged(module)
     assert "n_averaged" in average.state_dict()
     path = save({"model": module.state_dict(), **place(average.state_dict())}, "file.pth")
-    loaded = load_weights(target, str(path))
+    loaded = fill(target, str(path))
     assert_holds(target, module.state_dict())
-    assert "also holds" in loaded.notices[0]
-    loaded = load_weights(target, f"{path}#{entry}")
+    assert "also contains" in loaded.notices[0]
+    loaded = fill(target, f"{path}#{entry}")
     assert_holds(target, average.module.state_dict())
     assert loaded.name == f"file.pth#{entry}"
-    assert not any("also holds" in notice for notice in loaded.notices)
+    assert not any("also contains" in notice for notice in loaded.notices)
 
 
 def test_what_a_notice_names_can_be_typed(save, state):
@@ -314,17 +315,17 @@ def test_an_entry_that_is_not_there_is_an_error_with_those_that_are(save, state)
     path = save({"model": {f"net.{key}": values for key, values in state.items()}, "ema": state})
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path, "emma")
-    assert str(caught.value) == "nothing in the weights file is called 'emma'"
+    assert str(caught.value) == "no entry 'emma' in the weights file"
     assert caught.value.hint == "there are: 'model', 'ema', 'net'"
     with pytest.raises(WeightsError, match="no state dict"):
         read_checkpoint(save({"model": state, "epoch": 3}), "epoch")
 
 
-def test_the_only_state_dict_is_taken_under_whatever_name(save, state):
+def test_the_only_state_dict_is_loaded_under_any_name(save, state):
     path = save({"generator": {"weights_": state}, "optimizer_g": {"exp": {"avg": torch.ones(3)}}, "loss": torch.ones(1)})
     checkpoint = read_checkpoint(path)
     assert checkpoint.state.keys() == state.keys()
-    assert checkpoint.notices == (f"the weights are those under 'generator.weights_' in '{path}'",)
+    assert checkpoint.notices == (f"loaded the state dict under 'generator.weights_' in '{path}'",)
 
 
 def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state):
@@ -333,7 +334,7 @@ def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state
         read_checkpoint(path)
     assert "FILE#teacher" in caught.value.hint
     assert torch.equal(read_checkpoint(path, "student").state["0.bias"], state["0.bias"] + 1)
-    with pytest.raises(WeightsError, match=r"nothing in .* is called 'x'"):
+    with pytest.raises(WeightsError, match=r"no entry 'x' in"):
         read_checkpoint(path, "x")
 
 
@@ -355,7 +356,7 @@ def test_content_that_holds_itself_or_is_too_deep(save, state):
     for _ in range(limit * 2):
         deep = {"model": deep}
     path = save(circle)
-    with pytest.raises(WeightsError, match="nested without end"):
+    with pytest.raises(WeightsError, match="nested too deeply"):
         read_checkpoint(path)
     assert read_checkpoint(path, "a").state.keys() == state.keys()
     sys.setrecursionlimit(limit * 20)  # for writing it
@@ -363,17 +364,17 @@ def test_content_that_holds_itself_or_is_too_deep(save, state):
         path = save(deep)
     finally:
         sys.setrecursionlimit(limit)
-    with pytest.raises(WeightsError, match="nested without end"):
+    with pytest.raises(WeightsError, match="nested too deeply"):
         read_checkpoint(path)
 
 
 def test_content_that_holds_the_same_things_over_and_over(save, state):
-    """In the file each is there once; whoever goes through them does not come to an end."""
+    """In the file each is there once, but a search through them does not end."""
     for names in (("a", "b"), ("model", "net"), ("meta", "config")):
         content = {"epoch": 3}
         for _ in range(60):
             content = dict.fromkeys(names, content)
-        with pytest.raises(WeightsError, match="nested without end"):
+        with pytest.raises(WeightsError, match="nested too deeply"):
             read_checkpoint(save({**content, "weights": state}))
 
 
@@ -400,12 +401,12 @@ def test_no_damaged_byte_of_an_archive_goes_into_the_weights(save, state):
     assert refused > sum(values.nbytes for values in state.values()) / 7
 
 
-def test_a_damaged_tensor_is_told(save):
+def test_a_damaged_tensor_is_reported(save):
     path = save({"a": torch.zeros(1000)})
     whole = path.read_bytes()
     at = whole.index(bytes(4000)) + 2000
     path.write_bytes(whole[:at] + b"\1" + whole[at + 1 :])
-    with pytest.raises(WeightsError, match="another checksum"):
+    with pytest.raises(WeightsError, match="checksum does not match"):
         read_checkpoint(path)
 
 
@@ -430,7 +431,7 @@ def packed(path, target):
     return target
 
 
-def test_an_archive_that_somebody_packed_is_read(save, state, tmp_path):
+def test_a_compressed_archive_is_read(save, state, tmp_path):
     assert read_checkpoint(packed(save(state), tmp_path / "packed.pth")).state.keys() == state.keys()
 
 
@@ -485,7 +486,7 @@ def test_what_is_not_there(weights, tmp_path, monkeypatch):
 
 
 def test_words_that_may_have_been_meant():
-    with pytest.raises(WeightsError, match="no such weights, and no such file: 'defualt'") as caught:
+    with pytest.raises(WeightsError, match="no such weights or file: 'defualt'") as caught:
         find_weights("defualt", known=("default", "random"))
     assert caught.value.hint == "did you mean 'default'?"
     with pytest.raises(WeightsError) as caught:
@@ -515,7 +516,7 @@ def write_shards(folder, state, *, safe=True, first="model"):
 def test_weights_in_several_files(safe, typed, state, tmp_path):
     index = write_shards(tmp_path, state, safe=safe, first="model" if safe else "pytorch_model")
     module = network()
-    loaded = load_weights(module, str(index if typed == "index" else tmp_path))
+    loaded = fill(module, str(index if typed == "index" else tmp_path))
     assert_holds(module, state)
     assert loaded.name == index.name
     shards = sorted(tmp_path.glob("*-of-00002.*"))
@@ -528,7 +529,7 @@ def test_weights_in_several_files_as_hugging_face_writes_them(state, tmp_path):
     huggingface_hub.save_torch_state_dict(dict(state), tmp_path, max_shard_size=100)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     module = network()
-    load_weights(module, str(tmp_path))
+    fill(module, str(tmp_path))
     assert_holds(module, state)
 
 
@@ -542,7 +543,7 @@ def test_a_folder_with_one_file(name, state, tmp_path):
     with digesting(tmp_path) as digest:
         assert digest.result() == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     module = network()
-    assert load_weights(module, str(tmp_path)).name == name
+    assert fill(module, str(tmp_path)).name == name
     assert_holds(module, state)
 
 
@@ -559,8 +560,8 @@ def test_an_index_whose_file_or_tensor_is_not_there(state, tmp_path):
     with pytest.raises(WeightsError, match=r"a tensor that is not in 'model-00001-of-\d+\.safetensors': 'none'"):
         read_checkpoint(index)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    for attempt in (lambda: read_checkpoint(index), lambda: load_weights(network(), str(index))):
-        with pytest.raises(WeightsError, match=r"a file that is not there: 'model-00002-of-\d+\.safetensors'"):
+    for attempt in (lambda: read_checkpoint(index), lambda: fill(network(), str(index))):
+        with pytest.raises(WeightsError, match=r"a missing file: 'model-00002-of-\d+\.safetensors'"):
             attempt()
 
 
@@ -585,7 +586,7 @@ def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
     folder.mkdir()
     name = str(tmp_path / "out.safetensors") if name == "/out.safetensors" else name
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(state, name)}))
-    with pytest.raises(WeightsError, match=r"refused: .* no weights file beside it"):
+    with pytest.raises(WeightsError, match=r"refused: .* a file that is not beside it"):
         read_checkpoint(folder / "model.safetensors.index.json")
     with digesting(folder / "model.safetensors.index.json") as digest:
         assert isinstance(digest.exception(), WeightsError)
@@ -594,8 +595,8 @@ def test_an_index_is_not_believed_about_other_folders(name, state, tmp_path):
 @pytest.mark.parametrize("name", ["x" * 256, "\u00e9" * 128, "\ud800"])
 def test_an_index_that_names_what_can_be_no_file(name, tmp_path):
     (tmp_path / "a.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(WeightsError, match=r"names a file that (cannot be|is not) there"):
-        load_weights(network(), str(tmp_path / "a.index.json"))
+    with pytest.raises(WeightsError, match=r"names a (file with an impossible name|missing file)"):
+        fill(network(), str(tmp_path / "a.index.json"))
 
 
 @pytest.mark.parametrize("content", [[torch.ones(3)], argparse.Namespace(), {"model": {"a": torch.ones(3)}}])
@@ -607,20 +608,20 @@ def test_an_index_whose_file_is_no_state_dict(content, tmp_path):
 
 
 def test_links_in_a_folder_are_followed(state, tmp_path):
-    """Hugging Face's cache consists of them; who made them is whoever made the folder."""
+    """Hugging Face's cache consists of links."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
     for path in write_shards(tmp_path / "blobs", state).parent.iterdir():
         (tmp_path / "snapshot" / path.name).symlink_to(path)
     module = network()
-    load_weights(module, str(tmp_path / "snapshot"))
+    fill(module, str(tmp_path / "snapshot"))
     assert_holds(module, state)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": ["b"]}}', "\x00"])
-def test_an_index_that_is_none(text, tmp_path):
+def test_a_malformed_index_is_refused(text, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(WeightsError, match="no index of weights"):
+    with pytest.raises(WeightsError, match="not an index of weights"):
         read_checkpoint(tmp_path / "model.safetensors.index.json")
 
 
@@ -705,14 +706,14 @@ def safetensors(path):
         (b"<!DOCTYPE html><html><body>Not here</body></html>", "a web page", "the link to the file itself"),
         (b"\xef\xbb\xbf\n  <HTML lang='de'>", "a web page", "the link to the file itself"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a Git LFS pointer", "git lfs pull"),
-        (b'{"error": "Repository not found\x1b[31m"}', 'a JSON text that begins with {"error"', "get the weights"),
-        (b'[{"id": 1}]', "a JSON text", "get the weights"),
+        (b'{"error": "Repository not found\x1b[31m"}', 'a JSON text that begins with {"error"', "download the weights"),
+        (b'[{"id": 1}]', "a JSON text", "download the weights"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file", "PyTorch"),
-        (b"\x08\x08\x12\x07pytorch\x1a\x051.13", "an ONNX model", "PyTorch model that it was exported from"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x051.13", "an ONNX model", "PyTorch model it was exported from"),
         (script, "a TorchScript archive", "torch.jit.load("),
         (export, "an exported program", "torch.export.load("),
-        (arrays, "an archive of NumPy's", "torch.from_numpy"),
-        (array, "an array of NumPy's", "torch.save"),
+        (arrays, "a NumPy archive", "torch.from_numpy"),
+        (array, "a NumPy array", "torch.save"),
         (keras, "a Keras archive", "PyTorch"),
     ],
 )  # fmt: skip
@@ -759,7 +760,7 @@ def test_a_whole_model_is_refused_with_what_to_type(nest, how, tmp_path, monkeyp
     torch.save(module if nest is None else {"epoch": -1, nest: module, "optimizer": None}, path)
     with pytest.raises(WeightsError) as caught:
         read_checkpoint(path)
-    assert str(caught.value).startswith(f"refused: '{path}' holds a whole model (torch.nn.modules.container.Sequential)")
+    assert str(caught.value).startswith(f"refused: '{path}' contains a whole model (torch.nn.modules.container.Sequential)")
     advice, _, line = caught.value.hint.partition(": ")
     assert "runs what is in the file" in advice
     assert line == f"torch.save(torch.load('{path}', weights_only=False){how}.state_dict(), 'weights.pth')"
@@ -770,12 +771,12 @@ def test_a_whole_model_is_refused_with_what_to_type(nest, how, tmp_path, monkeyp
 
 def assert_holds_file(path, module):
     other = network()
-    load_weights(other, str(path))
+    fill(other, str(path))
     assert_holds(other, module.state_dict())
 
 
 @pytest.mark.filterwarnings("ignore")  # this way to quantise is deprecated
 def test_a_quantised_model_is_refused(save):
     quantised = quantize_dynamic(nn.Sequential(nn.Linear(3, 4)), dtype=torch.qint8)
-    with pytest.raises(WeightsError, match="quantised model"):
+    with pytest.raises(WeightsError, match="it is quantised"):
         read_checkpoint(save({"model": quantised.state_dict()}))

@@ -1,0 +1,1 @@
+"""Find, build and fill a network."""

@@ -1,0 +1,194 @@
+"""Describe a network: its input, preprocessing, class names and identity."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import warnings
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError
+from fmapviz.core.types import Model
+from fmapviz.images.preprocess import by_callable, standard
+from fmapviz.inspection.hooks import observe
+from fmapviz.models.weights.file import sha256_of
+from fmapviz.models.weights.state_dict import ordered_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+_SIDE = 224  # pixels; most networks accept it
+_PREPROCESSING = ("preprocess", "transforms")
+_CLASSES = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
+_LIBRARIES = ("torch", "torchvision", "timm")
+
+
+def describe_network(
+    network: nn.Module,
+    *,
+    name: str,
+    weights: str,
+    options: InputOptions,
+    code: Iterable[Path] | None = (),
+    home: object = None,
+    classes: Sequence[str] = (),
+    notices: tuple[str, ...] = (),
+) -> Model:
+    """Make a `Model` of a network that takes one batch of images `(N, C, H, W)`.
+
+    Args:
+        network: Any network.
+        name: As the user typed it.
+        weights: The origin of its weights, for people.
+        options: Input options; any that is set replaces the network's own preprocessing.
+        code: Source files that its digest covers besides those of its classes; None: compute no digest.
+        home: The Python module that builds the network; it may define the preprocessing and the class names.
+        classes: Class names from the weights file.
+        notices: Messages for the user.
+
+    Raises:
+        RequestError: The network takes several inputs, or has uninitialized layers.
+    """
+    check_network(network)
+    channels = input_channels(network)
+    definitions = (getattr(owner, key, None) for owner in (network, home) for key in _PREPROCESSING)
+    preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
+    if preprocess is not None and options != InputOptions():
+        notices = (*notices, "the input options replace the network's own preprocessing")
+        preprocess = None
+    found = (ordered_names(getattr(owner, key, None)) for owner in (network, home) for key in _CLASSES)
+    return Model(
+        name=name,
+        module=network,
+        weights=weights,
+        sha256=None if code is None else digest_of_network(network, files=code),
+        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels)
+        if preprocess is not None
+        else standard(options, channels=channels),
+        forward=nn.Module.__call__,
+        classes=tuple(classes) or next(filter(None, found), ()),
+        own=True,
+        notices=notices,
+    )
+
+
+def check_network(network: nn.Module) -> None:
+    """Check that a network can be called with one batch of images and nothing else.
+
+    Raises:
+        RequestError: It requires more inputs, takes none, or has uninitialized layers.
+    """
+    if any(is_lazy(values) for values in (*network.parameters(), *network.buffers())):
+        raise RequestError(
+            "the network has lazy layers, whose shapes depend on the first input",
+            hint="run it once where it is built: net(torch.zeros(1, 3, 224, 224))",
+        )
+    try:
+        signature = inspect.signature(network.forward)
+    except (TypeError, ValueError):  # C code
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        shown = signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)
+        raise RequestError(
+            f"the network does not take one batch of images: its forward is forward{shown}",
+            hint="wrap it in a module that supplies the other inputs: forward(self, images)",
+        ) from error
+
+
+def input_channels(network: nn.Module) -> int:
+    """Return the number of input channels: that of the first convolution, 3 without one.
+
+    The convolution that is defined first need not run first. A number other than 3 is therefore tried on the meta device,
+    which computes nothing; if the network accepts only 3 channels, the result is 3.
+
+    Example:
+        >>> input_channels(nn.Sequential(nn.Conv2d(1, 8, 3)))
+        1
+    """
+    kinds = (nn.Conv2d, nn.Conv3d)
+    first = next((module.in_channels for module in network.modules() if isinstance(module, kinds)), 3)
+    return 3 if first == 3 or (not _accepts(network, first) and _accepts(network, 3)) else first
+
+
+def input_type(network: nn.Module) -> torch.dtype:
+    """Return the dtype of a network's first floating-point parameter, float32 without one.
+
+    Example:
+        >>> input_type(nn.Conv2d(3, 4, 3).half())
+        torch.float16
+    """
+    floating = (values.dtype for values in network.parameters() if values.is_floating_point())
+    return next(floating, torch.float32)
+
+
+def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
+    """Return a SHA-256 of a network's weights, structure and source code, hexadecimal.
+
+    Weights alone are not enough: strides, activations and the forward pass decide the feature maps too.
+
+    Args:
+        network: The source files of its classes are included, except those of libraries.
+        files: Further source files.
+    """
+    # Not repr() and state_dict(), which do not terminate for a module that contains itself.
+    numbers = dict(chain(network.named_parameters(), network.named_buffers()))
+    parts = (f"{name} {type(module).__qualname__} {module.extra_repr()}" for name, module in network.named_modules())
+    structure = _without_addresses("\n".join(parts))
+    kinds = {type(module) for module in network.modules()}
+    own = [path for kind in kinds if kind.__module__.partition(".")[0] not in _LIBRARIES for path in _source_of(kind)]
+    code = sorted({sha256_of(path) for path in (*files, *own) if path.is_file()})
+    return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def digest_of_state(state: Mapping[str, Tensor]) -> str:
+    """Return a SHA-256 of the keys, dtypes, shapes and bytes of a state dict, hexadecimal."""
+    digest = hashlib.sha256()
+    for key, values in state.items():
+        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode("utf-8", "surrogatepass"))
+        digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _accepts(network: nn.Module, channels: int) -> bool:
+    numbers = {name: values.to("meta") for name, values in (*network.named_parameters(), *network.named_buffers())}
+    batch = torch.empty(1, channels, _SIDE, _SIDE, device="meta", dtype=input_type(network))
+    with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
+        warnings.simplefilter("ignore")  # from meta kernels
+        try:
+            torch.func.functional_call(network, numbers, (batch,))
+        except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
+            return False
+    return True
+
+
+def _is_submodule(value: object) -> bool:
+    return isinstance(value, nn.Module) and not type(value).__module__.startswith("torchvision.transforms")
+
+
+def _words(preprocess: Callable[..., Any]) -> str:
+    name = getattr(preprocess, "__qualname__", None)
+    return _without_addresses(" ".join((f"{preprocess.__module__}.{name}" if name else repr(preprocess)).split()))
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def _source_of(kind: type) -> list[Path]:
+    try:
+        return [Path(inspect.getfile(kind))]
+    except (TypeError, OSError):  # defined in a notebook or in C
+        return []

@@ -1,0 +1,49 @@
+"""The contract of a model source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fmapviz.core.config import InputOptions
+    from fmapviz.core.types import Model
+
+
+class ModelSource(Protocol):
+    """A module of this folder. Its name is the prefix of its models' names, as in `timm:resnet18`.
+
+    Optional constants, which are literals and read without importing the module, say which names a source accepts:
+
+    * `NAMES`: A string, the names of its models separated by white space, if they are fixed. They need no prefix.
+    * `SPELLING`: A regular expression that must match all of any other name, with its prefix if there is one.
+    * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.spec` parses it.
+    * `BUILDERS`: A module with functions that build the models of `NAMES` with arguments; hints mention it.
+    * `REQUIRES`: The package that it needs; the extra of the source's name installs it.
+
+    The first source in alphabetical order that accepts a name gets it; a name in `NAMES` takes precedence.
+    """
+
+    def known_names(self) -> list[str]:
+        """List the names of all models, without the prefix; empty if there is no such list."""
+
+    def load(self, name: str, *, weights: str, options: InputOptions) -> Model:
+        """Build a model and fill it with weights.
+
+        Args:
+            name: As the user typed it, without the prefix.
+            weights: `default`, `random`, `random:SEED`, a word that only this source knows, or a file or URL.
+            options: How inputs are preprocessed; what is not set is as the weights were trained.
+
+        Raises:
+            RequestError: There is no such model, or it cannot be built as requested.
+            WeightsError: The weights cannot be found, downloaded, read or fitted. Other weights are never used instead.
+            UserCodeError: The user's code failed.
+        """
+
+    def outline(self, name: str, *, options: InputOptions) -> Model:
+        """Build a model on the meta device: modules and shapes without weights.
+
+        Raises:
+            RequestError: There is no such model.
+            UserCodeError: The user's code failed.
+        """

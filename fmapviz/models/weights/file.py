@@ -1,0 +1,125 @@
+"""Find the file or files that `--weights` names, and compute their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmapviz.core.errors import WeightsError, quote, suggest
+from fmapviz.models.weights.download import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+DAMAGED = "if it is damaged or incomplete, delete it and download it again"
+
+INDEX = ".index.json"  # ends the name of an index: Hugging Face's table of which tensor is in which file
+_IN_FOLDERS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
+_LONGEST_NAME = 255  # bytes, the limit of common file systems
+
+
+def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str | None]:
+    """Return the path of a weights file or index, downloaded if necessary, and the entry that was asked for.
+
+    Args:
+        weights: A file, a folder in Hugging Face's format, or a URL (`http:`, `https:`, `file:`), optionally followed by
+            `#ENTRY`. An existing file with a `#` in its name is that file.
+        known: Valid words for the hint.
+
+    Raises:
+        WeightsError: The file does not exist or cannot be downloaded.
+    """
+    if "://" in weights:
+        if not re.match(r"(https?|file)://", weights):
+            raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
+        url, _, entry = weights.partition("#")
+        path = fetch(url)
+        if not _exists(str(path)):
+            raise WeightsError(f"no such weights file: {quote(path)}")
+        return in_folder(path), entry or None
+    name, _, entry = weights.rpartition("#")
+    if _exists(weights):
+        return in_folder(Path(weights)), None
+    if entry and _exists(name):
+        return in_folder(Path(name)), entry
+    if not weights.startswith("random:") and re.search(r"[./\\]", weights):
+        raise WeightsError(f"no such weights file: {quote(weights)}")
+    raise WeightsError(
+        f"no such weights or file: {quote(weights)}",
+        hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
+    )
+
+
+def in_folder(path: Path) -> Path:
+    """Return the weights file or index in a folder, or the path itself if it is not a folder.
+
+    Raises:
+        WeightsError: The folder contains none.
+    """
+    if not path.is_dir():
+        return path
+    file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+    if file is None:
+        raise WeightsError(f"no such weights file: {quote(path)}", hint=f"a folder may contain {' or '.join(_IN_FOLDERS)}")
+    return file
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """Return the file name of each tensor. Only files beside the index are accepted.
+
+    `huggingface_hub` 2.4 validates an index like this, but does so only while it loads one into a model; see `read`.
+
+    Raises:
+        WeightsError: The index is malformed, or names a file outside its folder.
+    """
+    try:
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        names = set(weight_map.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"cannot read {quote(index)}: not an index of weights", hint=DAMAGED) from error
+    for name in names:
+        if not isinstance(name, str) or re.search(r"[/\\\0]", name) or name in {"", ".", ".."} or name.endswith(INDEX):
+            raise WeightsError(f"refused: {quote(index)} names a file that is not beside it: {quote(name)}")
+        if len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
+            raise WeightsError(f"{quote(index)} names a file with an impossible name: {quote(name)}")
+    return dict(weight_map)
+
+
+@contextmanager
+def digesting(path: Path) -> Iterator[Future[str]]:
+    """Compute the SHA-256 of weights in a thread while they are loaded: for VGG-16 each takes as long as the other.
+
+    Of an index and its files it is the output of `cat INDEX FILE FILE ... | sha256sum`, files sorted by name; empty if one
+    of them is not a regular file, because a pipe or device may never end.
+    """
+
+    def digest() -> str:
+        file = in_folder(path)
+        shards = sorted(set(read_index(file).values())) if file.name.endswith(INDEX) else []
+        paths = [file, *(file.with_name(name) for name in shards)]
+        return sha256_of(*paths) if all(part.is_file() for part in paths) else ""
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(digest)
+
+
+def sha256_of(*paths: Path) -> str:
+    """Return the SHA-256 of the concatenated files, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
+
+
+def _exists(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).exists()
+    except OSError:  # the name is too long
+        return False
