@@ -1,4 +1,4 @@
-"""Read one image file: upright pixels in as many channels as a network takes, or the reason why not."""
+"""Decode one image file to upright pixels, with as many channels as the model takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import stat
+import struct
 import threading
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,20 +16,20 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
+from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
-from PIL import UnidentifiedImageError
 from PIL.ImageFile import ImageFile as PillowFile
 
-from fmapviz.errors import InputError, printable, quote
-from fmapviz.orientation import read_orientation, upright
-from fmapviz.pixels import MAX_PIXELS, Image, wrong_channels
-from fmapviz.urls import is_url
+from fmapviz.core.errors import InputError, printable, quote
+from fmapviz.core.object_store import INSTALL, download
+from fmapviz.core.types import Bands, Image
+from fmapviz.core.urls import is_url
+from fmapviz.images.pixels import MAX_PIXELS, wrong_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmapviz.pixels import Bands
-    from fmapviz.values import ImageFile
+    from fmapviz.core.types import ImageFile
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
 # images of other formats (ICO). TGA has no signature and must come last.
@@ -40,79 +41,79 @@ _SIGNATURE = re.compile(
 _NPY = b"\x93NUMPY"
 _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
-# `<unknown>` is what Python calls the header of a .npy file, which NumPy lets it parse.
-_DECODERS = re.compile(r"(PIL|pillow_heif|tifffile|fmapviz\.npy|numpy\.lib\._?format\w*)\b|<unknown>$")
-_MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras and encoders make 1 to 20
-_HUSHING = threading.Lock()
+# `<unknown>`: NumPy lets Python parse the header of a .npy file under this name.
+_DECODERS = re.compile(r"(PIL|pillow_heif|tifffile|fmapviz\.images\.arrays|numpy\.lib\._?format\w*)\b|<unknown>$")
+_MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras and encoders write 1 to 20
+_SILENCING = threading.Lock()
 
 
 def read_image(file: ImageFile, *, channels: int = 3) -> Image:
-    """Decode the first picture of a file completely, by its content and whatever its name.
+    """Decode the first picture of a file. The format is that of its content, not of its name.
 
-    Safe to call from several threads. The decoders' warnings are switched off for the whole process: what matters in them
-    is among the notices.
+    Safe to call from several threads. Warnings of the decoders are switched off for the whole process; the notices report
+    what matters in them.
 
-    * Transparency lies over black; an EXIF orientation is applied; a colour profile is not.
-    * More than 8 bits per pixel are scaled from their own minimum..maximum to 0..255, NaN is black.
-    * For one channel a picture is made grey (ITU-R BT.601).
-    * Arrays (.npy) and TIFF files that are no ordinary picture: see `fmapviz.npy` and `fmapviz.tiff`.
+    * Transparent pixels are blended with black. The EXIF orientation is applied, a colour profile is not.
+    * More than 8 bits per pixel are scaled from their own minimum and maximum to 0..255. NaN becomes black.
+    * For one channel, a picture is converted to grey (ITU-R BT.601).
+    * For arrays (.npy) and TIFF files of other samples, see `fmapviz.images.arrays` and `fmapviz.images.tiff`.
 
     Args:
-        file: As it was found.
-        channels: What the network takes.
+        file: As found.
+        channels: Number of channels that the model takes.
 
     Raises:
-        InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other refusal of the system),
-            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (found in the header), `E_DECODE` (damaged) or `E_CHANNELS`
-            (the network takes others).
+        InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other error of the system),
+            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
+            model takes another number).
     """
-    with open_image(file.path, file.size) as stream:
+    with open_image(file.path) as stream:
         pixels, notices = decode(stream, file.path, channels=channels)
         return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
 
 
-def open_image(path: str, size: int = 0) -> BinaryIO:
-    """Open a file for `decode`, if there is something in it.
-
-    Args:
-        path: Of a file on this machine, or its address elsewhere.
-        size: Bytes, as far as that is known.
+def open_image(path: str) -> BinaryIO:
+    """Open a local file, or download a remote one, for `decode`.
 
     Raises:
         InputError: `E_MISSING`, `E_PERM`, `E_TYPE`, `E_READ` or `E_EMPTY`.
     """
-    with explained(path), ExitStack() as opened:
-        stream = opened.enter_context(_open(path, size))
-        _require_content(stream, path)
-        opened.pop_all()
+    with explained(path), ExitStack() as on_error:
+        stream = on_error.enter_context(download(path) if "://" in path and is_url(path) else _open(path))
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError("E_TYPE", f"not a regular file: {quote(path)}")
+        if not status.st_size:
+            raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
+        on_error.pop_all()
         return stream
 
 
 def decode(
     stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object] | None = None
 ) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
-    """Decode what a file holds, see `read_image`.
+    """Decode an open file as `read_image` does.
 
     Args:
         stream: At the beginning of the file.
-        path: For what is said of it.
-        channels: What the network takes.
-        expect: Called with the number of pixels, or the largest possible, before they are decoded.
+        path: For error messages.
+        channels: Number of channels that the model takes.
+        expect: Called before decoding, with the number of pixels or an upper limit.
 
     Returns:
-        The pixels, in an object that may hold on to the stream, and the notices.
+        The pixels, which may still refer to the stream, and the notices.
 
     Raises:
         InputError: `E_READ`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
     """
-    _hush_decoders()
+    _silence_decoders()
     with explained(path):
-        return _decode(stream, path, channels=channels, expect=expect or _ignore)
+        return _decode(stream, path, channels=channels, expect=expect or (lambda _pixels: None))
 
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Make an `InputError` of whatever happens between a file and its pixels."""
+    """Turn every error between a file and its pixels into an `InputError`."""
     try:
         yield
     except InputError:
@@ -122,7 +123,7 @@ def explained(path: str) -> Iterator[None]:
 
 
 def system_error(error: OSError, path: str) -> InputError:
-    """Say what the operating system had against a path.
+    """Return the `InputError` for an error of the operating system.
 
     Example:
         >>> system_error(FileNotFoundError(2, "No such file or directory"), "lena.png").code
@@ -134,32 +135,21 @@ def system_error(error: OSError, path: str) -> InputError:
         return InputError("E_PERM", f"no permission to read: {quote(path)}")
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
         return InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    hint = hint_of(path) if error.errno == errno.ENOSYS else None
+    hint = INSTALL if error.errno == errno.ENOSYS and is_url(path) else None
     return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}", hint=hint)
 
 
-def hint_of(url: str) -> str | None:
-    """Say what is to be installed for an address."""
-    if not is_url(url):
-        return None
-    return "pip install 'fmapviz[remote]'" if url.lower().startswith("s3") else "pip install what is named there"
-
-
-def _ignore(_pixels: int) -> None:
-    """Expect nothing."""
-
-
-def _hush_decoders() -> None:
-    """Put a filter for the decoders' warnings first in line; `warnings.catch_warnings` is not safe in threads."""
-    with _HUSHING:
-        _hush_libraries()
+def _silence_decoders() -> None:
+    """Insert a filter for the decoders' warnings; `warnings.catch_warnings` is not safe in threads."""
+    with _SILENCING:
+        _silence_libraries()
         if not warnings.filters or warnings.filters[0][3] != _DECODERS:
             warnings.filterwarnings("ignore", module=_DECODERS.pattern)
 
 
 @cache
-def _hush_libraries() -> None:
-    """Keep from standard error what is logged without being asked and what libtiff prints by itself."""
+def _silence_libraries() -> None:
+    """Keep messages of Pillow, tifffile and libtiff off standard error."""
     for name in ("PIL", "tifffile"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
@@ -168,24 +158,9 @@ def _hush_libraries() -> None:
         libtiff.TIFFSetWarningHandler(None)
 
 
-def _open(path: str, size: int) -> BinaryIO:
-    if not is_url(path):
-        return open(path, "rb", opener=_open_without_waiting)
-    # Only when it is needed: it needs this module.
-    opened: BinaryIO = import_module("fmapviz.remote_inputs").open_file(path, size)
-    return opened
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe put in the file's place would wait for its writer
-
-
-def _require_content(stream: BinaryIO, path: str) -> None:
-    status = os.fstat(stream.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    if not status.st_size:
-        raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
+def _open(path: str) -> BinaryIO:
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def _decode(
@@ -194,21 +169,23 @@ def _decode(
     head = stream.read(64)
     stream.seek(0)
     if head.startswith(_NPY):
-        from fmapviz.npy import read_npy
+        from fmapviz.images.arrays import read_npy
 
         expect(MAX_PIXELS)
         return read_npy(stream, path, channels=channels)
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, path, head=head)
     if image is None:
-        from fmapviz.tiff import read_tiff
+        from fmapviz.images.tiff import read_tiff
 
         expect(MAX_PIXELS)
-        return read_tiff(stream, path, channels=channels)
+        pixels, orientation, notices = read_tiff(stream, path, channels=channels)
+        turn = partial(_upright, orientation=orientation)
+        return pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels), notices
     if channels not in {1, 3}:
         raise wrong_channels("a picture of grey or RGB", path, channels=channels)
-    pixels, notices = _decode_picture(stream, image, path, expect=expect)
-    return pixels.convert("L") if channels == 1 else pixels, notices
+    picture, notices = _decode_picture(stream, image, path, expect=expect)
+    return picture.convert("L") if channels == 1 else picture, notices
 
 
 def _decode_picture(
@@ -220,37 +197,41 @@ def _decode_picture(
     expect(width * height)
     if image.format in {"JPEG", "MPO"}:
         _require_few_passes(stream, width * height, path)
-    if image.format == "PNG":  # load() skips the checksums of the pixel data
+    if image.format == "PNG":  # load() does not check the checksums of the pixel data
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
     image.load()
-    orientation, exif_notice = read_orientation(image)
+    orientation, exif_notice = _read_orientation(image)
     pixels, depth_notice = _to_rgb(image)
-    pixels.info.clear()  # else a profile or text would be saved with whatever is made of the pixels
-    pixels = upright(pixels, orientation)
+    pixels.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
+    pixels = _upright(pixels, orientation)
     several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
     frames_notice = "holds several pictures: only the first is used" if several else None
     return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
 
 
 def _require_few_passes(stream: BinaryIO, pixels: int, path: str) -> None:
-    """Refuse a JPEG file that goes over its pixels hundreds of times, which takes a minute for 100 kB.
+    """Refuse a JPEG file with hundreds of scans over its pixels: 100 kB of them take a minute.
 
     https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf
     """
-    place = stream.tell()
+    position = stream.tell()
     stream.seek(0)
     passes = sum(chunk.count(b"\xff\xda") for chunk in iter(partial(stream.read, 1 << 20), b""))
-    stream.seek(place)
+    stream.seek(position)
     if passes * pixels > _MOST_PASSES * MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"goes over its {pixels:,} pixels {passes} times: {quote(path)}")
+        raise InputError("E_TOO_LARGE", f"{passes} scans over {pixels:,} pixels: {quote(path)}")
 
 
 def _identify(stream: BinaryIO, path: str, *, head: bytes) -> PillowImage.Image | None:
-    """Read the header; give None for a TIFF file that Pillow cannot make a picture of."""
+    """Read the header. Return None for a TIFF file that Pillow cannot decode."""
     heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head
     if heif:
-        _register_heif(path)
+        try:
+            import_module("pillow_heif").register_heif_opener()
+        except ImportError as error:
+            message = f"HEIC needs one more package: {quote(path)}"
+            raise InputError("E_FORMAT", message, hint="pip install 'fmapviz[heic]'") from error
     try:
         return PillowImage.open(stream, formats=("HEIF",) if heif else FORMATS)
     except UnidentifiedImageError as error:
@@ -261,18 +242,40 @@ def _identify(stream: BinaryIO, path: str, *, head: bytes) -> PillowImage.Image 
         raise InputError("E_FORMAT", f"not an image, or of an unknown format: {quote(path)}") from error
 
 
-def _register_heif(path: str) -> None:
+def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
+    """Return the EXIF orientation, 1 to 8, and a notice; call it after `load()`, as PNG may store it behind the pixels."""
     try:
-        import_module("pillow_heif").register_heif_opener()
-    except ImportError as error:
-        message = f"HEIC needs one more package: {quote(path)}"
-        raise InputError("E_FORMAT", message, hint="pip install 'fmapviz[heic]'") from error
+        exif = image.getexif()
+        orientation = exif.get(ExifTags.Base.Orientation, 1) or 1  # some cameras write 0
+        if orientation in range(1, 9) and _is_complete(image.info.get("exif"), exif.endian):
+            return orientation, None
+    except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
+        orientation = 1
+    return orientation if orientation in range(1, 9) else 1, "EXIF data is damaged: the picture may not be upright"
+
+
+def _is_complete(block: bytes | None, endian: str | None) -> bool:
+    """Return True if the first table of an EXIF block lies inside it; Pillow reads as much as there is."""
+    table = re.sub(rb"^(Exif\0\0)+", b"", block or b"")
+    if not table:
+        return not block
+    (start,) = struct.unpack_from(f"{endian}L", table, 4)
+    (entries,) = struct.unpack_from(f"{endian}H", table, start)
+    return bool(start + 2 + 12 * entries <= len(table))
+
+
+def _upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Image:
+    """Apply an EXIF orientation of 2 to 8; ignore any other value."""
+    if orientation in range(2, 9):
+        picture.getexif()[ExifTags.Base.Orientation] = orientation
+        ImageOps.exif_transpose(picture, in_place=True)
+    return picture
 
 
 def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
-    """Give the picture in mode RGB, itself if it is that already."""
+    """Convert a picture to mode RGB, and return it with a notice."""
     if image.mode.startswith(("I", "F")):
-        from fmapviz.samples import stretch
+        from fmapviz.images.samples import stretch
 
         return stretch(image)
     if image.mode == "RGB" and not image.has_transparency_data:
@@ -286,16 +289,15 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
 
 
 def _explain(error: Exception, path: str) -> InputError:
-    """Put what went wrong between the file and its pixels into words."""
     if isinstance(error, OSError) and error.errno == errno.EINVAL:
-        return InputError("E_DECODE", f"image is damaged (refers to what is outside the file): {quote(path)}")
+        return InputError("E_DECODE", f"image is damaged (refers to data outside the file): {quote(path)}")
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return InputError("E_TOO_LARGE", f"not enough memory: {quote(path)}")
     if isinstance(error, OSError) and error.errno:
         return system_error(error, path)
     if isinstance(error, PillowImage.DecompressionBombError):
         return InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels: {quote(path)}")
     if isinstance(error, ValueError) and "MAX_TEXT_" in str(error):  # Pillow's limits have no exception of their own
         return InputError("E_TOO_LARGE", f"more than a megabyte of text around the pixels: {quote(path)}")
-    if isinstance(error, MemoryError):
-        return InputError("E_TOO_LARGE", f"not enough memory: {quote(path)}")
     reason = printable(str(error).partition("\n")[0]) or type(error).__name__
     return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")

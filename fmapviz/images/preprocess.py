@@ -1,4 +1,4 @@
-"""Turn a picture into what a network is given, and that back into what the network saw."""
+"""Preprocess decoded images for a model, and undo the normalisation for display."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from fmapviz.errors import InputError, RequestError, printable
-from fmapviz.options import InputOptions
-from fmapviz.pixels import Bands
-from fmapviz.values import Preparation
-from fmapviz.vision import functional
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import InputError, RequestError, printable
+from fmapviz.core.lazy_torchvision import functional
+from fmapviz.core.types import Bands, Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-GREY_MEAN, GREY_STD = (0.449,), (0.226,)  # the averages of ImageNet's
-# What no resizing may exceed; a strip of 1 x 10000 pixels whose short side becomes 520 would.
+GREY_MEAN, GREY_STD = (0.449,), (0.226,)  # averages of ImageNet's
+# Limit after resizing, which a strip of 1 x 10000 pixels would exceed if its short side became 520.
 MAX_PREPARED_PIXELS = 64_000_000
 
 
@@ -34,17 +33,17 @@ def standard(
     std: tuple[float, ...] | None = None,
     channels: int = 3,
 ) -> Preparation:
-    """Fit to a size, scale to 0..1, subtract a mean and divide by a deviation.
+    """Fit to a size, scale to 0..1, subtract the mean and divide by the standard deviation.
 
     Args:
-        options: What the user wants otherwise.
-        size: Height and width where the user names none.
-        mean: Where the user names none; None is ImageNet's, or its average for other channels than RGB.
-        std: Likewise.
-        channels: C, what the network takes.
+        options: The user's options, which take precedence.
+        size: Default height and width.
+        mean: Default mean; None is ImageNet's, or its average if the model does not take RGB.
+        std: Default standard deviation, likewise.
+        channels: C, the number of channels that the model takes.
 
     Raises:
-        RequestError: The user's mean or deviation is not one number and not one for each channel.
+        RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
 
     Example:
         >>> standard(InputOptions(size=(32, 48)), channels=1).apply(PillowImage.new("L", (640, 480))).shape
@@ -52,7 +51,7 @@ def standard(
     """
     height, width = options.size or size
     fit = options.fit or "crop"
-    words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
+    geometry = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
     means, deviations = _normalization(
         options,
         mean=mean or (IMAGENET_MEAN if channels == 3 else GREY_MEAN),
@@ -60,20 +59,20 @@ def standard(
         channels=channels,
     )
     return _normalized(
-        lambda picture: _FITS[fit](picture, height, width), words, mean=means, std=deviations, channels=channels
+        lambda picture: _FITS[fit](picture, height, width), geometry, mean=means, std=deviations, channels=channels
     )
 
 
 # Any: torchvision's presets share attributes, but no public class.
 def as_trained(preset: Any, options: InputOptions) -> Preparation:
-    """Prepare as the weights were trained, with a torchvision preset for single pictures.
+    """Preprocess as in training, with a torchvision preset for images.
 
     Args:
-        preset: `weights.transforms()`, made for this call: mean and deviation the user gives are written into it.
-        options: A size or fit in it replaces the preset's own geometry.
+        preset: `weights.transforms()`. It is modified: the user's mean and standard deviation are written into it.
+        options: A size or fit replaces the geometry of the preset.
 
     Raises:
-        RequestError: The user's mean or deviation is not 1 or 3 numbers.
+        RequestError: The user's mean or standard deviation has neither 1 nor 3 numbers.
     """
     mean, std = _normalization(options, mean=tuple(preset.mean), std=tuple(preset.std))
     if options.size or options.fit:
@@ -81,17 +80,15 @@ def as_trained(preset: Any, options: InputOptions) -> Preparation:
     preset.mean, preset.std = list(mean), list(std)
 
     def apply(picture: PillowImage.Image | Bands) -> Tensor:
-        bearable = _each(
-            picture, lambda plane: _of_bearable_shape(plane, preset.resize_size, crops=_crop_size(preset) is not None)
-        )
-        prepared: Tensor = preset(_to_tensor(bearable) if isinstance(bearable, Bands) else bearable)
+        limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=_crop_size(preset) is not None))
+        prepared: Tensor = preset(_to_tensor(limited) if isinstance(limited, Bands) else limited)
         return prepared
 
-    return Preparation(apply, mean, std, _words(preset))
+    return Preparation(apply, mean, std, _describe(preset))
 
 
 def unscaled(options: InputOptions) -> Preparation:
-    """Give a network that resizes and normalises by itself, such as a detector, the values 0..1."""
+    """Only scale to 0..1, for a model that resizes and normalises its input, such as a detector."""
     return standard(
         options if options.size or options.fit else InputOptions(fit="none", mean=options.mean, std=options.std),
         mean=(0.0, 0.0, 0.0),
@@ -100,13 +97,13 @@ def unscaled(options: InputOptions) -> Preparation:
 
 
 def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, int]) -> Preparation:
-    """Keep the proportions nearly, inside a box, with sides that are multiples of a step; values -1..1.
+    """Resize to fit a box, nearly keeping the aspect ratio, to sides that are multiples of a step; scale to -1..1.
 
     Args:
-        options: A size or fit in it replaces this geometry.
+        options: A size or fit replaces this geometry.
         step: Pixels.
-        least: Pixels that no side may fall short of.
-        box: Height and width that are not exceeded, but for `least`.
+        least: Minimum of each side in pixels.
+        box: Maximum height and width, unless `least` is larger.
     """
     half = (0.5, 0.5, 0.5)
     if options.size or options.fit:
@@ -117,17 +114,16 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
         height, width = (max(least, round(side * scale / step) * step) for side in (picture.height, picture.width))
         return _squash(picture, height, width)
 
-    words = f"inside {box[0]}x{box[1]}, sides multiples of {step}"
     mean, std = _normalization(options, mean=half, std=half)
-    return _normalized(fit, words, mean=mean, std=std)
+    return _normalized(fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}", mean=mean, std=std)
 
 
 def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
-    """Make a still clip `(C, T, H, W)` of a picture, with a torchvision preset for videos.
+    """Repeat an image to a clip `(C, T, H, W)`, with a torchvision preset for videos.
 
     Args:
-        preset: `weights.transforms()` of a video model.
-        options: A size or fit in it replaces the preset's own geometry.
+        preset: `weights.transforms()` of a video model. It is modified as in `as_trained`.
+        options: A size or fit replaces the geometry of the preset.
         frames: T, the length of the clip.
     """
     mean, std = _normalization(options, mean=tuple(preset.mean), std=tuple(preset.std))
@@ -138,27 +134,26 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
         if options.size or options.fit:
             frame = fitted.apply(picture)[:, None]
         else:
-            bearable = _each(picture, lambda plane: _of_bearable_shape(plane, preset.resize_size, crops=True))
-            frame = preset(_to_tensor(bearable)[None])
+            limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=True))
+            frame = preset(_to_tensor(limited)[None])
         return frame.expand(-1, frames, -1, -1)
 
-    words = fitted.description if options.size or options.fit else _words(preset)
-    return Preparation(apply, mean, std, f"{words}, {frames} equal frames")
+    description = fitted.description if options.size or options.fit else _describe(preset)
+    return Preparation(apply, mean, std, f"{description}, {frames} equal frames")
 
 
-# Callable[..., object]: whatever the user brings; what it returns is looked at.
+# Callable[..., object]: a function of the user, whose result is checked.
 def by_callable(preprocess: Callable[..., object], *, description: str, channels: int = 3) -> Preparation:
-    """Prepare with the user's own function.
+    """Preprocess with a function of the user.
 
-    Mean and deviation are taken from its attributes `mean` and `std`, as torchvision's presets have them, or from the last
-    of its `transforms` that has them; else they are empty.
+    The mean and the standard deviation are its attributes `mean` and `std`, as in torchvision's presets, or those of the
+    last of its `transforms` that has them. Without them they are unknown.
 
     Args:
-        preprocess: Takes a Pillow image in mode RGB, or L for one channel; a float32 tensor `(C, H, W)` of values 0..1 if
-            the file is more than 8 bits of that. Returns a floating-point tensor `(C, H, W)` or `(1, C, H, W)`. It is
-            called from several threads.
+        preprocess: Takes a Pillow image in mode RGB or L, or a float32 tensor `(C, H, W)` of values 0..1 for other images.
+            Returns a floating-point tensor `(C, H, W)` or `(1, C, H, W)`. It is called from several threads.
         description: One line that names it.
-        channels: C, what the network takes.
+        channels: C, the number of channels that the model takes.
 
     Example:
         >>> from torchvision.transforms import ToTensor
@@ -180,23 +175,26 @@ def by_callable(preprocess: Callable[..., object], *, description: str, channels
 
 
 def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
-    """Undo the normalisation of what a network is given.
+    """Undo the normalisation of a preprocessed input.
 
-    Without a known mean and deviation the picture is stretched from its own finite minimum to its maximum, and is black
-    if these are equal. NaN is black.
+    If the mean and the standard deviation are unknown, the finite range of the values is scaled to 0..255; if that is
+    empty, all is black. NaN becomes black.
 
     Args:
-        prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, of which the first frame is shown.
+        prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, whose first frame is returned.
 
     Returns:
-        uint8: the first channel `(H, W)` of one or two, the first three `(H, W, 3)` of more.
+        uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
     """
     frame = (prepared[:, 0] if prepared.ndim == 4 else prepared).float()
     if preparation.mean:
         mean, std = (frame.new_tensor(values).view(-1, 1, 1) for values in (preparation.mean, preparation.std))
-        shown = _shown(frame * std + mean)
+        shown = _first_channels(frame * std + mean)
     else:
-        shown = _stretched(_shown(frame))
+        shown = _first_channels(frame)
+        finite = shown[shown.isfinite()]
+        low, high = (finite.min(), finite.max()) if len(finite) else (0, 0)
+        shown = (shown - low) / (high - low) if low < high else torch.zeros_like(shown)
     pixels = shown.mul(255).add_(0.5).nan_to_num_(0).clamp_(0, 255).to(torch.uint8)
     return pixels.cpu().contiguous().numpy()
 
@@ -204,7 +202,7 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
 def _normalization(
     options: InputOptions, *, mean: tuple[float, ...], std: tuple[float, ...], channels: int = 3
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Choose between what the user wants and what is usual."""
+    """Return the user's mean and standard deviation, or the default ones."""
     for option, numbers in (("mean", options.mean), ("std", options.std)):
         if numbers and len(numbers) not in {1, channels}:
             counts = f"1 or {channels} numbers" if channels > 1 else "1 number"
@@ -217,7 +215,7 @@ def _normalization(
 
 def _normalized(
     geometry: Callable[[PillowImage.Image], PillowImage.Image],
-    words: str,
+    description: str,
     *,
     mean: tuple[float, ...],
     std: tuple[float, ...],
@@ -228,8 +226,8 @@ def _normalized(
         normalized: Tensor = functional.normalize(pixels, mean=list(mean), std=list(std))
         return normalized
 
-    taken = "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
-    return Preparation(apply, mean, std, f"{taken}{words}, mean {mean}, std {std}", channels)
+    input_channels = "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
+    return Preparation(apply, mean, std, f"{input_channels}{description}, mean {mean}, std {std}", channels)
 
 
 def _each(
@@ -239,13 +237,13 @@ def _each(
 
 
 def _to_tensor(picture: PillowImage.Image | Bands) -> Tensor:
-    """Give `(C, H, W)`: uint8 of a picture, float32 of bands."""
+    """Return `(C, H, W)`: uint8 for a picture, float32 for bands."""
     planes = picture.planes if isinstance(picture, Bands) else (picture,)
     return torch.cat([functional.pil_to_tensor(plane) for plane in planes])
 
 
 def _require_prepared(returned: object, channels: int) -> Tensor:
-    """Give what a user's function returned as float32 `(C, H, W)` on the CPU."""
+    """Return the result of a user's function as float32 `(C, H, W)` on the CPU, if it is possible."""
     if not isinstance(returned, Tensor):
         raise InputError("E_PREPARE", f"the preprocessing must return a tensor, not {type(returned).__name__}")
     prepared = returned[0] if returned.ndim == 4 and len(returned) == 1 else returned
@@ -256,36 +254,29 @@ def _require_prepared(returned: object, channels: int) -> Tensor:
     return prepared.detach().as_subclass(Tensor).to("cpu", torch.float32)
 
 
-# Any: whatever the user brings.
+# Any: an object of the user.
 def _find_normalization(preprocess: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Give the mean and the deviation that a user's function tells of."""
+    """Return the mean and the standard deviation in the attributes of a user's function."""
     try:
         mean, std = (
             tuple(torch.as_tensor(values, dtype=torch.float64).flatten().tolist())
             for values in (preprocess.mean, preprocess.std)
         )
-    except Exception:  # noqa: BLE001 - they are missing, or something else than numbers
+    except Exception:  # noqa: BLE001 - they are missing or not numbers
         steps = getattr(preprocess, "transforms", None)
-        told = (_find_normalization(step, channels) for step in reversed(steps)) if isinstance(steps, list | tuple) else ()
-        return next(filter(None, told), None)
-    # Beyond 1 they are not on a 0..1 scale: undone they would show nothing but white.
+        found = (_find_normalization(step, channels) for step in reversed(steps)) if isinstance(steps, list | tuple) else ()
+        return next(filter(None, found), None)
+    # Numbers beyond 1 belong to another scale than 0..1, on which the picture would be white.
     scaled = all(-1 <= value <= 1 for value in mean) and all(0 < value <= 1 for value in std)
     return (mean, std) if scaled and {len(mean), len(std)} <= {1, channels} else None
 
 
-def _shown(frame: Tensor) -> Tensor:
-    """Give `(H, W)` or `(H, W, 3)` of `(C, H, W)`."""
+def _first_channels(frame: Tensor) -> Tensor:
     return frame[0] if len(frame) < 3 else frame[:3].permute(1, 2, 0)
 
 
-def _stretched(values: Tensor) -> Tensor:
-    finite = values[values.isfinite()]
-    low, high = (finite.min(), finite.max()) if len(finite) else (0, 0)
-    return (values - low) / (high - low) if low < high else torch.zeros_like(values)
-
-
 def _crop(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Image:
-    """Cover the size with the picture's middle: the overhang is cut before resizing."""
+    """Resize the centre of the picture to cover the size."""
     scale = max(height / picture.height, width / picture.width)
     across, down = width / scale, height / scale
     left, top = (picture.width - across) / 2, (picture.height - down) / 2
@@ -305,23 +296,21 @@ def _pad(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Ima
     return padded
 
 
-def _keep(picture: PillowImage.Image, _height: int, _width: int) -> PillowImage.Image:
-    return picture
+_FITS: dict[str, Callable[[PillowImage.Image, int, int], PillowImage.Image]] = {
+    "crop": _crop,
+    "squash": _squash,
+    "pad": _pad,
+    "none": lambda picture, _height, _width: picture,
+}
 
 
-_FITS = {"crop": _crop, "squash": _squash, "pad": _pad, "none": _keep}
-
-
-def _words(preset: Any) -> str:
-    """Describe a preset; whatever of it changes the result is in the words."""
+def _describe(preset: Any) -> str:
+    """Describe everything in a preset that changes the result."""
     crop = _crop_size(preset)
-    steps = [f"resize to {_sides(preset.resize_size)}", f"crop to {_sides(crop)}" if crop else ""]
+    resize, cropped = ("x".join(map(str, sides)) for sides in (preset.resize_size, crop or []))
+    steps = [f"resize to {resize}", f"crop to {cropped}" if crop else ""]
     steps += [f"{preset.interpolation.value}", f"mean {tuple(preset.mean)}", f"std {tuple(preset.std)}"]
     return ", ".join(step for step in steps if step)
-
-
-def _sides(sides: list[int]) -> str:
-    return "x".join(map(str, sides))
 
 
 def _crop_size(preset: Any) -> list[int] | None:
@@ -332,8 +321,8 @@ def _square(sides: list[int]) -> tuple[int, int]:
     return sides[0], sides[-1]
 
 
-def _of_bearable_shape(picture: PillowImage.Image, resize_size: list[int], *, crops: bool) -> PillowImage.Image:
-    """Cut the ends off a very long strip that would be resized to gigabytes only to be cropped; refuse it otherwise."""
+def _limit_strip(picture: PillowImage.Image, resize_size: list[int], *, crops: bool) -> PillowImage.Image:
+    """Cut the ends off a strip that would be resized to gigabytes and then cropped; raise `E_TOO_LARGE` without a crop."""
     short, long = sorted(picture.size)
     target = resize_size[0]
     if len(resize_size) == 2 or ceil(long * target / short) * target <= MAX_PREPARED_PIXELS:
@@ -344,6 +333,6 @@ def _of_bearable_shape(picture: PillowImage.Image, resize_size: list[int], *, cr
             f"a strip of {picture.width} x {picture.height} pixels becomes too long when resized",
             hint="--fit squash, pad or crop",
         )
-    keep = 8 * short + long % 2  # even or odd as the whole: the middle stays the middle
+    keep = 8 * short + long % 2  # of the same parity as the whole, which keeps the centre
     left, top = (max(0, (side - keep) // 2) for side in picture.size)
     return picture.crop((left, top, min(picture.width, left + keep), min(picture.height, top + keep)))

@@ -1,4 +1,4 @@
-"""Make a picture, or bands, of the numbers that a file holds for each pixel."""
+"""Convert stored samples to a picture or to bands."""
 
 from __future__ import annotations
 
@@ -8,39 +8,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image as PillowImage
 
-from fmapviz.errors import InputError, quote
-from fmapviz.pixels import MAX_PIXELS, MAX_VALUES, Bands
+from fmapviz.core.errors import InputError, quote
+from fmapviz.core.types import Bands
+from fmapviz.images.pixels import MAX_PIXELS, MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-_AT_ONCE = 1 << 22  # values that are computed with together: 32 MiB as float64
+_PIECE_VALUES = 1 << 22  # 32 MiB as float64
 _OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
 
 
 def require_numbers(dtype: np.dtype[Any], path: str) -> None:
-    """Refuse what cannot be shown as light and dark.
-
-    Raises:
-        InputError: `E_FORMAT`.
-    """
+    """Raise `E_FORMAT` unless the samples are real numbers."""
     if dtype.kind not in "buif":
         found = _OTHER_KINDS.get(dtype.kind, f"values of type {dtype.name}")
         raise InputError("E_FORMAT", f"holds {found}, not real numbers: {quote(path)}")
 
 
-def require_bearable(shape: Sequence[int], path: str, *, channels: int) -> None:
-    """Refuse by its shape an array that is not yet read.
+def require_size(shape: Sequence[int], path: str, *, channels: int) -> None:
+    """Check the shape of an array before it is read.
 
     Args:
-        shape: Of all of it.
-        path: For what is said of it.
-        channels: How many of its values make a pixel.
+        shape: Shape of the whole array.
+        path: For error messages.
+        channels: Number of values for each pixel.
 
     Raises:
-        InputError: `E_DECODE` (there is no pixel) or `E_TOO_LARGE`.
+        InputError: `E_DECODE` (no pixels) or `E_TOO_LARGE`.
     """
     if min(shape, default=1) <= 0:
         raise InputError("E_DECODE", f"array without a pixel: {quote(path)}")
@@ -48,35 +45,35 @@ def require_bearable(shape: Sequence[int], path: str, *, channels: int) -> None:
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values: {quote(path)}")
 
 
-def is_usable(found: int, channels: int) -> bool:
-    """Tell whether a network can be given so many channels: what it takes, grey for RGB or RGB for grey."""
+def fits(found: int, channels: int) -> bool:
+    """Return True if a file has the channels of a model, or one of them is grey and the other RGB."""
     return found == channels or {found, channels} == {1, 3}
 
 
-def words(shape: Sequence[int]) -> str:
-    """Write a shape for people.
+def format_shape(shape: Sequence[int]) -> str:
+    """Format a shape for messages.
 
     Example:
-        >>> words((6, 48, 64))
+        >>> format_shape((6, 48, 64))
         '6 x 48 x 64'
     """
     return " x ".join(map(str, shape)) or "a single value"
 
 
 def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
-    """Scale to 0..1 what was stored for each channel.
+    """Scale stored samples to 0..1.
 
-    * uint8 is 0..255; for 1 or 3 channels it becomes an ordinary picture. Truth values are 0 and 1.
-    * Floating-point numbers that lie within 0..1 stay as they are.
-    * Others are scaled from the smallest to the largest finite one among all channels; if these are equal, all is black.
-    * NaN is black.
+    * uint8 has the range 0..255; with 1 or 3 channels it becomes an ordinary picture. Booleans are 0 and 1.
+    * Floating-point numbers within 0..1 are not scaled.
+    * All others are scaled from the finite minimum to the maximum of all channels. If these are equal, all is black.
+    * NaN becomes black.
 
     Args:
-        planes: `(C, H, W)`, real numbers; C is `channels`, or 1 or 3 where it is the other.
-        channels: What the network takes: RGB is made grey, or grey repeated.
+        planes: `(C, H, W)`, real numbers; `fits(C, channels)` is True.
+        channels: Number of channels that the model takes. RGB is converted to grey, grey is repeated.
 
     Returns:
-        A Pillow image in mode L or RGB, or bands, and the notices.
+        A Pillow image in mode L or RGB, or bands; and the notices.
     """
     if planes.dtype == np.uint8 and channels in {1, 3}:
         grey_or_rgb = planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
@@ -91,12 +88,12 @@ def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Ba
 
 
 def stretch(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
-    """Stretch values of more than 8 bits from their finite range to 0..255."""
+    """Scale samples of more than 8 bits from their finite range to 0..255."""
     stored = np.asarray(image)
     low, high = finite_range(stored) or (0.0, 0.0)
     grey = np.zeros(stored.shape, np.uint8)
     pieces = zip(in_pieces(stored), in_pieces(grey), strict=True) if high > low else ()
-    with np.errstate(all="ignore"):  # infinity and NaN have their places
+    with np.errstate(all="ignore"):  # of infinity and NaN, which are handled below
         for piece, out in pieces:
             values = (piece.astype(np.float64) - low) * (255 / (high - low))
             out[:] = np.nan_to_num(values.clip(0, 255), nan=0).round()
@@ -105,18 +102,18 @@ def stretch(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
 
 
 def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Give an array of rows in parts, so that what is computed of each takes little memory.
+    """Split an array into groups of rows, to bound the memory of a computation.
 
     Example:
         >>> [len(piece) for piece in in_pieces(np.zeros((9, 1 << 20)))]
         [4, 4, 1]
     """
-    rows = max(1, _AT_ONCE // max(1, plane.shape[1]))
+    rows = max(1, _PIECE_VALUES // max(1, plane.shape[1]))
     return (plane[first : first + rows] for first in range(0, len(plane), rows))
 
 
 def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
-    """Give the smallest and the largest finite number among rows of numbers, or None if there is none.
+    """Return the finite minimum and maximum of rows, or None if no number is finite.
 
     Example:
         >>> finite_range(np.array([[1, np.nan], [np.inf, 3]]))
@@ -127,21 +124,19 @@ def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
 
 
 def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:
-    """Give what becomes 0 and 1, and the notices."""
+    """Return the values that become 0 and 1, and the notices."""
     if planes.dtype.kind == "b" or planes.dtype == np.uint8:
         return 0.0, 255.0 if planes.dtype == np.uint8 else 1.0, ()
     ranges = [found for found in map(finite_range, planes) if found]
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
-    holes = _holes(planes) if planes.dtype.kind == "f" else ()
+    nonfinite: tuple[str, ...] = ()
+    if planes.dtype.kind == "f":
+        nan, infinite = (any(test(plane).any() for plane in planes) for test in (np.isnan, np.isinf))
+        nonfinite += ("NaN is shown as black",) if nan else ()
+        nonfinite += ("infinity is shown as the end of the range",) if infinite else ()
     if planes.dtype.kind == "f" and 0 <= low <= high <= 1:
-        return 0.0, 1.0, holes
-    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *holes)
-
-
-def _holes(planes: NDArray[Any]) -> tuple[str, ...]:
-    nan, infinite = (any(test(plane).any() for plane in planes) for test in (np.isnan, np.isinf))
-    notices = ("NaN is shown as black" if nan else "", "infinity is shown as the end of the range" if infinite else "")
-    return tuple(notice for notice in notices if notice)
+        return 0.0, 1.0, nonfinite
+    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *nonfinite)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[Any]:
@@ -152,7 +147,7 @@ def _scale(plane: NDArray[Any], low: float, high: float) -> NDArray[np.float32]:
     scaled = np.zeros(plane.shape, np.float32)
     if not high > low:
         return scaled
-    with np.errstate(all="ignore"):  # infinity and NaN have their places
+    with np.errstate(all="ignore"):  # of infinity and NaN, which are handled below
         for piece, out in zip(in_pieces(plane), in_pieces(scaled), strict=True):
             values = (piece.astype(np.float64) - low) / (high - low)
             out[:] = np.nan_to_num(values, copy=False, nan=0, posinf=1, neginf=0).clip(0, 1)

@@ -1,10 +1,9 @@
-"""Read the samples of a TIFF file that is no ordinary picture, without trusting the file."""
+"""Read TIFF files of scientific samples without trusting them."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from functools import partial
 from importlib import import_module
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from tifffile import COMPRESSION, TiffFile, TiffPage
 
-from fmapviz.errors import InputError, quote
-from fmapviz.orientation import upright
-from fmapviz.pixels import Bands, wrong_channels
-from fmapviz.samples import compose, is_usable, require_bearable, require_numbers, words
+from fmapviz.core.errors import InputError, quote
+from fmapviz.images.pixels import wrong_channels
+from fmapviz.images.samples import compose, fits, format_shape, require_numbers, require_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,21 +21,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image as PillowImage
 
+    from fmapviz.core.types import Bands
+
 _DEFLATE = {8, 32946}
-# What tifffile decodes by itself; without imagecodecs it would also unpack LZMA, to any size.
+# tifffile decodes these itself. Without imagecodecs it would also unpack LZMA, to any size.
 _PLAIN = {1, 32773, *_DEFLATE}
 _ORIENTATION = 274
 
 
-def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
-    """Read the channels of a TIFF file: the samples of its first page, or as many pages of one sample each.
+def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, object, tuple[str, ...]]:
+    """Read the channels of a TIFF file: the samples of its first page, or those of several pages of one sample each.
 
-    Reduced copies of a page are passed over. The orientation is applied; colours are taken as they are stored.
+    Reduced copies of a page are skipped. Colours are not converted.
 
     Args:
-        stream: Of the file.
-        path: For what is said of it.
-        channels: C, what the network takes; failing that, grey will do for RGB and RGB for grey.
+        stream: The open file.
+        path: For error messages.
+        channels: C, the number of channels that the model takes. Grey is accepted for RGB, and RGB for grey.
+
+    Returns:
+        The pixels, the orientation tag as stored, and the notices.
 
     Raises:
         InputError: `E_DECODE` (damaged or cut off), `E_FORMAT` (no real numbers, or stored in a way that needs another
@@ -53,17 +56,16 @@ def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImag
             _require_sound(page, stream, path)
         if not chosen:
             raise wrong_channels(_describe(pages, channels), path, channels=channels)
-        require_bearable((len(chosen), *pages[0].shape), path, channels=len(chosen) * _samples(pages[0]))
+        require_size((len(chosen), *pages[0].shape), path, channels=len(chosen) * _samples(pages[0]))
         planes = [_planes(page) for page in chosen]
         pixels, notices = compose(np.concatenate(planes) if len(planes) > 1 else planes[0], channels)
-        turn = partial(upright, orientation=pages[0].tags.valueof(_ORIENTATION))
-    pixels = pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels)
+        orientation = pages[0].tags.valueof(_ORIENTATION)
     several = ("holds several pictures: only the first is used",) if len(chosen) < len(pages) else ()
-    return pixels, (*several, *notices)
+    return pixels, orientation, (*several, *notices)
 
 
 def _full_pages(file: TiffFile, most: int) -> Iterator[TiffPage]:
-    """Look at no more pages than tell what the file is; a hostile one has millions."""
+    """Yield the first pages that are not reduced copies; a hostile file has millions of pages."""
     for number in range(most):
         try:
             page = file.pages[number]
@@ -80,32 +82,32 @@ def _choose(pages: list[TiffPage], channels: int) -> list[TiffPage]:
     alike = all((page.axes, page.shape, page.dtype) == ("YX", first.shape, first.dtype) for page in pages)
     if len(pages) == channels and alike:
         return pages
-    return [first] if is_usable(_samples(first), channels) else []
+    return [first] if fits(_samples(first), channels) else []
 
 
 def _samples(page: TiffPage) -> int:
-    """Give the channels of a page; 0 for a volume, which is no picture."""
+    """Return the number of channels of a page; 0 for a volume."""
     return 0 if "Z" in page.axes else page.shape[page.axes.index("S")] if "S" in page.axes else 1
 
 
 def _describe(pages: list[TiffPage], channels: int) -> str:
     if len(pages) == 1:
-        return words(pages[0].shape)
-    return f"{words(pages[0].shape)} in {f'more than {channels}' if len(pages) > channels else len(pages)} pages"
+        return format_shape(pages[0].shape)
+    return f"{format_shape(pages[0].shape)} in {f'more than {channels}' if len(pages) > channels else len(pages)} pages"
 
 
 def _require_sound(page: TiffPage, stream: BinaryIO, path: str) -> None:
-    """Refuse a page that holds no numbers, would cost more than its pixels, or does not have all of them."""
+    """Raise an error unless a page holds numbers, all of them, and takes no more memory than its pixels."""
     if page.dtype is None or page.bitspersample not in {1, *range(8, 65)}:
         raise InputError("E_FORMAT", f"samples of {page.bitspersample} bits are not read: {quote(path)}")
     require_numbers(page.dtype, path)
-    require_bearable(page.shape, path, channels=max(1, _samples(page)))
+    require_size(page.shape, path, channels=max(1, _samples(page)))
     _require_decoder(page, path)
     piece = _piece(page)
-    require_bearable(piece, path, channels=piece[0] * piece[3])
+    require_size(piece, path, channels=piece[0] * piece[3])
     image = (page.imagedepth, page.imagelength, page.imagewidth, page.samplesperpixel)
     pieces = prod(ceil(whole / part) for whole, part in zip(image, piece, strict=True))
-    if not pieces == len(page.dataoffsets) == len(page.databytecounts):  # tifffile would leave what was in the memory
+    if not pieces == len(page.dataoffsets) == len(page.databytecounts):  # tifffile would return uninitialized memory
         raise _damaged("pieces are missing", path)
     if (
         sum(page.databytecounts) * 8 < prod(image) * page.bitspersample
@@ -126,7 +128,7 @@ def _damaged(reason: str, path: str) -> InputError:
 
 
 def _piece(page: TiffPage) -> tuple[int, int, int, int]:
-    """Give the depth, the rows, the columns and the samples that are stored together."""
+    """Return the depth, height, width and samples of a strip or tile."""
     together = page.samplesperpixel if page.planarconfig == 1 else 1
     if page.is_tiled:
         return page.tiledepth, page.tilelength, page.tilewidth, together
@@ -134,7 +136,7 @@ def _piece(page: TiffPage) -> tuple[int, int, int, int]:
 
 
 def _inflates_beyond(most: int, stream: BinaryIO, *, offset: int, count: int) -> bool:
-    """Look before tifffile does: without imagecodecs it unpacks whatever there is, up to a thousand times the file."""
+    """Check before tifffile, which without imagecodecs unpacks up to a thousand times the size of the file."""
     stream.seek(offset)
     return len(zlib.decompressobj().decompress(stream.read(count), most + 1)) > most
 
@@ -152,8 +154,8 @@ def _require_decoder(page: TiffPage, path: str) -> None:
         raise InputError("E_FORMAT", message, hint="pip install imagecodecs") from error
 
 
-# Any: of whatever type the samples are.
+# Any: the file declares the type.
 def _planes(page: TiffPage) -> NDArray[Any]:
-    """Give `(C, H, W)`."""
+    """Return the samples as `(C, H, W)`."""
     samples = page.asarray(maxworkers=1).reshape(page.shape)
     return samples[np.newaxis] if page.axes == "YX" else np.moveaxis(samples, page.axes.index("S"), 0)

@@ -21,12 +21,12 @@ from PIL import Image as PillowImage
 from torchvision import models, transforms
 from torchvision.transforms import functional
 
-from fmapviz.errors import InputError, RequestError
-from fmapviz.images import read_image
-from fmapviz.inputs import find_images
-from fmapviz.options import InputOptions
-from fmapviz.pixels import Bands, Image
-from fmapviz.preparation import (
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import InputError, RequestError
+from fmapviz.core.types import Bands, Image, ImageFile
+from fmapviz.images.decode import read_image
+from fmapviz.images.find import find_images
+from fmapviz.images.preprocess import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     as_seen,
@@ -37,7 +37,6 @@ from fmapviz.preparation import (
     standard,
     unscaled,
 )
-from fmapviz.values import ImageFile
 
 KEPT = InputOptions(fit="none", mean=(0,), std=(1,))
 
@@ -386,9 +385,9 @@ def test_an_array_is_never_half_a_picture(tmp_path):
 MEMORY = """
 import sys
 from pathlib import Path
-from fmapviz.errors import InputError
-from fmapviz.images import read_image
-from fmapviz.values import ImageFile
+from fmapviz.core.errors import InputError
+from fmapviz.images.decode import read_image
+from fmapviz.core.types import ImageFile
 
 def peak_memory():  # KiB; not getrusage: in a child it begins with what the parent had
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -651,13 +650,13 @@ def test_parts_that_are_not_listed_are_not_made_up(tmp_path):
 
 
 def test_tifffile_is_quiet(tmp_path, caplog, capfd):
-    """What it logs goes nowhere unless somebody listens."""
+    """Its log messages are printed only if the user configures logging."""
     kind = struct.pack("<HH", 284, 3), struct.pack("<HH", 284, 99)
     (tmp_path / "a.tif").write_bytes(samples_tiff(10, 10, bytes(600)).replace(*kind))
     with caplog.at_level(logging.WARNING, "tifffile"):
         read(tmp_path / "a.tif", 6)
     assert caplog.records, "this file does not test anything"
-    code = "import sys; from fmapviz.images import read_image; from fmapviz.values import ImageFile; "
+    code = "import sys; from fmapviz.images.decode import read_image; from fmapviz.core.types import ImageFile; "
     code += "read_image(ImageFile(sys.argv[1], '', 0, 0), channels=6)"
     command = [sys.executable, "-W", "default", "-c", code, str(tmp_path / "a.tif")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -25,14 +25,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
-from fmapviz.errors import InputError, RequestError
-from fmapviz.images import read_image
-from fmapviz.inputs import find_images, path_hash, read_list, unit_name
-from fmapviz.records import seal
-from fmapviz.values import Failure, ImageFile
+from fmapviz.core.checksummed_json import seal
+from fmapviz.core.errors import InputError, RequestError
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.images.decode import read_image
+from fmapviz.images.find import find_images, read_list
+from fmapviz.images.names import path_hash, unit_name
 
 if TYPE_CHECKING:
-    from fmapviz.pixels import Image
+    from fmapviz.core.types import Image
 
 
 def read(path: Path | str) -> Image:
@@ -140,9 +141,9 @@ def test_a_bomb_costs_no_memory(name, tmp_path):
     bad_images.make_good(tmp_path / "good.png")
     code = """
 import resource, sys
-from fmapviz.errors import InputError
-from fmapviz.images import read_image
-from fmapviz.values import ImageFile
+from fmapviz.core.errors import InputError
+from fmapviz.images.decode import read_image
+from fmapviz.core.types import ImageFile
 good, bomb = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
 read_image(good)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -206,9 +207,9 @@ def test_nothing_is_said_on_standard_error(tmp_path):
     (tmp_path / "samples.tif").write_bytes(samples)
     ours = """
 import sys
-from fmapviz.errors import InputError
-from fmapviz.images import read_image
-from fmapviz.values import ImageFile
+from fmapviz.core.errors import InputError
+from fmapviz.images.decode import read_image
+from fmapviz.core.types import ImageFile
 try:
     read_image(ImageFile(sys.argv[1], "", 0, 0))
     print("read")
@@ -303,7 +304,7 @@ def test_what_the_system_refuses_has_a_code(tmp_path, monkeypatch):
 
 
 @contextmanager
-def nobody():
+def another_user():
     """Be a user who may not read everything; root may."""
     if os.geteuid():
         yield
@@ -326,9 +327,10 @@ def test_without_permission(tmp_path):
             (folder / file).parent.mkdir(exist_ok=True)
             bad_images.make_good(folder / file)
         read(folder / "open.png")
+        codes(folder / "open.png")  # imports modules that the other user may not read
         (folder / "closed.png").chmod(0)
         (folder / "shut").chmod(0)
-        with nobody():
+        with another_user():
             read(folder / "open.png")
             assert refusal(folder / "closed.png") == "E_PERM"
             assert codes(folder) == ["closed.png", "open.png", "E_PERM"]
@@ -632,8 +634,8 @@ def test_a_fresh_process_reads_in_threads_without_torch(tmp_path):
     code = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from fmapviz.images import read_image
-from fmapviz.inputs import find_images
+from fmapviz.images.decode import read_image
+from fmapviz.images.find import find_images
 with ThreadPoolExecutor(6) as threads:
     print(*(image.pixels.size for image in threads.map(read_image, find_images(sys.argv[1:]))))
 assert "torch" not in sys.modules
@@ -678,7 +680,7 @@ def test_a_folder_gives_its_images_in_natural_order_with_their_tree(tmp_path):
     assert units(f"{tmp_path}/b/../") == expected
 
 
-def test_a_named_file_is_taken_whatever_it_is_called(tmp_path, monkeypatch):
+def test_a_named_file_is_found_by_any_name(tmp_path, monkeypatch):
     touch(tmp_path / "notes.txt", tmp_path / "a b/photo")
     os.utime(tmp_path / "notes.txt", ns=(5, 1_700_000_000_123_456_789))
     monkeypatch.chdir(tmp_path / "a b")

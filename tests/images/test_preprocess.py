@@ -14,10 +14,10 @@ from torchvision import models, transforms
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
-from fmapviz.errors import InputError
-from fmapviz.models import load_model
-from fmapviz.options import InputOptions
-from fmapviz.preparation import IMAGENET_MEAN, IMAGENET_STD, as_seen, as_trained, clip, in_steps, standard, unscaled
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import InputError
+from fmapviz.images.preprocess import IMAGENET_MEAN, IMAGENET_STD, as_seen, as_trained, clip, in_steps, standard, unscaled
+from fmapviz.models.load import load_model
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 SHAPES = [(80, 60), (60, 80), (300, 300), (257, 255), (500, 33), (7, 90), (1, 1), (1, 40), (224, 224)]  # width, height
@@ -208,7 +208,7 @@ def test_a_size_and_all_the_rest_together(size):
         assert torch.equal(preparation.apply(noise(*size)), expected)
 
 
-def test_the_standard_is_imagenets_for_whoever_says_nothing():
+def test_the_standard_is_imagenets_by_default():
     prepared = standard(InputOptions()).apply(noise(300, 300))
     assert prepared.shape == (3, 224, 224)
     expected = transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)(
@@ -333,10 +333,10 @@ def test_pictures_of_extreme_shapes_take_no_extreme_memory(torch_alone):
     code = """
 from pathlib import Path
 from PIL import Image
-from fmapviz.errors import InputError
-from fmapviz.preparation import as_trained, clip, in_steps, standard, unscaled
-from fmapviz.options import InputOptions
-from fmapviz.vision import models
+from fmapviz.core.errors import InputError
+from fmapviz.images.preprocess import as_trained, clip, in_steps, standard, unscaled
+from fmapviz.core.config import InputOptions
+from fmapviz.core.lazy_torchvision import models
 
 def preset(name):
     return models.get_model_weights(name).DEFAULT.transforms()

@@ -1,0 +1,1 @@
+"""Find, decode and preprocess inputs."""
