@@ -1,4 +1,4 @@
-"""Choose the layer whose map says most about a class, where the user names none."""
+"""Choose the layers for class activation maps if the user names none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from fmapviz.errors import quote
-from fmapviz.gradients import gradients_at
-from fmapviz.shapes import NotAMapError
+from fmapviz.core.errors import quote
+from fmapviz.inspection.gradients import gradients_at
+from fmapviz.inspection.layout import CHANNELS_FIRST, NotAMapError, picture_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.places import Place
+    from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
+    from fmapviz.inspection.targets import ClassScores
 
-    See = Callable[[Place, Tensor], Tensor]
+    # Reshapes values of a point to maps `(N, C, h, w)`; raises NotAMapError if they are not maps of the picture.
+    AsMaps = Callable[[GraphPoint, Tensor], Tensor]
 
 ROWS = 6  # of a sheet
 _PARTS = (1, 8, 64, 512, 4096)
-_FEW = 4  # resolutions: where a network has fewer, other layers fill a sheet
+_FEW = 4  # resolutions: for a network with fewer, other layers fill a sheet
+_BACKBONE = "backbone"  # torchvision's detectors use everything else to find boxes
+_TOLERANCE = 2  # pixels that convolutions without padding may remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Chosen:
 
 
 class Choices:
-    """The layers chosen automatically in a run, by the shape of the input, for all threads.
+    """What earlier passes have shown about a network, for all threads: layers by the shape of the input, and where to begin.
 
     Attributes:
         early: Whether graphs have to begin at the input.
@@ -59,20 +63,20 @@ class Choices:
         self._chosen: dict[torch.Size, Chosen] = {}
 
     def of(self, shape: torch.Size) -> Chosen | None:
-        """Give what was chosen for batches of images of a shape; None if nothing was as yet."""
+        """Return the layers chosen for batches of images of a shape; None if there is no choice yet."""
         return self._chosen.get(shape[1:])
 
     def settle(self, shape: torch.Size, chosen: Chosen) -> Chosen:
-        """Let the first choice be everybody's."""
+        """Make the first choice that of all threads, and return it."""
         return self._chosen.setdefault(shape[1:], chosen)
 
     def forget(self, shape: torch.Size) -> None:
-        """Have the layers for batches of a shape chosen anew."""
+        """Choose the layers for batches of a shape again."""
         self._chosen.pop(shape[1:], None)
 
 
 class NoMapError(Exception):
-    """There is no layer to choose; the message is the reason."""
+    """No layer can be chosen; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,113 +85,156 @@ class Last:
 
     Attributes:
         gradient: Of the score at its values.
-        certain: False if all gradients were zero, so that another image may tell more.
+        certain: False if all gradients were zero, so that another image may show more.
     """
 
-    place: Place
+    point: GraphPoint
     gradient: Tensor
     certain: bool
 
 
-def find_last(
-    places: Sequence[Place], scores: Tensor, see: See, *, before: tuple[GradientEdge, Tensor] | None = None
-) -> Last:
-    """Find the last place with a gradient other than zero; the last with any, if all are zero.
-
-    The layer is the last whose output is a map of more than one pixel and which the score depends on: the last convolution
-    is one of many branches in GoogLeNet, 32 of 1024 channels in DenseNet; and of the last block of a vision transformer only
-    the class token counts, not its patches.
+class Eligibility:
+    """Decides which outputs are certainly maps of the picture, by the sizes that convolutions have returned.
 
     Args:
-        places: The outputs of all layers, in the order of execution.
+        record: A forward pass in which all layers were recorded.
+        scores: Of the classes.
+    """
+
+    def __init__(self, record: ForwardRecord, scores: ClassScores) -> None:
+        self._record = record
+        self._scores = scores
+        values = (point.feature_map.values for point in record.kept if isinstance(point.layer.module, CHANNELS_FIRST))
+        self._sizes = {tuple(each.shape[2:]) for each in values if each.ndim == 4}
+        self._has_backbone = any(point.name.startswith(_BACKBONE) for point in record.kept)
+
+    def as_maps(self, point: GraphPoint, values: Tensor) -> Tensor:
+        """Reshape values of a point to maps of the picture, see `ForwardRecord.maps`.
+
+        Raises:
+            NotAMapError: They are not maps, or things other than maps have such shapes too.
+        """
+        maps = self._record.maps(point, values)
+        size = (maps.shape[-2], maps.shape[-1])
+        classes = self._scores.values.shape[1]
+        wrong = {
+            "class scores themselves": (self._scores.of_pixels or values.ndim == 3) and maps.shape[1] == classes,
+            "boxes": self._scores.open_ended and self._has_backbone and not point.name.startswith(_BACKBONE),
+            "a part of attention": values.ndim == 3 and any("att" in part for part in point.name.split(".")[:-1]),
+            "no map of the picture": values.ndim < 5 and size not in self._sizes and not self._is_of_picture(size),
+            "no clip": values.ndim == 5 and self._record.pixels.ndim < 5,
+        }
+        for reason, holds in wrong.items():
+            if holds:
+                raise NotAMapError(reason)
+        return maps
+
+    def _is_of_picture(self, size: tuple[int, int]) -> bool:
+        """Return True if there is one row and one column for every whole number of pixels."""
+        whole = picture_size(self._record.pixels) or (0, 0)
+        steps = [max(1, round(pixels / own)) for own, pixels in zip(size, whole, strict=True)]
+        return all(abs(own - pixels / step) <= _TOLERANCE for own, pixels, step in zip(size, whole, steps, strict=True))
+
+
+def find_last(
+    points: Sequence[GraphPoint], scores: Tensor, as_maps: AsMaps, *, before: tuple[GradientEdge, Tensor] | None = None
+) -> Last:
+    """Find the last layer with a gradient other than zero; the last with any gradient, if all are zero.
+
+    It is the last layer whose output is a map of more than one pixel and which the score depends on: the last convolution
+    is one of many branches in GoogLeNet, and 32 of 1024 channels in DenseNet; in the last block of a vision transformer only
+    the class token counts, not the patches.
+
+    Args:
+        points: The outputs of all layers, in the order of execution.
         scores: `(N,)`, the score of a class for each image.
-        see: Gives values of a place as maps `(N, C, h, w)`; raises NotAMapError if they are none.
-        before: See `fmapviz.gradients.gradients_at`.
+        as_maps: See `Eligibility`.
+        before: See `fmapviz.inspection.gradients.gradients_at`.
 
     Raises:
         NoMapError: The score depends on no map, as far as there are gradients.
     """
     if not scores.requires_grad:
-        raise _no_gradient(places)
-    maps, connected, alive = find_maps(places, see), None, True
+        raise _no_gradient(points)
+    maps, connected, alive = find_maps(points, as_maps), None, True
     for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
         part = list(islice(maps, size)) if alive or connected is None or size <= _PARTS[1] else []
         alive = False
-        gradients = gradients_at(scores, [place.edge for place in part], more=True, before=before)
-        for place, gradient in zip(part, gradients, strict=True):
+        gradients = gradients_at(scores, [point.edge for point in part], more=True, before=before)
+        for point, gradient in zip(part, gradients, strict=True):
             if gradient is not None:
-                connected = connected or Last(place, gradient, certain=False)
+                connected = connected or Last(point, gradient, certain=False)
                 alive = alive or bool(gradient.any())
-                if bool(see(place, gradient).any()):
-                    return Last(place, gradient, certain=True)
+                if bool(as_maps(point, gradient).any()):
+                    return Last(point, gradient, certain=True)
     if connected is None:
         raise NoMapError("no layer whose output is a map of the picture has a gradient of the class score")
-    return _first_norm(places) or connected
+    return _first_norm(points) or connected
 
 
-def choose_rows(maps: Sequence[Place], see: See) -> list[Place]:
+def choose_rows(maps: Sequence[GraphPoint], as_maps: AsMaps) -> list[GraphPoint]:
     """Choose several layers for a sheet.
 
     Args:
         maps: In the order of execution, up to the last that counts.
-        see: See `find_last`.
+        as_maps: AsMaps `find_last`.
 
     Returns:
-        The last of each resolution, six at most; fewer than four of them are filled up with the blocks of the network.
+        The last of each resolution, at most six; if these are fewer than four, blocks of the network too.
     """
-    sizes = {place.name: tuple(see(place, place.feature_map.values).shape[-2:]) for place in maps}
-    last = {sizes[place.name]: place for place in maps}  # of each resolution
-    chosen = {place.name for place in list(last.values())[-ROWS:]}
+    sizes = {point.name: tuple(as_maps(point, point.feature_map.values).shape[-2:]) for point in maps}
+    last = {sizes[point.name]: point for point in maps}  # of each resolution
+    chosen = {point.name for point in list(last.values())[-ROWS:]}
     if len(chosen) < _FEW:
-        more = [place for place in _blocks(maps) if place.name not in chosen]
+        more = [point for point in _blocks(maps) if point.name not in chosen]
         room = min(ROWS - len(chosen), len(more))
         chosen |= {more[(2 * number + 1) * len(more) // (2 * room)].name for number in range(room)}
-    return [place for place in maps if place.name in chosen]
+    return [point for point in maps if point.name in chosen]
 
 
-def find_maps(places: Sequence[Place], see: See) -> Iterator[Place]:
-    """Find the places whose output is a map of more than one pixel, the last executed first.
+def find_maps(points: Sequence[GraphPoint], as_maps: AsMaps) -> Iterator[GraphPoint]:
+    """Yield the points whose output is a map of more than one pixel, the last executed first.
 
-    Where a module and those around it return the same tensor, the outermost stands for all of them.
+    If a module and those around it return the same tensor, the outermost one is yielded.
     """
-    for _, same in groupby(reversed(places), key=lambda place: place.identity):
-        found = next((place for place in same if _is_map(place, see)), None)
+    for _, same in groupby(reversed(points), key=lambda point: point.identity):
+        found = next((point for point in same if _is_map(point, as_maps)), None)
         if found is not None:
             yield found
 
 
-def _is_map(place: Place, see: See) -> bool:
+def _is_map(point: GraphPoint, as_maps: AsMaps) -> bool:
     try:
-        maps = see(place, place.feature_map.values)
+        maps = as_maps(point, point.feature_map.values)
     except NotAMapError:
         return False
     return maps.shape[-1] * maps.shape[-2] > 1
 
 
-def _blocks(maps: Sequence[Place]) -> list[Place]:
-    """Give the places of the largest kind of module that a network is mostly made of; any, if there is none."""
-    parts = {place.name: sum(1 for _ in place.layer.module.modules()) for place in maps}
-    kinds = Counter(place.layer.type for place in maps if parts[place.name] > 2)
+def _blocks(maps: Sequence[GraphPoint]) -> list[GraphPoint]:
+    """Return the points of the largest kind of module that a network mostly consists of; all, if there is no such kind."""
+    parts = {point.name: sum(1 for _ in point.layer.module.modules()) for point in maps}
+    kinds = Counter(point.layer.type for point in maps if parts[point.name] > 2)
     most = max(kinds.values(), default=0)
     if most < 2:
         return list(maps)
-    size = {kind: max(parts[place.name] for place in maps if place.layer.type == kind) for kind in kinds}
+    size = {kind: max(parts[point.name] for point in maps if point.layer.type == kind) for kind in kinds}
     kind = max((kind for kind in kinds if 2 * kinds[kind] >= most), key=lambda kind: (size[kind], kind))
-    return [place for place in maps if place.layer.type == kind]
+    return [point for point in maps if point.layer.type == kind]
 
 
-def _first_norm(places: Sequence[Place]) -> Last | None:
-    """Find the first layer of the last block of a vision transformer, where the gradients are zero and do not tell."""
-    for place in reversed(places):
-        if place.edge is not None and place.name.endswith((".ln_1", ".norm1")):
-            return Last(place, place.feature_map.values.detach() * 0, certain=False)
+def _first_norm(points: Sequence[GraphPoint]) -> Last | None:
+    """Return the first layer of the last block of a vision transformer, for gradients that are all zero."""
+    for point in reversed(points):
+        if point.edge is not None and point.name.endswith((".ln_1", ".norm1")):
+            return Last(point, point.feature_map.values.detach() * 0, certain=False)
     return None
 
 
-def _no_gradient(places: Sequence[Place]) -> NoMapError:
-    """Say where on the way from the input the gradient ends."""
-    flowing = [place for place in places if place.edge is not None]
-    silent = places[places.index(flowing[-1]) + 1 :] if flowing else places
+def _no_gradient(points: Sequence[GraphPoint]) -> NoMapError:
+    """Return an error that names the layer, on the way from the input, at which the gradient ends."""
+    flowing = [point for point in points if point.edge is not None]
+    silent = points[points.index(flowing[-1]) + 1 :] if flowing else points
     where = f": it ends at {quote(silent[0].name)} ({silent[0].layer.type})" if silent else ""
     return NoMapError(
         f"no gradient flows through the network{where}; quantized and integer layers have none, nor has code under "

@@ -1,4 +1,4 @@
-"""Know when a forward pass has given all that is wanted of it."""
+"""Stop the forward pass after the last requested layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-# Whatever tells Python a tensor's values, or makes a shape of them.
+# Everything that reads a tensor's values, or makes a shape of them.
 _LOOKS = {
     *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__contains__", "__array__", "__format__"),
     *("__repr__", "__dlpack__", "item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "nonzero", "argwhere"),
@@ -26,11 +26,11 @@ _LOOKS = {
 _DICE = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
-class Foresight:
-    """How many outputs the chosen layers give in one forward pass, as far as that is certain.
+class EarlyStop:
+    """Number of outputs of the chosen layers in one forward pass, as far as it is certain.
 
     Args:
-        always: Of an input of any shape, where it is known beforehand.
+        always: For inputs of any shape, if it is known beforehand.
     """
 
     def __init__(self, always: int | None = None) -> None:
@@ -38,23 +38,23 @@ class Foresight:
         self._learnt: dict[torch.Size, int] = {}
 
     def outputs(self, shape: torch.Size) -> int | None:
-        """Give the number for inputs of a shape, None if it is not known."""
+        """Return the number for inputs of a shape, None if it is unknown."""
         return self._always or self._learnt.get(shape)
 
     def learn(self, shape: torch.Size, outputs: int) -> None:
-        """Take the number from a forward pass that is like all others of its shape."""
+        """Store the number of a forward pass that is like all others of its shape."""
         self._learnt[shape] = outputs
 
 
 class Watch(TorchFunctionMode):
-    """Notice whether code looks at the values of tensors, as it must to decide by them what it does next.
+    """Detect whether code reads the values of tensors, as it must before it can branch on them.
 
-    A forward pass that does not, and decides by nothing outside of it, calls the same layers for every batch of the same
-    shape. What is not certain counts as a look.
+    A forward pass that does not, and that depends on no outside state, calls the same layers for every batch of the same
+    shape. Unknown operations count as reads.
 
     Attributes:
-        looked: Whether it has; also after calls of which that is not known.
-        paused: While this is true nothing is noticed.
+        looked: Whether values have been read.
+        paused: Ignore everything while this is true.
 
     Example:
         >>> with Watch() as watch:
@@ -83,28 +83,25 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if not self.paused and not self.looked:
             name = getattr(func, "__name__", "")
-            self.looked = name in _LOOKS or _is_foreign(func) or _has_number((args, kwargs)) or _makes_a_shape(name, args)
+            # Operators of other packages, such as torchvision's non-maximum suppression.
+            foreign = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+            self.looked = name in _LOOKS or foreign or _has_number((args, kwargs)) or _makes_a_shape(name, args)
         return func(*args, **kwargs)
 
 
 def state_of(network: nn.Module) -> object:
-    """Give what a network may decide by besides its input: what its modules keep, and Python's and NumPy's random numbers.
+    """Return what a network may depend on besides its input: attributes of modules, Python's and NumPy's generators.
 
     Returns:
-        Something that is equal as long as none of these changes.
+        A value that is equal as long as none of these changes.
     """
     held = [(id(module), name, value) for module in network.modules() for name, value in vars(module).items()]
     kept = [(module, name, object() if isinstance(value, _DICE) else id(value)) for module, name, value in held]
     return kept, random.getstate(), str(np.random.get_state())  # noqa: NPY002  not to draw from it
 
 
-def _is_foreign(func: Callable[..., Any]) -> bool:
-    """Tell operators that others have registered, such as torchvision's non-maximum suppression."""
-    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-
-
 def _has_number(value: object) -> bool:
-    """Find a whole number that is a tensor: as an index or a size its value decides."""
+    """Return True if there is an integer scalar tensor: used as an index or a size, its value is read."""
     if isinstance(value, torch.Tensor):
         return value.ndim == 0 and not value.is_floating_point()
     if isinstance(value, slice):

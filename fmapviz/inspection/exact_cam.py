@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
-    from fmapviz.places import Place
-    from fmapviz.tape import Tape
-    from fmapviz.targets import ClassScores
-    from fmapviz.values import FeatureMap
+    from fmapviz.core.types import FeatureMap
+    from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
+    from fmapviz.inspection.targets import ClassScores
 
-# How far the identity may be off: relative to the largest score without its bias, plus what rounding does to the scores.
+# Allowed error of the identity: relative to the largest score without its bias, plus the rounding of the scores.
 _TOLERANCE = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (6e-2, 1e-2)}
 _USUAL = (1e-3, 1e-6)
 _HINT = "gradcam works with every network: --view gradcam"
@@ -54,7 +53,7 @@ def find_classifier(heads: Sequence[FeatureMap], logits: Tensor) -> Classifier:
     """
     for head in reversed(heads):
         if head.values.flatten(1).equal(logits.detach()):
-            module: Any = head.layer.module  # of these two kinds, see `fmapviz.places`
+            module: Any = head.layer.module  # of these two kinds, see `fmapviz.inspection.forward_record`
             weight = module.weight.detach().flatten(1).float()
             bias = weight.new_zeros(len(weight)) if module.bias is None else module.bias.detach().float()
             return Classifier(head.layer.name, weight, bias, _TOLERANCE.get(module.weight.dtype, _USUAL))
@@ -62,10 +61,10 @@ def find_classifier(heads: Sequence[FeatureMap], logits: Tensor) -> Classifier:
 
 
 def pooled_maps(maps: Tensor, classifier: Classifier, logits: Tensor) -> Tensor | None:
-    """Give the maps that the classifier sees the average of; None if it is not these.
+    """Return the maps whose average enters the classifier; None if it is not these.
 
     The average over a class activation map, plus the bias, is the class's score: Zhou et al., *Learning Deep Features for
-    Discriminative Localization*, CVPR 2016. So what enters the pooling can be told from what does not.
+    Discriminative Localization*, CVPR 2016. So the maps that enter the pooling can be recognized.
 
     Args:
         maps: What some layer returned, `(N, C, h, w)`.
@@ -73,7 +72,7 @@ def pooled_maps(maps: Tensor, classifier: Classifier, logits: Tensor) -> Tensor 
         logits: `(N, K)`.
 
     Returns:
-        float32 `(N, C, h, w)`: the maps, or what a ReLU leaves of them, whichever fits.
+        float32 `(N, C, h, w)`: the maps, or their ReLU, whichever fits.
     """
     if maps.shape[1] != classifier.weight.shape[1]:
         return None
@@ -88,10 +87,10 @@ def pooled_maps(maps: Tensor, classifier: Classifier, logits: Tensor) -> Tensor 
 
 
 def weights_of(classifier: Classifier, indices: Sequence[int]) -> Tensor:
-    """Give the row of weights `(N, C)` of the class of each image.
+    """Return the row of weights `(N, C)` of the class of each image.
 
     Raises:
-        RequestError: A row is all zero, so the map would say nothing.
+        RequestError: A row is all zero, and so would be the map.
     """
     rows = classifier.weight[list(indices)]
     if bool((rows == 0).all(1).any()):
@@ -100,7 +99,7 @@ def weights_of(classifier: Classifier, indices: Sequence[int]) -> Tensor:
 
 
 def refuse(layer: str) -> RequestError:
-    """Say that the class scores are no averages of a layer's maps."""
+    """Return the error that the class scores are no averages of a layer's maps."""
     return RequestError(
         f"cam needs a network that averages its last maps before one linear layer: the class scores are no averages of the "
         f"maps of {quote(layer)}",
@@ -115,41 +114,41 @@ class Pooling:
         RequestError: The scores do not come from a linear layer.
     """
 
-    def __init__(self, tape: Tape, scores: ClassScores) -> None:
-        self._tape = tape
+    def __init__(self, record: ForwardRecord, scores: ClassScores) -> None:
+        self._record = record
         self._logits = scores.values.detach()
-        self._classifier = find_classifier(tape.places.heads, self._logits)
+        self._classifier = find_classifier(record.vectors, self._logits)
         self._maps: dict[int, Tensor | None] = {}
 
-    def maps_of(self, place: Place) -> Tensor | None:
-        """Give the maps that the average is taken of, if these are they."""
-        if id(place) not in self._maps:
-            # Where they have been overwritten, by a ReLU most often, that is what enters the pooling.
-            values = place.feature_map.values.detach() if place.intact is None else place.intact
-            maps = self._tape.maps(place, values)
-            self._maps[id(place)] = pooled_maps(maps, self._classifier, self._logits)
-        return self._maps[id(place)]
+    def maps_of(self, point: GraphPoint) -> Tensor | None:
+        """Return the maps that enter the average pooling, None if it is not these."""
+        if id(point) not in self._maps:
+            # If they were overwritten, most often by a ReLU, the new values enter the pooling.
+            values = point.feature_map.values.detach() if point.intact is None else point.intact
+            maps = self._record.maps(point, values)
+            self._maps[id(point)] = pooled_maps(maps, self._classifier, self._logits)
+        return self._maps[id(point)]
 
-    def choose(self, maps: Iterable[Place]) -> Place:
-        """Find the first of some maps that the average is taken of.
+    def choose(self, maps: Iterable[GraphPoint]) -> GraphPoint:
+        """Find the first of some maps that enters the average pooling.
 
         Raises:
-            RequestError: There is none.
+            RequestError: None of them does.
         """
         last = ""
-        for place in maps:
-            if self.maps_of(place) is not None:
-                return place
-            last = last or place.name
+        for point in maps:
+            if self.maps_of(point) is not None:
+                return point
+            last = last or point.name
         raise refuse(last)
 
-    def of(self, place: Place, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Give the maps, and the weights of a class for each image.
+    def of(self, point: GraphPoint, indices: Sequence[int]) -> dict[str, Tensor]:
+        """Return the maps, and the weights of a class for each image.
 
         Raises:
             RequestError: These are not the maps, or a class has no weights.
         """
-        maps = self.maps_of(place)
+        maps = self.maps_of(point)
         if maps is None:
-            raise refuse(place.name)
+            raise refuse(point.name)
         return {"activations": maps, "weights": weights_of(self._classifier, indices)}

@@ -1,8 +1,8 @@
-"""Ask for the gradients of scores at tensors in the middle of a network.
+"""Compute the gradients of scores at tensors in the middle of a network.
 
 Module backward hooks are not used: they fail wherever a layer works in place on what a hooked one returned, as those of
-most networks do. A gradient edge names the place in the graph instead; taken before the tensor is overwritten, it stays
-right.
+most networks do. A gradient edge identifies the position in the graph instead; taken before the tensor is overwritten, it
+stays valid.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from fmapviz.errors import FmapvizError
-from fmapviz.memory import is_out_of_memory
+from fmapviz.core.errors import FmapvizError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,48 +29,52 @@ class BackwardError(FmapvizError):
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Let no parameter ask for gradients for a while: what is wanted are those of activations."""
-    learning = [values for values in network.parameters() if values.requires_grad and not values.is_inference()]
+    """Disable the gradients of parameters for a while: only those of activations are needed."""
+    trained = [values for values in network.parameters() if values.requires_grad and not values.is_inference()]
     try:
-        for values in learning:
+        for values in trained:
             values.requires_grad_(False)
         yield
     finally:
-        for values in learning:
+        for values in trained:
             values.requires_grad_(True)
 
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Record a graph, whatever the caller has switched off."""
+    """Record a graph, even if the caller has disabled gradients or is in inference mode."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         yield
 
 
 def begin_graph(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Let a graph begin at a tensor.
+    """Begin a graph at a tensor.
 
     Returns:
-        Where it begins, with the same values, and a copy for the network, which may overwrite it.
+        Its first tensor, with the same values, and a copy for the network, which may overwrite it.
     """
     start = values.detach()
     start = (start.clone() if start.is_inference() else start).requires_grad_()
     return start, start.clone()
 
 
-def begin_graph_in_place(values: Tensor) -> None:
-    """Let a graph begin at a tensor that a network is already using, and goes on to use.
+def begin_graph_in_place(values: Tensor) -> bool:
+    """Begin a graph at a tensor that a network is already using, and goes on to use.
 
-    Raises:
-        RuntimeError: That cannot be: it is one of several views that an operation has returned together, say.
+    Returns:
+        False if that is impossible, for one of several views that an operation has returned together, for example.
     """
-    _Begin.apply(values, torch.zeros((), device=values.device, requires_grad=True))
+    try:
+        _Begin.apply(values, torch.zeros((), device=values.device, requires_grad=True))
+    except RuntimeError:
+        return False
+    return values.requires_grad
 
 
 class _Begin(torch.autograd.Function):
-    """Does nothing with a tensor, in place, so that it becomes part of a graph."""
+    """Does nothing to a tensor, in place, so that it becomes part of a graph."""
 
-    # Any: torch does not say what a context is.
+    # Any: torch does not declare the type of a context.
     @staticmethod
     def forward(context: Any, values: Tensor, _start: Tensor) -> Tensor:
         context.mark_dirty(values)
@@ -83,7 +86,7 @@ class _Begin(torch.autograd.Function):
 
 
 def edge_of(values: Tensor) -> GradientEdge | None:
-    """Name the place of a tensor in the graph as it is now; None if it is in none."""
+    """Return the current position of a tensor in the graph, None if it is outside of one."""
     return get_gradient_edge(values) if values.requires_grad else None
 
 
@@ -96,13 +99,13 @@ def gradients_at(
 ) -> list[Tensor | None]:
     """Differentiate the sum of some scores in one backward pass.
 
-    In evaluation mode the images of a batch do not see each other, so each one's gradient is that of its own score.
+    In evaluation mode the images of a batch are independent, so each one's gradient is that of its own score.
 
     Args:
         scores: float `(N,)`, one for each image.
-        edges: Where, see `edge_of`.
-        more: Whether the graph is wanted again.
-        before: A place before the scores, and the gradient there to begin with instead of that of the scores.
+        edges: The positions, see `edge_of`.
+        more: Whether the graph is needed again.
+        before: A position before the scores, and the gradient there, with which to begin instead of the scores.
 
     Returns:
         For each edge a tensor of the shape of its values; None where the scores do not depend on them.
@@ -115,12 +118,12 @@ def gradients_at(
         >>> gradients_at(x**2, [edge_of(x), None])
         [tensor([2., 4.]), None]
     """
-    places = [edge for edge in edges if edge is not None]
-    if not places or not scores.requires_grad:
+    positions = [edge for edge in edges if edge is not None]
+    if not positions or not scores.requires_grad:
         return [None] * len(edges)
     try:
         outputs, beginning = ([before[0]], [before[1]]) if before else ([scores.sum()], None)
-        gradients = torch.autograd.grad(outputs, places, beginning, retain_graph=more, allow_unused=True)
+        gradients = torch.autograd.grad(outputs, positions, beginning, retain_graph=more, allow_unused=True)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -129,3 +132,8 @@ def gradients_at(
         raise BackwardError(f"the model's backward pass failed: {reason}", hint=hint) from error
     found = iter(gradients)
     return [None if edge is None else next(found) for edge in edges]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an exception means that the memory of the GPU or the computer did not suffice."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""Run a model under hooks and hand over what each layer saw; leave the model exactly as it was found."""
+"""Run a model under hooks that receive what each layer returns, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fmapviz.errors import RequestError, quote
-from fmapviz.gradients import begin_graph, edge_of, gradients_at
-from fmapviz.layers import find_layers, select_layers, several, unwrap
-from fmapviz.shapes import exchange, tensors
-from fmapviz.values import FeatureMap
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import FeatureMap
+from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
+from fmapviz.inspection.layout import exchange, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
-    from fmapviz.values import Layer
+    from fmapviz.core.types import Layer
 
 
 @contextmanager
@@ -37,25 +37,25 @@ def observe(
     attached: bool = False,
     begin: Callable[[], None] = lambda: None,
 ) -> Iterator[Mapping[nn.Module, int]]:
-    """Hand every output of some layers to a function while a model runs.
+    """Pass every output of some layers to a function while a model runs.
 
     `receive` is called inside the forward hook, before any later layer can overwrite the tensor in place (the ReLUs of
-    AlexNet do), and must be done with the values, or have copied them, when it returns. The model is in evaluation mode
-    meanwhile, and its fused paths, which go round hooks, are off. Whatever happens, the hooks are gone afterwards and every
-    module's training flag is as before.
+    AlexNet do), and must have used or copied the values when it returns. The model is in evaluation mode meanwhile, and its
+    fused paths, which bypass hooks, are disabled. Afterwards the hooks are removed and every module's training flag is
+    restored, also after an exception.
 
     Args:
         model: The network; wrappers such as `torch.compile`'s are seen through.
-        layers: Which layers, see `fmapviz.layers.select_layers`.
+        layers: See `fmapviz.inspection.layers.select_layers`.
         receive: Called once per call of a layer and tensor of its output, in the order of execution.
-        enter: Called with each tensor that goes into a layer, before the layer runs; the layer is given what it returns.
-            The index of these is that of the layer's entry, not of its output.
-        attached: Whether `receive` is given tensors that gradients can be asked for, as far as they are part of a graph, and
-            told of each that is not whether the layer has only passed it on.
+        enter: Called with each tensor that goes into a layer, before the layer runs; the layer receives what it returns. The
+            index of these is that of the layer's entry, not of its output.
+        attached: Whether `receive` gets tensors that are part of the graph, if there is one, and learns of each that is not
+            whether the layer only passed it on.
         begin: Called when a forward pass begins.
 
     Yields:
-        How often each layer's module has run in the last forward pass.
+        The number of calls of each layer's module in the last forward pass.
     """
     network = unwrap(model)
     counter, entries = _Counter(begin), _Entries()
@@ -72,7 +72,7 @@ def observe(
         return hook
 
     def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
-        # Any: what a module is called with.
+        # Any: a module may take anything.
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             call, index = counter.entry(module)
             direct = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
@@ -115,14 +115,14 @@ def capture(
     types: str | Iterable[str] = (),
     gradients: bool = False,
 ) -> Iterator[Captured]:
-    """Keep a copy of what each layer returns, in one's own loop.
+    """Capture a copy of what each layer returns, in your own loop.
 
     Args:
-        model: Any `nn.Module`; run it inside the `with` block, on any device, as often as wanted: the last pass counts.
+        model: Any `nn.Module`; run it inside the `with` block, on any device, any number of times: the last pass counts.
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
-        gradients: Whether gradients will be asked for; nothing needs to require any. The model is then run outside of
+        gradients: Whether `backward` will be called; no tensor needs to require gradients. The model must run outside of
             `torch.no_grad()`.
 
     Returns:
@@ -164,28 +164,28 @@ class Captured(dict[str, FeatureMap]):
         self._edges: dict[str, GradientEdge | None] = {}
 
     def keep(self, feature_map: FeatureMap) -> None:
-        """Take a copy of what a layer returned; what the hooks call."""
+        """Copy what a layer returned; called by the hooks."""
         if self._over:  # layers under `torch.utils.checkpoint` run again in the backward pass
             return
         self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
         self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
 
     def clear(self) -> None:
-        """Forget the last forward pass."""
+        """Remove everything of the last forward pass."""
         super().clear()
         self._edges.clear()
 
     def backward(self, score: Tensor, *, retain_graph: bool = False) -> None:
-        """Differentiate a score of the last forward pass, and keep its gradient with every feature map.
+        """Differentiate a score of the last forward pass, and store its gradient with every feature map.
 
-        Nobody's `.grad` is touched. A map that the score does not depend on has None.
+        No `.grad` is changed. The gradient of a map that the score does not depend on is None.
 
         Args:
             score: Of any shape; the gradient is that of its sum.
             retain_graph: Whether another score of the same pass will follow.
 
         Raises:
-            RequestError: Gradients were not asked for, or the score depends on none of the layers.
+            RequestError: `capture` was called without `gradients`, or the score depends on none of the layers.
             BackwardError: The backward pass failed.
         """
         if not self._gradients:
@@ -206,9 +206,9 @@ class Captured(dict[str, FeatureMap]):
 
 
 def _begin_graphs(_network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Let a graph begin at what a network is given, so that there are gradients where nothing learns."""
+    """Begin a graph at the network's inputs, so that there are gradients even if no parameter requires them."""
 
-    # Any: what a network is called with.
+    # Any: a network may take anything.
     def begin(_part: str, values: Tensor) -> Tensor:
         if values.requires_grad or not values.is_floating_point() or not torch.is_grad_enabled():
             return values
@@ -243,7 +243,7 @@ class _Counter:
         return self.calls[module]
 
     def entry(self, module: nn.Module) -> tuple[int, int]:
-        """Count an entry: which one of its module, from 1, and which one of all, from 0."""
+        """Count an entry; return its number within the module, from 1, and within the pass, from 0."""
         self._entries[module] += 1
         return self._entries[module], next(self._entered)
 
@@ -252,7 +252,7 @@ class _Counter:
 
 
 class _Entries:
-    """What layers are given in place of what they would have been given."""
+    """Tensors that layers receive in place of the network's own."""
 
     def __init__(self) -> None:
         self._open: dict[nn.Module, list[list[tuple[Tensor, Tensor, int]]]] = defaultdict(list)
@@ -261,14 +261,14 @@ class _Entries:
         self._open[module].append([(values, own, own._version) for values, own in changed if own is not values])
 
     def leave(self, module: nn.Module) -> None:
-        """Overwrite what a layer would have overwritten, which the network may go on with instead of the layer's output."""
+        """Overwrite what the layer would have overwritten: the network may use that instead of the layer's output."""
         for values, own, version in self._open[module].pop() if self._open.get(module) else ():
             if own._version != version:
                 values.copy_(own)
 
 
 def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
-    """Tell whether a layer returns what it was given, or a view of it; what it has changed in place is something else."""
+    """Return True if a layer returns its input, or a view of it, unchanged."""
     if getattr(module, "inplace", False):
         return False
     own = values.untyped_storage().data_ptr()
@@ -277,14 +277,14 @@ def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set every module's training flag to False, and each to its own value afterwards.
+    """Set every module's training flag to False, and restore each afterwards.
 
-    The flags are set one by one, not with `eval()`: some modules do more than that in `train()`, such as merging weights.
+    The flags are set one by one, not with `eval()`: `train()` has other effects in some modules, such as merging weights.
     """
     flags = {module: module.training for module in model.modules()}
     try:
         for module, training in flags.items():
-            if training is not False:  # to set an attribute of a module takes long
+            if training is not False:  # setting an attribute of a module is slow
                 module.training = False
         yield
     finally:
@@ -295,7 +295,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """Switch off what computes a layer without calling it: fused attention, and compiled code."""
+    """Disable what computes a layer without calling it: fused attention and compiled code."""
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)

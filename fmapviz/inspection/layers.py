@@ -1,4 +1,4 @@
-"""Name layers and choose them by glob and type."""
+"""List layers and select them by glob and type."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from torch import export, jit, nn
 
-from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.values import Layer
+from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.types import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Take a network out of `torch.compile`, `DataParallel` and `DistributedDataParallel`.
+    """Return the network inside `torch.compile`, `DataParallel` and `DistributedDataParallel`.
 
     The wrapped network shares its modules and parameters with the wrapper; the names of its layers are
     without `_orig_mod.` and `module.`.
@@ -123,7 +123,7 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
 
 
 def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Give what is drawn where the user names no type: Conv2d, or Conv3d in a model of videos that has no Conv2d."""
+    """Return the default types: Conv2d, or Conv3d in a model without Conv2d."""
     for name in ("Conv2d", "Conv3d"):
         if any(is_type(layer, name) for layer in layers):
             return (name,)
@@ -131,23 +131,23 @@ def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def scripted_parts(layers: Sequence[Layer]) -> list[str]:
-    """Name the outermost scripted parts of a network, inside which no hook can see."""
+    """Return the names of the outermost scripted parts of a network; hooks do not work inside them."""
     scripted = [layer.name for layer in layers if isinstance(layer.module, jit.ScriptModule)]
     return [name for name in scripted if not any(name.startswith(f"{outer}.") for outer in scripted)]
 
 
 def is_type(layer: Layer, name: str) -> bool:
-    """Tell whether a layer's class or one of its bases has this name."""
+    """Return True if a layer's class or one of its bases has this name."""
     return any(base.__name__ == name for base in type(layer.module).__mro__)
 
 
 def several(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Take one name for a list of one."""
+    """Return one or several names as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _base(name: str) -> str:
-    """Take the name of a layer out of that of a feature map: `relu` of `relu#2` and `relu[0]`."""
+    """Return the layer's name in that of a feature map: `relu` for `relu#2` and `relu[0]`."""
     return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
 
 

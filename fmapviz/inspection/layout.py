@@ -1,4 +1,4 @@
-"""Read a layer's output as feature maps `(N, C, H, W)` or a vector `(N, K)`, or say why it is neither."""
+"""Reshape a layer's output to feature maps `(N, C, H, W)` or a vector `(N, K)`, or explain why it is neither."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fmapviz.core.types import FeatureMap
+
 
 def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Find the tensors in whatever a module returned, with the path to each.
+    """Yield the tensors in a module's output, each after its path.
 
     Example:
         >>> [part for part, _ in tensors({"out": torch.zeros(1), "aux": [torch.zeros(1), torch.zeros(1)]})]
@@ -29,7 +31,7 @@ def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _items(output: object) -> Iterator[tuple[str, Any]]:
-    # Any: a module may return whatever it likes.
+    # Any: a module may return anything.
     if isinstance(output, dict):
         yield from ((f"[{key!r}]", value) for key, value in output.items())
     elif isinstance(output, list | tuple):
@@ -41,13 +43,13 @@ def _items(output: object) -> Iterator[tuple[str, Any]]:
 
 
 def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = "") -> Any:
-    """Put other tensors in the place of those in tuples, lists and dicts; what does not change is not copied.
+    """Replace the tensors in tuples, lists and dicts; unchanged containers are not copied.
 
     Example:
         >>> exchange((1, {"x": torch.ones(2)}), lambda part, values: values + 1)
         (1, {'x': tensor([2., 2.])})
     """
-    # Any: a module may be given whatever its author likes.
+    # Any: a module may take anything.
     if isinstance(value, Tensor):
         return change(part, value)
     if isinstance(value, dict):
@@ -64,8 +66,8 @@ def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = ""
 
 
 def _refilled(container: Any, entries: dict[Any, Any]) -> Any:
-    """Copy a dict or list of any kind, with other entries."""
-    # Any: a module may be given whatever its author likes.
+    """Copy a dict or list of any class, with other entries."""
+    # Any: a module may take anything.
     own = copy(container)
     for key, value in entries.items():
         own[key] = value
@@ -73,7 +75,31 @@ def _refilled(container: Any, entries: dict[Any, Any]) -> Any:
 
 
 class NotAMapError(ValueError):
-    """The output has no rows and columns to draw; the message is the reason."""
+    """The output cannot be drawn as maps; the message is the reason."""
+
+
+def picture_size(pixels: Tensor) -> tuple[int, int] | None:
+    """Return height and width of a network's input, pixels; None if it is not a picture."""
+    return (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else None
+
+
+def frames_of(feature_map: FeatureMap, values: Tensor, pixels: Tensor, *, ordered: bool) -> dict[str, Tensor]:
+    """Reshape values of a layer to maps or a vector, those of a clip frame by frame; see `as_maps`.
+
+    Args:
+        feature_map: The feature map they belong to.
+        values: Its own, or others of the same shape, such as their gradient.
+        pixels: The network's input, `(N, ...)`.
+        ordered: Whether tokens are in the order of rows and columns.
+    """
+    return as_maps(
+        values,
+        feature_map.layer.module,
+        picture=picture_size(pixels),
+        portions=not values.is_nested and values.shape[:1] != pixels.shape[:1],
+        ordered=ordered,
+        name=feature_map.name,
+    )
 
 
 def as_maps(
@@ -85,23 +111,23 @@ def as_maps(
     ordered: bool = True,
     name: str = "",
 ) -> dict[str, Tensor]:
-    """Bring a layer's output into the form `(N, C, H, W)`, or `(N, K)` where it has no rows and columns.
+    """Reshape a layer's output to `(N, C, H, W)`, or to `(N, K)` if it has no rows and columns.
 
     Args:
-        values: What the module returned: `(N, C, H, W)`; channels-last `(N, H, W, C)`; a clip `(N, C, T, H, W)`; tokens
+        values: The module's output: `(N, C, H, W)`; channels-last `(N, H, W, C)`; a clip `(N, C, T, H, W)`; tokens
             `(N, L, D)` whose L, less up to five prefix tokens, are patches in the proportions of the picture, or a square; a
             vector `(N, K)`, or `(N, K, 1, 1)` of anything but a convolution.
-        module: Who returned it; its class tells channels-last from channels-first.
-        picture: Height and width of what the network was given, pixels.
+        module: Its class distinguishes channels-last from channels-first.
+        picture: Height and width of the network's input, pixels.
         portions: Whether the values are several for each picture, such as those of windows or regions.
-        ordered: Whether tokens lie in the order of rows and columns, see `is_unrolled`.
-        name: Of the feature map: some names say that its values are no map of the picture.
+        ordered: Whether tokens are in the order of rows and columns, see `is_unrolled`.
+        name: Of the feature map: some names show that its values are no map of the picture.
 
     Returns:
-        Views of `values`, one per frame, keyed by what to add to the layer's name: `""`, or `.t00`, `.t01`, ... for a clip.
+        Views of `values`, one per frame, by the suffix of the layer's name: `""`, or `.t00`, `.t01`, ... for a clip.
 
     Raises:
-        NotAMapError: It cannot be seen as maps, with the reason.
+        NotAMapError: It is not a map or a vector, with the reason.
 
     Example:
         >>> tokens = torch.zeros(1, 197, 768)  # a class token and 14 x 14 patches
@@ -129,7 +155,7 @@ def as_maps(
 
 
 def _unusual(values: Tensor) -> str | None:
-    """Say which tensors are never drawn."""
+    """Return why a tensor of this kind is never drawn, None if it may be."""
     if values.is_nested:
         return "a nested tensor, of images that differ in size"
     if values.layout is not torch.strided:
@@ -149,7 +175,7 @@ def _reasons(
     portions: bool,
     ordered: bool,
 ) -> Iterator[str]:
-    """Say why values are no map of the picture; `last` means that the last axis holds the channels."""
+    """Yield reasons why values are no map of the picture; `last` means that the last axis holds the channels."""
     shape, maps_only = _written(values), isinstance(module, CHANNELS_FIRST)
     if values.ndim in {0, 1}:
         yield f"no batch of anything {shape}, no rows and columns"
@@ -170,15 +196,15 @@ def _reasons(
 
 
 def is_unrolled(modules: Iterable[nn.Module]) -> bool:
-    """Tell the modules of a network such as Hiera, whose tokens lie by the units of its mask."""
+    """Return True for the modules of a network such as Hiera, whose tokens are ordered by the units of its mask."""
     return any(type(module).__name__ == "Unroll" for module in modules)
 
 
 def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:
-    """Tell `(N, H, W, C)` from `(N, C, H, W)`, and a clip `(N, T, H, W, C)` from `(N, C, T, H, W)`.
+    """Return True for `(N, H, W, C)`, not `(N, C, H, W)`, and for a clip `(N, T, H, W, C)`, not `(N, C, T, H, W)`.
 
-    `Linear` and `LayerNorm` work on the last axis; convolutions, poolings and BatchNorm never do. Of anything else, the axes
-    that are a square tell (Swin Transformer's blocks and activations); where this leaves it open, its parts do.
+    `Linear` and `LayerNorm` work on the last axis; convolutions, poolings and BatchNorm never do. For other modules the
+    square axes decide (Swin Transformer's blocks and activations); if none or all are, the parts of the module do.
     """
     own = _works_on_last_axis(module)
     if own is not None:
@@ -195,7 +221,9 @@ def _works_on_last_axis(module: nn.Module) -> bool | None:
     if isinstance(module, CHANNELS_FIRST):
         return False
     if isinstance(module, nn.LayerNorm):
-        return True if len(module.normalized_shape) == 1 and _own_forward(module, nn.LayerNorm) else None
+        # torchvision's LayerNorm2d is a LayerNorm that permutes: channels-first outside.
+        own_forward = type(module).forward is nn.LayerNorm.forward
+        return True if len(module.normalized_shape) == 1 and own_forward else None
     return True if isinstance(module, nn.Linear) else None
 
 
@@ -212,13 +240,8 @@ CHANNELS_FIRST = (
 )
 
 
-def _own_forward(module: nn.Module, base: type[nn.Module]) -> bool:
-    # torchvision's LayerNorm2d is a LayerNorm that permutes: channels-first outside.
-    return type(module).forward is base.forward
-
-
 def _is_attention(values: Tensor, module: nn.Module, name: str) -> bool:
-    """Recognise weights `(N, heads, L, L)` or `(N, L, L)`: of a softmax or a dropout in it, or a part of what it returns."""
+    """Recognize attention weights `(N, heads, L, L)` or `(N, L, L)`: of its softmax or dropout, or a part of its output."""
     if values.ndim not in {3, 4} or values.shape[-1] != values.shape[-2]:
         return False
     if isinstance(module, nn.MultiheadAttention):
@@ -230,7 +253,7 @@ def _is_attention(values: Tensor, module: nn.Module, name: str) -> bool:
 
 
 def _is_of(sides: Sequence[int], picture: tuple[int, int]) -> bool:
-    """Tell whether rows and columns can be the picture's: one for every so many pixels, perhaps padded to whole windows."""
+    """Return True if rows and columns fit the picture: one for every whole number of pixels, perhaps padded to windows."""
     steps = all(_is_whole_step(own, whole) for own, whole in zip(sides, picture, strict=True))
     return steps and 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
 

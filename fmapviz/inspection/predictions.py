@@ -1,4 +1,4 @@
-"""Say which classes a network sees in each image of a batch, from what it returned."""
+"""Predict the classes of each image of a batch from the network's output."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fmapviz.values import Prediction
+from fmapviz.core.types import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TOP = 3  # classes named per image where nobody says how many
+TOP = 3  # classes per image by default
 
 
 def predict(output: object, classes: Sequence[str], *, top: int, images: int) -> list[tuple[Prediction, ...]]:
-    """Name the likeliest classes for each image.
+    """Return the classes with the highest scores for each image.
 
     Args:
-        output: What a network returned for a batch of N images: logits or probabilities `(N, K)` of a classifier;
+        output: The network's output for a batch of N images: logits or probabilities `(N, K)` of a classifier;
             `(N, K, H, W)`, or a dict with such a tensor under `out`, of a segmentation; of a detector one dict per image
             with its `labels` and `scores`. A tuple's first element counts.
         classes: The K classes' names.
-        top: How many at most.
+        top: Number of classes at most.
         images: N.
 
     Returns:
-        One tuple per image, the likeliest class first; empty where the output has another form, or is not finite.
+        One tuple per image, highest score first; empty if the output has another form, or is not finite.
 
     Example:
         >>> ((first, second),) = predict(torch.tensor([[0.0, 2.0, 1.0]]), ["cat", "dog", "cow"], top=2, images=1)
@@ -44,22 +44,15 @@ def predict(output: object, classes: Sequence[str], *, top: int, images: int) ->
     if not isinstance(output, Tensor) or output.shape[:2] != (images, len(classes)) or output.is_complex():
         return nothing
     if output.ndim == 2:
-        return [_ranked(row, classes, top) for row in _probabilities(output.float())]
+        scores = output.float()
+        sums = scores.sum(1)
+        if not (bool((scores >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
+            scores = scores.softmax(1)  # of logits; probabilities stay
+        return [_ranked(row, classes, top) for row in scores]
     if output.ndim == 4:
-        return [_ranked(_shares(winners, len(classes)), classes, top, of="of the pixels") for winners in output.argmax(1)]
+        counts = (torch.bincount(winners.flatten(), minlength=len(classes)) for winners in output.argmax(1))
+        return [_ranked(count / output[0, 0].numel(), classes, top, of="of the pixels") for count in counts]
     return nothing
-
-
-def _probabilities(output: Tensor) -> Tensor:
-    """Take the softmax of logits; probabilities stay as they are."""
-    sums = output.sum(1)
-    if bool((output >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-        return output
-    return output.softmax(1)
-
-
-def _shares(winners: Tensor, classes: int) -> Tensor:
-    return torch.bincount(winners.flatten(), minlength=classes) / winners.numel()
 
 
 def _ranked(scores: Tensor, classes: Sequence[str], top: int, *, of: str = "") -> tuple[Prediction, ...]:
@@ -71,17 +64,15 @@ def _ranked(scores: Tensor, classes: Sequence[str], top: int, *, of: str = "") -
 
 
 def _detected(found: Mapping[str, Tensor], classes: Sequence[str], top: int) -> tuple[Prediction, ...]:
-    """Give each class once, with the score of its best box and the number of those of at least one half."""
+    """Return each class once, with the score of its best box and the number of boxes of at least one half."""
     best: dict[int, list[float]] = {}
     for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True):
         best.setdefault(int(label), []).append(score)
-    ranked = sorted(best, key=lambda label: -max(best[label]))[:top]
-    return tuple(_prediction(label, classes, max(best[label]), _boxes(best[label])) for label in ranked)
-
-
-def _boxes(scores: Sequence[float]) -> str:
-    likely = sum(score >= 0.5 for score in scores)
-    return f"in {likely} boxes" if likely > 1 else ""
+    ranked = []
+    for label in sorted(best, key=lambda label: -max(best[label]))[:top]:
+        likely = sum(score >= 0.5 for score in best[label])
+        ranked.append(_prediction(label, classes, max(best[label]), f"in {likely} boxes" if likely > 1 else ""))
+    return tuple(ranked)
 
 
 def _prediction(index: int, classes: Sequence[str], score: float, of: str) -> Prediction:
@@ -90,5 +81,5 @@ def _prediction(index: int, classes: Sequence[str], score: float, of: str) -> Pr
 
 
 def _is_detection(each: Any) -> bool:
-    # Any: whatever a model returns.
+    # Any: a model may return anything.
     return isinstance(each, dict) and all(isinstance(each.get(key), Tensor) for key in ("labels", "scores"))

@@ -1,8 +1,8 @@
-"""PyTorch's random numbers: leave their generators as they were, from several threads at once.
+"""Restore the state of PyTorch's random generators, from several threads at once.
 
-While PyTorch makes a Python object of a generator's state it keeps the generator locked. Should that start the garbage
-collector, and this free a tensor, another thread goes on in the meantime; if that asks for the state as well, it waits for
-the generator with the interpreter locked, and everything stands still for ever. So one thread at a time asks.
+While PyTorch turns a generator's state into a Python object, it holds the generator's lock. If that starts the garbage
+collector, which frees a tensor, another thread may run; if it asks for the state too, it waits for the generator while it
+holds the interpreter's lock: a deadlock. So only one thread at a time reads the state.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class Numbers:
-    """Random numbers.
+    """Use of random numbers.
 
     Attributes:
-        drawn: Whether any were drawn, known at the end.
+        drawn: Whether any were drawn; set at the end.
     """
 
     drawn: bool = False
@@ -36,7 +36,7 @@ class Numbers:
 
 @contextmanager
 def undisturbed(device: torch.device = _CPU) -> Iterator[Numbers]:
-    """Put the generators of the CPU and of a device back to where they were.
+    """Restore the generators of the CPU and of a device at the end.
 
     Example:
         >>> with undisturbed() as numbers:

@@ -1,4 +1,4 @@
-"""Say which classes gradients are asked of, and how strongly a network sees each."""
+"""Parse the classes to differentiate, and find their scores in a network's output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.shapes import tensors
+from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.inspection.layout import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A class that gradients are asked of: by its place among what the network sees, or by its number.
+    """A requested class: by its rank among the scores, or by its index.
 
     Attributes:
-        label: How names of pictures call it: `top1`, `class3`, `star`.
-        rank: From 1, the likeliest; None if `index` says which.
-        index: Its number among the classes; None if `rank` says which.
-        each: Another for each image of a batch; then neither of these counts.
+        label: In names of pictures: `top1`, `class3`, `star`.
+        rank: From 1, the highest score; None if `index` is given.
+        index: Among the classes; None if `rank` is given.
+        each: Another class for each image of a batch; then neither of these counts.
     """
 
     label: str
@@ -40,17 +40,16 @@ TOP1 = Wanted("top1", rank=1, index=None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassScores:
-    """How strongly a network sees each of K classes in each of N images.
+    """Scores of K classes for N images.
 
     Attributes:
-        values: The score of each class, `(N, K)`, any range, a function of the network's output; zero where the image has no
-            such class.
-        ranking: What top1, top2, ... go by, `(N, K)`, outside the graph.
-        present: Whether the image has the class at all, bool `(N, K)`.
-        open_ended: Whether there may be classes beyond K, as of a detector that tells only what it found.
+        values: The score of each class, `(N, K)`, any range, a function of the network's output; zero if the image does not
+            have the class.
+        ranking: Decides top1, top2, ..., `(N, K)`, outside the graph.
+        present: Whether the image has the class, bool `(N, K)`.
+        open_ended: Whether there may be classes beyond K: a detector returns only what it found.
         of_pixels: Whether each pixel has its own scores, as of a segmentation.
-        logits: Where in the graph the logits are that `values` were made of by a softmax or sigmoid; None if they are logits
-            themselves.
+        logits: Position in the graph of the logits before a softmax or sigmoid; None if `values` are logits.
     """
 
     values: Tensor
@@ -69,12 +68,12 @@ class ClassScores:
 
 
 def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Read classes as they are typed.
+    """Parse classes as they are typed.
 
     Args:
         texts: Each the name of a class, which may have commas in it, or a list with commas of `topK`, which means top1 to
             topK, of numbers, which are always indices, and of names. Upper and lower case differ only where two names do.
-        classes: The names, by index; empty if nobody knows them.
+        classes: The names, by index; empty if they are unknown.
 
     Returns:
         In the order of the texts, each class once.
@@ -96,7 +95,7 @@ def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
 
 
 def class_scores(output: object, *, key: str | None, images: int) -> ClassScores:
-    """Find the score of each class in what a network returned.
+    """Find the score of each class in a network's output.
 
     Args:
         output: For a batch of N images: of a classifier `(N, K)`, or `(N)` of a single class; of a segmentation
@@ -121,18 +120,19 @@ def class_scores(output: object, *, key: str | None, images: int) -> ClassScores
     if isinstance(part, list) and len(part) == images and all(map(_is_detection, part)):
         return _of_detections(part)
     values = _only_tensor(part)
-    if not _is_scores(values, images):
+    real = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
+    if not (real and values.ndim in {1, 2, 4, 5} and len(values) == images and values.numel() > 0):
         raise _no_scores(values)
     logits = _before_softmax(values) if values.ndim == 2 else None
     values = values if values.dtype in {torch.float32, torch.float64} else values.float()
     values = values[:, None] if values.ndim == 1 else values.flatten(2).squeeze(2) if values.ndim > 2 else values
     if values.ndim == 3:
         return _of_pixels(values)
-    return ClassScores(values, values.detach(), _everywhere(values), logits=logits)
+    return ClassScores(values, values.detach(), torch.ones_like(values, dtype=torch.bool), logits=logits)
 
 
 def part_of(output: object, key: str) -> Any:
-    """Take a part of what a network returned.
+    """Return a part of a network's output.
 
     Args:
         output: A dict, tuple, list, dataclass or an object with attributes; these within each other.
@@ -145,7 +145,7 @@ def part_of(output: object, key: str) -> Any:
         >>> part_of({"heads": [1, 2]}, "heads.1")
         2
     """
-    # Any: a network may return whatever it likes.
+    # Any: a network may return anything.
     entries = _entries(output)
     if key in entries:
         return entries[key]
@@ -160,7 +160,7 @@ def part_of(output: object, key: str) -> Any:
 
 
 def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
-    """Give the number of a wanted class for each image; None where the image has no such class.
+    """Return the index of a requested class for each image; None if the image does not have it.
 
     Of equal classes the one with the lower number comes first, and NaN comes last.
 
@@ -186,7 +186,7 @@ def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
 
 
 def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
-    """Take the score of one class of each image, zero without a gradient where there is None.
+    """Return the score of one class of each image; zero, without a gradient, for None.
 
     Returns:
         `(N)`, a function of the network's output.
@@ -202,11 +202,11 @@ def scores_at(scores: ClassScores, indices: Sequence[int | None]) -> Tensor:
 
 
 def before_softmax(scores: ClassScores, indices: Sequence[int | None]) -> tuple[GradientEdge, Tensor] | None:
-    """Say where to begin in order to differentiate logits, if the network turns them into something else.
+    """Return where to begin to differentiate logits, if the network applies a softmax or sigmoid to them.
 
     Returns:
-        The place of the logits in the graph, and the gradient there of one logit of each image, `(N, K)`; None if the scores
-        are logits.
+        The position of the logits in the graph, and the gradient there of one logit of each image, `(N, K)`; None if the
+        scores are logits.
     """
     if scores.logits is None:
         return None
@@ -215,9 +215,6 @@ def before_softmax(scores: ClassScores, indices: Sequence[int | None]) -> tuple[
         if index is not None:
             chosen[row, index] = 1
     return scores.logits, chosen
-
-
-# --- what is typed
 
 
 def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
@@ -232,14 +229,11 @@ def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
             raise RequestError(f"no such class: {quote(text)}", hint="the likeliest one is top1")
         return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
     if re.fullmatch(r"-?\d{1,9}", text):
-        return [_numbered(int(text), classes)]
+        index = int(text)
+        if index < 0 or (classes and index >= len(classes)):
+            raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {len(classes) - 1}" if classes else "from 0")
+        return [Wanted(f"class{index}", None, index)]
     return [_named(text, classes)]
-
-
-def _numbered(index: int, classes: Sequence[str]) -> Wanted:
-    if index < 0 or (classes and index >= len(classes)):
-        raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {len(classes) - 1}" if classes else "from 0")
-    return Wanted(f"class{index}", None, index)
 
 
 def _named(name: str, classes: Sequence[str]) -> Wanted:
@@ -266,10 +260,7 @@ def _called(name: str, classes: Sequence[str]) -> list[int]:
     return exactly or [index for index, known in enumerate(classes) if known.casefold() == name.casefold()]
 
 
-# --- what the network returned
-
-
-# Any: a network may return whatever it likes.
+# Any: a network may return anything.
 def _entries(output: object) -> dict[str, Any]:
     if isinstance(output, Mapping):
         return {str(key): value for key, value in output.items()}
@@ -300,12 +291,6 @@ def _only_tensor(output: object) -> Tensor:
 _LISTED = 10  # parts named at most, of a network that returns many
 
 
-def _is_scores(values: Tensor, images: int) -> bool:
-    if values.is_nested or values.layout is not torch.strided or not values.is_floating_point():
-        return False
-    return values.ndim in {1, 2, 4, 5} and len(values) == images and values.numel() > 0
-
-
 def _before_softmax(values: Tensor) -> GradientEdge | None:
     node = values.grad_fn
     if node is None or node.name() not in _SOFTMAXES:
@@ -331,12 +316,8 @@ def _described(output: object) -> str:
     return f"{kind}{tuple(output.shape)}"
 
 
-def _everywhere(values: Tensor) -> Tensor:
-    return torch.ones_like(values, dtype=torch.bool)
-
-
 def _of_pixels(values: Tensor) -> ClassScores:
-    """Give each class of `(N, K, P)` its mean over those of the P pixels where it has the largest value."""
+    """Return the mean of each class of `(N, K, P)` over the pixels where it has the largest value."""
     winners = values.detach().nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
     own = winners == torch.arange(values.shape[1], device=values.device)[:, None]
     counts = own.sum(2)
@@ -363,7 +344,7 @@ def _of_detections(found: Sequence[Mapping[str, Tensor]]) -> ClassScores:
 
 
 def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
-    """Find the place of each label's best box, the first of equal ones."""
+    """Return the position of each label's best box, the first of equal ones."""
     labels, best = found["labels"].tolist(), dict[int, int]()
     for place in found["scores"].nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True).tolist():
         best.setdefault(int(labels[place]), place)

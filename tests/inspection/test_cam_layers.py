@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from results import heats_of
 from tiny_models import as_model, images
 from torch import nn
 from torch.nn import functional
 from torchvision import models
 
 import fmapviz
-from fmapviz.drawing import attach
-from fmapviz.errors import RequestError
-from fmapviz.options import Style
-from fmapviz.plan import make_plan
+from fmapviz.core.config import Style
+from fmapviz.core.errors import RequestError
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import make_plan
 
 WIDE = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
 
@@ -37,8 +38,8 @@ def rows_of(network, batch):
     plan = make_plan(["sheet"], targets=["top1"], classes=(), output=None, automatic=True)
     with attach(as_model(network), [], plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)
-    assert all(heat.automatic for heat in drawn.heats)
-    return [heat.layer for heat in drawn.heats]
+    assert all(heat.automatic for heat in heats_of(drawn))
+    return [heat.layer for heat in heats_of(drawn)]
 
 
 # --- families of networks
@@ -185,7 +186,7 @@ def test_an_image_that_tells_nothing_decides_nothing():
     with attach(as_model(network), [], plan, Style()) as drawer:
         for batch in (torch.zeros(1, 3, 16, 16), images(1), torch.zeros(1, 3, 16, 16)):
             (drawn,) = drawer.draw(batch)
-            chosen.append((drawn.heats[0].layer, drawn.heats[0].empty))
+            chosen.append((heats_of(drawn)[0].layer, heats_of(drawn)[0].empty))
     assert [layer for layer, _ in chosen] == ["1", "1", "1"]
     assert chosen[0][1]
     assert not chosen[1][1]

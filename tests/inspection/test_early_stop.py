@@ -10,19 +10,20 @@ import pytest
 import torch
 from conftest import save_picture
 from PIL import Image
+from results import drawings_of
 from tiny_models import Calls, as_model, images
 from torch import nn
 from torch.nn import functional
 
-from fmapviz.drawing import attach
-from fmapviz.foresight import Foresight, Watch
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.models import load_model
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.plan import Plan
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.lazy_torchvision import torchvision
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import Plan
+from fmapviz.engine.run import visualize
+from fmapviz.inspection.early_stop import EarlyStop, Watch
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.models.load import load_model
 from fmapviz.views import maps
-from fmapviz.vision import torchvision
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 MASK = X > 0
@@ -186,7 +187,7 @@ def test_every_call_gives_what_it_gives_unwatched():
 
 
 def test_what_is_always_so_needs_no_learning():
-    always, learning = Foresight(4), Foresight()
+    always, learning = EarlyStop(4), EarlyStop()
     assert always.outputs(torch.Size((3, 8, 8))) == 4
     assert learning.outputs(torch.Size((3, 8, 8))) is None
     learning.learn(torch.Size((3, 8, 8)), 2)
@@ -444,12 +445,12 @@ def test_batches_of_different_sizes_each_give_all_their_outputs(counts):
                 self.look(image)
             return self.b(x)
 
-    module, foresight = OneByOne(), Foresight()
+    module, early_stop = OneByOne(), EarlyStop()
     layers = select_layers(find_layers(module), types=["Conv2d", "Flatten"])
-    with attach(as_model(module), layers, Plan(outputs={"maps": maps.draw}), Style(), foresight=foresight) as drawer:
+    with attach(as_model(module), layers, Plan(outputs={"maps": maps.draw}), Style(), early_stop=early_stop) as drawer:
         for number in counts:
             for drawn in drawer.draw(images(number)):
-                assert [drawing.layer for drawing in drawn.drawings] == ["a", "b"], number
+                assert [drawing.layer for drawing in drawings_of(drawn)] == ["a", "b"], number
                 assert drawn.not_executed == ()
 
 

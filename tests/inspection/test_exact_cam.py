@@ -11,10 +11,10 @@ from torch.nn import functional
 from torchvision import models
 
 import fmapviz
-from fmapviz.classifiers import find_classifier, pooled_maps, weights_of
-from fmapviz.errors import RequestError
-from fmapviz.options import InputOptions
-from fmapviz.values import FeatureMap, Layer
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError
+from fmapviz.core.types import FeatureMap, Layer
+from fmapviz.inspection.exact_cam import find_classifier, pooled_maps, weights_of
 
 WIDE = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
 

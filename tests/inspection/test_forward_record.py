@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from results import heats_of
 from tiny_models import as_model, images, overwritten
 from torch import nn
 
 import fmapviz
-from fmapviz.drawing import attach
-from fmapviz.gradients import begin_graph, edge_of, gradients_at
-from fmapviz.hooks import observe
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import Style
-from fmapviz.places import Place
-from fmapviz.plan import make_plan
-from fmapviz.tape import AgainError, Tape
-from fmapviz.values import FeatureMap, Layer
+from fmapviz.core.config import Style
+from fmapviz.core.types import FeatureMap, Layer
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import make_plan
+from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
+from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.layers import find_layers, select_layers
 
 
 def mapped(values, module=None, part=""):
@@ -28,17 +28,16 @@ def mapped(values, module=None, part=""):
 
 
 def receive_all(network, batch, *, names=None, heads=False):
-    """Run a network and give what is remembered, and what it returned."""
+    """Run a network and return its record and its output."""
     start, given = begin_graph(batch)
-    tape = Tape(network, start, ordered=True)
-    tape.places.begin(names=names, heads=heads)
-    with observe(network, find_layers(network), tape.keep, attached=True):
+    record = ForwardRecord(network, start, ordered=True, names=names, heads=heads)
+    with observe(network, find_layers(network), record.keep, attached=True):
         output = network(given)
-    return tape.places, output
+    return record, output
 
 
-def late_tape(values):
-    return Tape(nn.Identity(), values, late=True, ordered=True)
+def late_record(values):
+    return ForwardRecord(nn.Identity(), values, late=True, ordered=True)
 
 
 # --- one tensor
@@ -47,66 +46,67 @@ def late_tape(values):
 def test_values_are_known_until_they_are_overwritten():
     start, values = begin_graph(torch.tensor([[-1.0, 2.0]]))
     values = values * 1
-    place, copied = (Place.of(mapped(values), copied=copied) for copied in (False, True))
-    assert place.intact.tolist() == place.values.tolist() == [[-1, 2]]
+    point, copied = (GraphPoint.of(mapped(values), copied=copied) for copied in (False, True))
+    assert point.intact.tolist() == point.values.tolist() == [[-1, 2]]
     values.relu_()
-    assert place.intact is None
+    assert point.intact is None
     assert copied.intact.tolist() == [[-1, 2]]
-    assert place.edge == copied.edge != edge_of(values)
+    assert point.edge == copied.edge != edge_of(values)
     assert start.tolist() == [[-1, 2]]
 
 
 def test_what_is_remembered_is_outside_the_graph_and_named_after_its_layer():
     _, values = begin_graph(torch.ones(1, 2))
-    place = Place.of(mapped(values, part="[1]"), copied=True)
-    assert not place.values.requires_grad
-    assert (place.name, place.layer.name) == ("layer[1]", "layer")
-    assert Place.of(mapped(torch.ones(1, 2)), copied=False).edge is None
+    point = GraphPoint.of(mapped(values, part="[1]"), copied=True)
+    assert not point.values.requires_grad
+    assert (point.name, point.layer.name) == ("layer[1]", "layer")
+    assert GraphPoint.of(mapped(torch.ones(1, 2)), copied=False).edge is None
 
 
 def test_the_same_tensor_of_two_modules_is_recognised():
     _, values = begin_graph(torch.ones(1, 2))
     doubled = values * 2
-    first, again = (Place.of(mapped(doubled), copied=False) for _ in range(2))
-    assert first.identity == again.identity != Place.of(mapped(values), copied=False).identity
+    first, again = (GraphPoint.of(mapped(doubled), copied=False) for _ in range(2))
+    assert first.identity == again.identity != GraphPoint.of(mapped(values), copied=False).identity
     doubled.relu_()
-    assert first.identity != Place.of(mapped(doubled), copied=False).identity
-    outside = [Place.of(mapped(torch.ones(1, 2)), copied=False) for _ in range(2)]
+    assert first.identity != GraphPoint.of(mapped(doubled), copied=False).identity
+    outside = [GraphPoint.of(mapped(torch.ones(1, 2)), copied=False) for _ in range(2)]
     assert outside[0].identity != outside[1].identity
 
 
 def test_a_graph_begins_at_the_very_tensor_that_a_network_goes_on_with():
     values = torch.tensor([[3.0, -4.0]])
     alias = values.view(2)
-    place = late_tape(values).place(mapped(values), copied=True)
+    point = late_record(values).point(mapped(values), copied=True)
     values.relu_()
-    assert (place.values.tolist(), values.tolist(), alias.tolist()) == ([[3, -4]], [[3, 0]], [3, 0])
-    (gradient,) = gradients_at((values * 5).sum(1), [place.edge])
+    assert (point.values.tolist(), values.tolist(), alias.tolist()) == ([[3, -4]], [[3, 0]], [3, 0])
+    (gradient,) = gradients_at((values * 5).sum(1), [point.edge])
     assert gradient.tolist() == [[5, 0]]
 
 
 @pytest.mark.parametrize("values", [torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2).requires_grad_() * 1])
 def test_where_there_is_a_graph_or_can_be_none_none_begins(values):
     before = values.grad_fn
-    place = late_tape(values).place(mapped(values), copied=True)
+    point = late_record(values).point(mapped(values), copied=True)
     assert values.grad_fn is before
-    assert torch.equal(place.values, values.detach())
-    assert (place.edge is None) == (not values.requires_grad)
+    assert torch.equal(point.values, values.detach())
+    assert (point.edge is None) == (not values.requires_grad)
 
 
 def test_a_graph_does_not_begin_at_what_a_layer_only_passes_on():
     values = torch.ones(1, 2)
-    with pytest.raises(AgainError) as caught:
-        late_tape(values).place(replace(mapped(values), passed_on=True), copied=True)
-    assert caught.value.early
+    record = late_record(values)
+    point = record.point(replace(mapped(values), passed_on=True), copied=True)
+    assert record.disconnected
+    assert point.edge is None
     assert not values.requires_grad
 
 
 def test_a_graph_does_not_begin_at_one_of_several_views():
     first, _ = torch.ones(1, 2).unbind(1)
-    with pytest.raises(AgainError) as caught:
-        late_tape(first).place(mapped(first), copied=True)
-    assert caught.value.early
+    record = late_record(first)
+    record.point(mapped(first), copied=True)
+    assert record.disconnected
 
 
 # --- those of a forward pass
@@ -114,10 +114,10 @@ def test_a_graph_does_not_begin_at_one_of_several_views():
 
 def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient():
     network, batch = overwritten(), images()
-    places, output = receive_all(network, batch)
-    assert [place.name for place in places.kept] == ["0", "1", "2", "3"]
-    assert [place.intact is None for place in places.kept] == [True, False, True, False]
-    gradients = gradients_at(output.sum((1, 2, 3)), [place.edge for place in places.kept])
+    record, output = receive_all(network, batch)
+    assert [point.name for point in record.kept] == ["0", "1", "2", "3"]
+    assert [point.intact is None for point in record.kept] == [True, False, True, False]
+    gradients = gradients_at(output.sum((1, 2, 3)), [point.edge for point in record.kept])
     calm = deepcopy(network)
     x, expected = batch, []
     for module in calm:
@@ -126,40 +126,39 @@ def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient(
         x.retain_grad()
         expected.append(x)
     x.sum().backward()
-    for place, gradient, values in zip(places.kept, gradients, expected, strict=True):
-        assert torch.equal(gradient, values.grad), place.name
-        assert place.intact is None or torch.equal(place.intact, values)
+    for point, gradient, values in zip(record.kept, gradients, expected, strict=True):
+        assert torch.equal(gradient, values.grad), point.name
+        assert point.intact is None or torch.equal(point.intact, values)
 
 
 def test_only_what_is_needed_is_remembered():
     network = overwritten()
-    places, output = receive_all(network, images(), names={"2"})
-    assert [place.name for place in places.kept] == ["2"]
+    record, output = receive_all(network, images(), names={"2"})
+    assert [point.name for point in record.kept] == ["2"]
     with torch.no_grad():
-        assert torch.equal(places.kept[0].values, network[2](network[1](network[0](images()))))
+        assert torch.equal(record.kept[0].values, network[2](network[1](network[0](images()))))
     assert torch.equal(output, overwritten()(images()))
     assert receive_all(network, images(), names=frozenset())[0].kept == []
 
 
-def test_a_new_pass_forgets_the_last():
-    places, _ = receive_all(overwritten(), images(), heads=True)
-    assert places.kept
-    places.begin(names=None, heads=True)
-    assert (places.kept, places.heads) == ([], [])
+def test_what_is_not_needed_is_released():
+    record, _ = receive_all(overwritten(), images())
+    record.keep_only({"1", "3"}, list(reversed(record.kept)))
+    assert [point.name for point in record.kept] == ["3", "1"]
 
 
 def test_vectors_of_linear_layers_may_be_the_class_scores():
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6, 5), nn.ReLU(inplace=True)
     )
-    places, output = receive_all(network, images(), names=frozenset(), heads=True)
-    assert [(head.name, head.shape) for head in places.heads] == [("2", (2, 6, 1, 1)), ("4", (2, 5))]
-    assert torch.equal(places.heads[1].values.relu(), output.detach())
-    assert not torch.equal(places.heads[1].values, output.detach())  # a copy, from before the ReLU
-    assert receive_all(network, images(), names=frozenset())[0].heads == []
+    record, output = receive_all(network, images(), names=frozenset(), heads=True)
+    assert [(head.name, head.shape) for head in record.vectors] == [("2", (2, 6, 1, 1)), ("4", (2, 5))]
+    assert torch.equal(record.vectors[1].values.relu(), output.detach())
+    assert not torch.equal(record.vectors[1].values, output.detach())  # a copy, from before the ReLU
+    assert receive_all(network, images(), names=frozenset())[0].vectors == []
 
 
-# --- networks that do not use what a layer in place returns
+# --- networks that do not use what a layer in point returns
 
 
 class Ignores(nn.Module):
@@ -258,7 +257,7 @@ def test_a_tensor_that_is_returned_twice_has_a_gradient_under_both_names():
     with attach(as_model(network), select_layers(find_layers(network), types=["Both"]), plan, Style()) as drawer:
         (drawn, _) = drawer.draw(images())
     assert drawn.undrawn == {}
-    assert [heat.layer for heat in drawn.heats] == ["both[0]", "both[1]"]
+    assert [heat.layer for heat in heats_of(drawn)] == ["both[0]", "both[1]"]
     doubled = 2 * images()[0, 1]
-    for heat in drawn.heats:
+    for heat in heats_of(drawn):
         assert torch.allclose(torch.from_numpy(heat.raw), 2 * doubled**2 / doubled.numel())

@@ -8,16 +8,17 @@ from types import MethodType
 
 import pytest
 import torch
+from results import as_grids, drawings_of
 from tiny_models import as_model, images, overwritten
 from torch import nn
 from torchvision import models
 
-from fmapviz.drawing import attach
-from fmapviz.gradients import BackwardError, begin_graph, edge_of, frozen, gradients_at, recording
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import Style
-from fmapviz.plan import Plan
-from fmapviz.targets import parse
+from fmapviz.core.config import Style
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import Plan
+from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, frozen, gradients_at, recording
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.inspection.targets import parse
 
 CLASS = 7
 
@@ -56,9 +57,9 @@ def drawn_gradients(network, batch, *, layers=(), inputs=True):
     given = {"gradient": [], "input gradient": []}
 
     def keep_as(of):
-        def draw(maps, _ranges, _style):
-            given[of].append(maps.clone())
-            return maps.new_zeros(len(maps), 1, 1).byte()
+        def draw(maps, _style):
+            given[of].append(maps.values.clone())
+            return as_grids(maps.values.new_zeros(len(maps.values), 1, 1).byte())
 
         return {"kept": draw}
 
@@ -68,8 +69,8 @@ def drawn_gradients(network, batch, *, layers=(), inputs=True):
     with attach(as_model(network), chosen, plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)
     assert drawn.undrawn == {}
-    assert {drawing.target.index for drawing in drawn.drawings} == {CLASS}
-    names = {of: [drawing.layer for drawing in drawn.drawings if drawing.of == of] for of in given}
+    assert {drawing.target.index for drawing in drawings_of(drawn)} == {CLASS}
+    names = {of: [drawing.layer for drawing in drawings_of(drawn) if drawing.of == of] for of in given}
     return tuple(dict(zip(names[of], given[of], strict=True)) for of in given)
 
 

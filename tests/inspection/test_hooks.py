@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from results import drawings_of
 from tiny_models import (
     Backwards,
     Calls,
@@ -34,10 +35,10 @@ from torch import nn
 from torch.nn import functional
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from fmapviz.errors import RequestError
-from fmapviz.hooks import capture, observe
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import Style
+from fmapviz.core.config import Style
+from fmapviz.core.errors import RequestError
+from fmapviz.inspection.hooks import capture, observe
+from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.views import maps as maps_view
 
 VIEWS = {"maps": maps_view.draw}
@@ -122,7 +123,7 @@ def test_trap_07_a_layer_that_did_not_run_has_no_map_and_is_named():
     assert list(run(Backwards())) == ["first", "middle", "last"]
     (drawn,) = draw_all(Backwards(), images(1))
     assert drawn.not_executed == ("never",)
-    assert [drawing.layer for drawing in drawn.drawings] == ["first", "middle", "last"]
+    assert [drawing.layer for drawing in drawings_of(drawn)] == ["first", "middle", "last"]
 
 
 def test_trap_07_a_layer_that_ran_only_the_time_before_leaves_no_stale_map():
@@ -166,7 +167,7 @@ def test_trap_09_outputs_of_any_build_are_taken_apart(make, names):
 def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
     model = Passes(Returns(lambda x: {"number": x.mean(), "map": x}))
     (drawn,) = draw_all(model, images(1), types=["Returns", "Conv2d"])
-    assert [drawing.layer for drawing in drawn.drawings] == ["part['map']", "conv"]
+    assert [drawing.layer for drawing in drawings_of(drawn)] == ["part['map']", "conv"]
     assert drawn.undrawn == {"part['number']": "no batch of anything (), no rows and columns"}
     (drawn,) = draw_all(Passes(Returns(lambda _x: "text")), images(1), types=["Returns", "Conv2d"])
     assert drawn.undrawn == {"part": "returned no tensor"}
@@ -240,7 +241,7 @@ def test_trap_12_data_parallel_is_taken_off():
     assert list(found) == ["0", "2"]
     assert torch.equal(found["0"], convolved(model[0], x))
     drawn = draw(as_model(wrapped), select_layers(find_layers(model)), VIEWS, Style(), x)
-    assert [[drawing.layer for drawing in each.drawings] for each in drawn] == [["0", "2"]] * 3
+    assert [[drawing.layer for drawing in drawings_of(each)] for each in drawn] == [["0", "2"]] * 3
     with torch.no_grad(), capture(wrapped) as maps:
         for _ in range(2):
             model(x)  # what is inside may be called as well
@@ -300,7 +301,7 @@ def test_trap_15_a_constant_channel_is_black_and_a_nan_poisons_no_neighbour():
     x[0, 1] = 7
     x[0, 2, 0, 0] = torch.nan
     (drawn,) = draw_all(nn.Sequential(nn.Identity()), x, types=["Identity"], style=Style(columns=3, padding=0))
-    (drawing,) = drawn.drawings
+    (drawing,) = drawings_of(drawn)
     clean, constant, poisoned = np.split(drawing.pixels, 3, axis=1)
     assert clean.min() == 0
     assert clean.max() == 255
@@ -320,13 +321,13 @@ def test_trap_16_half_precision_is_scaled_in_float32(dtype):
     assert torch.equal(found, truth)
     (half,) = draw_all(model, x)
     (single,) = draw_all(nn.Sequential(nn.Identity()), truth.float(), types=["Identity"])
-    assert np.array_equal(half.drawings[0].pixels, single.drawings[0].pixels)
-    assert half.drawings[0].statistics.minimum == truth.min().item()
+    assert np.array_equal(drawings_of(half)[0].pixels, drawings_of(single)[0].pixels)
+    assert drawings_of(half)[0].statistics.minimum == truth.min().item()
 
 
 def test_trap_16_a_mean_beyond_what_float16_can_sum_is_right():
     (drawn,) = draw_all(nn.Sequential(nn.Identity()), torch.full((1, 3, 64, 64), 1000.0).half(), types=["Identity"])
-    assert drawn.drawings[0].statistics.mean == 1000
+    assert drawings_of(drawn)[0].statistics.mean == 1000
 
 
 @torch.no_grad()
@@ -337,9 +338,9 @@ def test_trap_17_each_image_of_a_batch_has_its_own_grid_and_the_batch_is_not_cha
     assert len(drawn) == 3
     for number, each in enumerate(drawn):
         truth = convolved(model[0], x)[number]
-        assert each.drawings[0].shape == (8, 14, 14)
-        assert each.drawings[0].statistics.minimum == truth.min().item()
-        assert each.drawings[0].statistics.maximum == truth.max().item()
+        assert drawings_of(each)[0].shape == (8, 14, 14)
+        assert drawings_of(each)[0].statistics.minimum == truth.min().item()
+        assert drawings_of(each)[0].statistics.maximum == truth.max().item()
     assert torch.equal(x, before)
     assert x._version == 0
 
@@ -501,7 +502,7 @@ def test_a_drawing_that_succeeds_leaves_everything_as_it_was(name):
     model = prepared(networks()[name])
     before = state_of(model)
     (drawn,) = draw_all(model, images(1), types=["Module"])
-    assert drawn.drawings
+    assert drawings_of(drawn)
     assert state_of(model) == before
 
 

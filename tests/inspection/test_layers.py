@@ -8,8 +8,16 @@ import torchvision
 from tiny_models import Backwards, Recursive, Twins, images, overwritten
 from torch import nn
 
-from fmapviz.errors import RequestError
-from fmapviz.layers import absent_types, default_types, find_layers, is_type, scripted_parts, select_layers, unwrap
+from fmapviz.core.errors import RequestError
+from fmapviz.inspection.layers import (
+    absent_types,
+    default_types,
+    find_layers,
+    is_type,
+    scripted_parts,
+    select_layers,
+    unwrap,
+)
 
 
 def names(layers):

@@ -14,7 +14,7 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import fmapviz
-from fmapviz.predictions import predict
+from fmapviz.inspection.predictions import predict
 
 CLASSES = ("cat", "dog", "cow")
 
@@ -173,7 +173,7 @@ def test_predictions_without_names_are_a_notice_and_more_than_there_are_classes_
     nameless = Bright()
     nameless.classes = None
     _, _, events = run(nameless, pictures, tmp_path, top=2)
-    assert any("nobody knows what the outputs" in event.message for event in events if isinstance(event, fmapviz.Notice))
+    assert any("class names are unknown" in event.message for event in events if isinstance(event, fmapviz.Notice))
     summary, outcomes, _ = run(Bright(), pictures, tmp_path, top=99)
     assert all(len(each.predictions) == 2 for each in outcomes.values())
     assert json.loads((summary.directory / "run.json").read_text())["settings"]["top"] == 2

@@ -12,8 +12,8 @@ from torch.nn.functional import one_hot
 from torchvision.models import ResNet18_Weights, detection, segmentation
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
-from fmapviz.errors import RequestError
-from fmapviz.targets import Wanted, class_scores, indices_of, parse, scores_at
+from fmapviz.core.errors import RequestError
+from fmapviz.inspection.targets import Wanted, class_scores, indices_of, parse, scores_at
 
 CLASSES = (
     "circle",
