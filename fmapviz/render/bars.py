@@ -1,26 +1,30 @@
-"""Draw a vector as bars, as many to a row as can be told apart."""
+"""Draw a vector as bars in rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import pad
 
-from fmapviz.tiles import Tiles
+from fmapviz.core.config import Style
+from fmapviz.core.types import Tiles
+from fmapviz.render.colormaps import checkerboard
+from fmapviz.render.ranges import scale_limits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.options import Style
-    from fmapviz.tiling import Ranges
+    from fmapviz.render.ranges import Ranges
 
 
 HEIGHT = 64  # pixels of a row of bars
 LENGTH = 256  # bars in a row
-_NUMBERED, _APART = 64, 32  # so many chosen bars may each have its number, so many in a row
-_WIDTH = 768  # pixels that a row fills, if its bars need not become thicker than _THICKEST for that
+_NUMBERED, _APART = 64, 32  # up to 64 chosen bars are laid in rows of up to 32, with room for a number at each
+_WIDTH = 768  # pixels that a row fills, unless its bars would exceed _THICKEST
 _THICKEST = 12
-_LINE, _BELOW, _ABOVE = 64, 160, 255  # grey levels: where zero is, bars below and above it
+_LINE, _BELOW, _ABOVE = 64, 160, 255  # grey levels: the line at zero, bars below and above it
+_LAYER = Style(norm="layer")
 
 
 def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
@@ -28,96 +32,67 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
 
     Args:
         values: float `(N, K)`.
-        style: `columns` bars to a row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count. Where
-            `channels` are chosen, up to 64 bars are laid in rows of 32 at most, which leaves room for a number at each.
-        ranges: The numbers themselves, `(N, K)`, as `tiling.measure` gives them.
+        style: `columns` bars per row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count. Up to
+            64 chosen `channels` are laid in rows of up to 32.
+        ranges: The numbers themselves, `(N, K)`, as returned by `measure`.
 
     Returns:
         uint8 `(N, H', W')` on the device of `values`: bars above zero white, those below zero grey, the line at zero dark
-        grey. A row reaches from the smallest of all numbers to the largest, zero included, or from LO to HI. NaN and
-        infinite values are drawn as a checkerboard.
+        grey. A row spans the smallest to the largest of all numbers, zero included, or LO to HI. NaN and infinite values
+        are drawn as a checkerboard.
 
     Example:
-        >>> from fmapviz.options import Style
-        >>> from fmapviz.tiling import measure
+        >>> from fmapviz.render.ranges import measure
         >>> logits = torch.randn(1, 1000)
         >>> draw_bars(logits, Style(), measure(logits[:, :, None, None])).shape  # 4 rows of 256 bars, 3 pixels each
         torch.Size([1, 266, 772])
     """
     images, count = values.shape
-    columns = _columns(count, style)
-    rows = -(-count // columns)
-    low, high = axis_of(ranges, style)
+    layout = lay_out(count, style)
+    low, high = axis_limits(ranges, style)
     finite = values.isfinite()
-    levels = _levels(values.float().where(finite, 0.0), low, high)
+    levels = _levels(values.float().where(finite, 0.0), low, high)[:, None]
     zero = _levels(torch.zeros_like(low), low, high)[:, :, None]
     height = torch.arange(HEIGHT, device=values.device)[:, None]  # from the top
-    top, bottom = torch.minimum(levels[:, None], zero), torch.maximum(levels[:, None], zero)
-    bars = torch.where(levels[:, None] < zero, _ABOVE, _BELOW) * ((height >= top) & (height < bottom))
+    filled = (height >= torch.minimum(levels, zero)) & (height < torch.maximum(levels, zero))
+    bars = torch.where(levels < zero, _ABOVE, _BELOW) * filled
     bars = torch.where((bars == 0) & (height == zero.clamp(max=HEIGHT - 1)), _LINE, bars)
-    board = (height + torch.arange(count, device=values.device)) % 2 * 255
-    bars = torch.where(finite[:, None], bars, board)
-    rest = bars.new_zeros(images, HEIGHT, rows * columns - count)
-    laid = torch.cat([bars, rest], 2).view(images, HEIGHT, rows, columns).transpose(1, 2)
-    return _space(_thicken(laid, columns), style)
+    bars = torch.where(finite[:, None], bars, checkerboard(HEIGHT, count, values.device, square=1))
+    bars = pad(bars.to(torch.uint8), (0, -count % layout.columns))
+    rows = bars.view(images, HEIGHT, -1, layout.columns).transpose(1, 2)
+    thickness = layout.width // style.scale
+    rows = rows.repeat_interleave(thickness, -1)
+    if thickness > 3:  # a dark line between bars
+        rows[..., thickness - 1 :: thickness] = 0
+    rows = rows.repeat_interleave(style.scale, 2).repeat_interleave(style.scale, 3)
+    gap = style.padding
+    return pad(pad(rows, (gap, gap, gap, 0)).flatten(1, 2), (0, 0, 0, gap))
 
 
 def lay_out(count: int, style: Style) -> Tiles:
-    """Say where `draw_bars` draws so many numbers: each one's tile is as wide as its bar and as high as the row.
+    """Return the layout of `draw_bars`: a tile is as wide as a bar and as high as a row.
 
     Example:
-        >>> from fmapviz.options import Style
         >>> lay_out(1000, Style()).corner(256)  # the first of the second row
         (2, 68)
     """
-    columns = _columns(count, style)
-    width, height, gap = _thickness(columns) * style.scale, HEIGHT * style.scale, style.padding
+    columns = min(style.columns or LENGTH, count)
+    if style.columns is None and style.channels != "all" and count <= _NUMBERED:
+        columns = -(-count // -(-count // _APART))  # rows of about the same length
+    thickness = max(1, min(_THICKEST, _WIDTH // columns))
+    width, height, gap = thickness * style.scale, HEIGHT * style.scale, style.padding
     return Tiles(gap, gap, width, height, width, height + gap, columns, count)
 
 
-def axis_of(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
-    """Give what the bottom and the top of a row stand for, float32 `(N, 1)` each."""
+def axis_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
+    """Return the values at the bottom and the top of a row, float32 `(N, 1)` each."""
+    low, high = scale_limits(ranges, style if style.limits or style.norm == "run" else _LAYER)
     if style.limits:
-        low, high = (torch.full_like(ranges.low[:, :1], limit) for limit in style.limits)
-        return low, high
-    if style.norm == "run" and ranges.shared:
-        low, high = (torch.full_like(ranges.low[:, :1], limit) for limit in (ranges.shared.low, ranges.shared.high))
-        return low.clamp(max=0), high.clamp(min=0)
-    low = ranges.low.nan_to_num(nan=0.0).amin(1, keepdim=True).clamp(max=0)
-    return low, ranges.high.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp(min=0)
-
-
-def _columns(count: int, style: Style) -> int:
-    """Say how many bars are in a row; where there are several rows of a few bars, they are about as long."""
-    if style.columns is None and style.channels != "all" and count <= _NUMBERED:
-        return -(-count // -(-count // _APART))
-    return min(style.columns or LENGTH, count)
+        return low[:, :1], high[:, :1]
+    return low[:, :1].clamp(max=0), high[:, :1].clamp(min=0)
 
 
 def _levels(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Give each number's height in whole pixels from the top."""
+    """Return heights in whole pixels from the top."""
     span = (high - low).clamp(min=1e-30)
     return ((high - values) / span * HEIGHT).clamp(0, HEIGHT).round().long()
-
-
-def _thicken(rows: Tensor, columns: int) -> Tensor:
-    """Widen bars, with a dark line between those that are wide enough."""
-    thick = _thickness(columns)
-    widened = rows.repeat_interleave(thick, -1)
-    if thick > 3:
-        widened[..., thick - 1 :: thick] = 0
-    return widened
-
-
-def _thickness(columns: int) -> int:
-    return max(1, min(_THICKEST, _WIDTH // columns))
-
-
-def _space(rows: Tensor, style: Style) -> Tensor:
-    """Put rows `(N, rows, height, width)` under each other with gaps around, and magnify."""
-    images, count, height, width = rows.shape
-    gap = style.padding
-    rows = rows.to(torch.uint8).repeat_interleave(style.scale, 2).repeat_interleave(style.scale, 3)
-    spaced = rows.new_zeros(images, count, height * style.scale + gap, width * style.scale + 2 * gap)
-    spaced[:, :, gap:, gap : gap + width * style.scale] = rows
-    return torch.cat([spaced.flatten(1, 2), spaced.new_zeros(images, gap, spaced.shape[-1])], 1)

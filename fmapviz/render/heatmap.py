@@ -1,29 +1,36 @@
-"""Turn a signed map at a layer's resolution into a heat map over the input."""
+"""Turn a map at a layer's resolution into a heat map, and draw it over the input or alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
+from fmapviz.render.captions import Rendered, colormap_of, describe_heat_map, is_finite
+from fmapviz.render.colormaps import checkerboard, overlay, table
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.options import Style
+    from fmapviz.core.config import RunInfo, Style
+    from fmapviz.core.types import HeatMap, LayerResult
 
 _EPSILON = 1e-7  # pytorch-grad-cam's
-_TINY = 1e-38  # smaller ones are no normal float32
+_TINY = 1e-38  # smaller float32 values are subnormal
 
 
 def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
-    """Keep what speaks for a class, enlarge it and scale each image's map to 0..1.
+    """Enlarge the positive part of each map and scale it to 0..1.
 
     The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
     Visual Explanations from Deep Networks via Gradient-based Localization", 2017), before values are interpolated between.
-    The scaling, `(x - min) / (max(x - min) + 1e-7)`, is that of pytorch-grad-cam, which also does it twice: a map of values
-    as small as the 1e-7 is not dark for that. Of yet smaller maps the maximum itself takes its place.
+    The scaling, `(x - min) / (max(x - min) + 1e-7)`, is that of pytorch-grad-cam, which also applies it twice, so
+    that a map of values as small as 1e-7 is not dark. For yet smaller maps the maximum replaces the 1e-7.
 
     Args:
         raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
@@ -43,12 +50,12 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretched:
-    """Maps brought to 0..255.
+    """Maps scaled to 0..255.
 
     Attributes:
         pixels: uint8 `(N, H, W)`.
-        low: What is 0, float32 `(N)`; NaN for a map without any finite value.
-        high: What is 255, likewise.
+        low: Value at 0, float32 `(N,)`; NaN for a map without any finite value.
+        high: Value at 255, likewise.
     """
 
     pixels: Tensor
@@ -57,17 +64,17 @@ class Stretched:
 
 
 def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None) -> Stretched:
-    """Enlarge maps of any range bilinearly, and bring them to 0..255.
+    """Enlarge maps of any range bilinearly, and scale them to 0..255.
 
     Args:
-        raw: `(N, h, w)`, any range. Pixels that are `nearest` to a value that is not finite are 0, the others as if there
-            were none.
-        size: Height and width that are wanted, pixels; those of `raw` leave it as it is.
+        raw: `(N, h, w)`, any range. Pixels `nearest` to a value that is not finite are 0; such values do not affect other
+            pixels.
+        size: Requested height and width, pixels; with those of `raw` nothing is enlarged.
         style: With its `norm` `signed` zero is in the middle.
-        limits: What becomes 0 and 255; None: each enlarged map's smallest and largest value.
+        limits: Values at 0 and 255; None: each enlarged map's smallest and largest value.
 
     Example:
-        >>> from fmapviz.options import Style
+        >>> from fmapviz.core.config import Style
         >>> maps = torch.tensor([[[-1.0, 2.0]]])
         >>> stretch(maps, (1, 2), Style()).pixels.tolist(), stretch(maps, (1, 2), Style("signed")).pixels.tolist()
         ([[[0, 255]]], [[[64, 255]]])
@@ -89,7 +96,7 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
 
 
 def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tensor:
-    """Say which of so many values in a row each of so many pixels is nearest to, int64 `(wanted)`.
+    """Return the index of the nearest of `have` values in a row for each of `wanted` pixels, int64 `(wanted,)`.
 
     Example:
         >>> nearest(2, 5).tolist()
@@ -98,29 +105,58 @@ def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tenso
     return (2 * torch.arange(wanted, device=device) + 1) * have // (2 * wanted)
 
 
+def render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    """Draw one heat map and describe it."""
+    colormap = colormap_of(heat, info.config.style)
+    low, high = heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
+    return Rendered(
+        draw_heat_map(heat, seen, info.config.style),
+        describe_heat_map(layer, heat, info.config.style),
+        colormap=None if colormap == "gray" else colormap,
+        marks=((0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")) if isfinite(low + high) else (),
+    )
+
+
+def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
+    """Draw a heat map over the input, or alone in its colour map."""
+    colormap = colormap_of(heat, style)
+    if heat.over:
+        return mark_nonfinite(overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
+    return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
+
+
+def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap) -> NDArray[np.uint8]:
+    """Draw a checkerboard where the nearest value of a reduction is not finite."""
+    if heat.limits is None or is_finite(heat):
+        return pixels
+    rows, columns = (nearest(*sides).numpy() for sides in zip(heat.raw.shape, pixels.shape[:2], strict=True))
+    finite = np.isfinite(heat.raw)[rows[:, None], columns]
+    board = checkerboard(*finite.shape).numpy()
+    if pixels.ndim == 3:
+        return np.where(finite[..., None], pixels, board[..., None])
+    return np.where(finite, pixels, board)
+
+
 def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-    """Interpolate between finite values alone.
+    """Interpolate between finite values only.
 
     Returns:
         float32 `(N, H, W)`, and which of its pixels are nearest to a finite value, boolean; None if all surely are.
     """
-    finite = _unless_all(raw.isfinite())
+    known = raw.isfinite()
+    finite = None if known.is_cpu and bool(known.all()) else known  # asking a GPU would mean waiting for it
     if tuple(raw.shape[1:]) == size:
         return raw, finite
     low, high = (ends.view(-1, 1, 1) for ends in _extremes(raw, finite))
     if finite is None:
         enlarged = _interpolate(raw, size)
     else:
-        missing = _interpolate((~finite).float(), size)  # which share of the weights
+        missing = _interpolate((~finite).float(), size)  # share of the weights
         enlarged = _interpolate(raw.where(finite, 0), size).div_(1 - missing)
         rows, columns = (nearest(*sides, raw.device) for sides in zip(raw.shape[1:], size, strict=True))
         finite = finite[:, rows[:, None], columns]
-    # Of equal values rounding makes different ones, which would be stretched to black and white.
+    # Rounding makes equal values differ, and these would be stretched to black and white.
     return enlarged.clamp_(low, high), finite
-
-
-def _unless_all(finite: Tensor) -> Tensor | None:
-    return None if finite.is_cpu and bool(finite.all()) else finite  # a GPU would have to be waited for
 
 
 def _interpolate(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -128,7 +164,7 @@ def _interpolate(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _extremes(maps: Tensor, finite: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Give the smallest and the largest finite value of each map; where there is none, infinities."""
+    """Return the smallest and the largest finite value of each map; infinities if there is none."""
     below, above = (maps, maps) if finite is None else (maps.where(finite, torch.inf), maps.where(finite, -torch.inf))
     return below.amin((1, 2)), above.amax((1, 2))
 

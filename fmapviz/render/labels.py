@@ -1,18 +1,19 @@
-"""Put channel numbers, a header and a colour bar around a grid."""
+"""Add channel numbers, a header and a colour bar to a grid."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import ceil, log2
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from PIL import Image, ImageDraw
 
-from fmapviz.colors import table
-from fmapviz.lettering import BLACK, Typeface, draw_lines, set_lines
-from fmapviz.tiles import Tiles
+from fmapviz.core.types import Tiles
+from fmapviz.render.colormaps import table
+from fmapviz.render.text import BLACK, Typeface, draw_lines, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,56 +23,62 @@ if TYPE_CHECKING:
 _NUMBER = Typeface(10, (200, 200, 200))
 _STRONG, _DIM = Typeface(15, (235, 235, 235), 0.25), Typeface(13, (165, 165, 165))
 _MARK = Typeface(12, (200, 200, 200))
-_LINE = (110, 110, 110)  # ticks and the colour bar's outline
-_ABOVE, _BELOW, _BESIDE = 4, 2, 4  # around a number, so that it is nearest to its own tile; these are all pixels
-_FEW = 64  # tiles that are moved apart for their numbers though they touched each other
+_LINE = (110, 110, 110)  # the colour bar's ticks and outline
+# Pixels, except _FEW.
+_ABOVE, _BELOW, _BESIDE = 4, 2, 4  # around a number, so that it is nearest to its own tile
+_FEW = 64  # up to this many tiles that touch each other are moved apart to make room for their numbers
 _MARGIN = 4  # around a header, and at the right of a colour bar
-_ENDS = _MARK.leading // 2  # above and below a colour bar, so that text fits beside its ends
-_NARROWEST, _LOWEST = 320, 96  # what a header and a colour bar take at least
-_BAR, _GAP, _TICK = 14, 12, 5  # the colour bar's width, and what is before and after it
-_LONGEST = 160  # what is written beside a colour bar
+_ENDS = _MARK.leading // 2  # above and below a colour bar, for the text beside its ends
+_NARROWEST, _LOWEST = 320, 96  # the smallest header and colour bar
+_BAR, _GAP, _TICK = 14, 12, 5  # the colour bar's width, the gap before it and the length of its ticks
+_LONGEST = 160  # the widest text beside a colour bar
 
 
 def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]) -> tuple[NDArray[np.uint8], Tiles]:
-    """Lay the tiles of a grid out anew, each under its number.
+    """Draw a number above each tile of a grid, and move the tiles apart for it.
+
+    Tiles that touch each other and are narrower than their numbers, such as bars, stay together if they are numbered from
+    0 or if there are more than 64. Then only one of every 2, 4, 8, ... in a row has its number.
 
     Args:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        tiles: Where they lie in it.
-        numbers: One per tile, from 0.
+        tiles: The layout of the grid.
+        numbers: One per tile, not negative.
 
     Returns:
-        uint8 `(H', W')` or `(H', W', 3)` as `pixels`, and where the tiles lie now: in the same rows, far enough from each
-        other for the widest number. Tiles that touch each other and are narrower than that, such as bars, keep doing so if
-        they are counted from 0, or more than 64, and one of every so many in a row is numbered: others can be told from it.
+        The numbered grid, uint8 `(H', W')` or `(H', W', 3)` like `pixels`, and its layout.
 
     Example:
-        >>> from fmapviz.tiles import Tiles
+        >>> from fmapviz.core.types import Tiles
         >>> grid, tiles = number_tiles(np.zeros((11, 20), np.uint8), Tiles(2, 2, 7, 7, 9, 9, 2, 2), [0, 255])
         >>> grid.shape, tiles.corner(1)
         ((26, 46), (24, 17))
     """
-    labels = _set_numbers(numbers)
-    _, high, wide = labels.shape
+    labels = _draw_numbers(numbers)
+    count, high, wide = labels.shape
     room, more = wide + _BESIDE, _ABOVE + high + _BELOW
-    bars = tiles.across == tiles.width < room and _too_many(numbers)
-    step = _power_of_two((3 if _is_counted(numbers) else 1) * room / tiles.width) if bars else 1
-    across = tiles.across if bars else max(tiles.across, room)
+    together = tiles.across == tiles.width < room and _may_touch(numbers)
+    step = _power_of_two((3 if _is_counted(numbers) else 1) * room / tiles.width) if together else 1
+    across = tiles.across if together else max(tiles.across, room)
     moved = replace(tiles, top=tiles.top + more, across=across, down=tiles.down + more)
-    rows = -(-tiles.count // tiles.columns)
+    rows = ceil(count / tiles.columns)
     last = (tiles.columns - 1) // step * step * across
     width = max(pixels.shape[1] + tiles.columns * (across - tiles.across), tiles.left + last + room)
-    numbered = _ground(len(pixels) + rows * more, width, pixels)
+    numbered = np.zeros((len(pixels) + rows * more, width, *pixels.shape[2:]), np.uint8)
     _blocks(numbered, moved)[:] = _blocks(pixels, tiles)
-    _write(numbered, moved, labels, step=step)
+    blank = np.zeros((rows * tiles.columns - count, high, wide), np.uint8)
+    written = np.concatenate([labels, blank]).reshape(rows, tiles.columns, high, wide)[:, ::step]
+    top, columns = moved.top - _BELOW - high, written.shape[1]
+    places = Tiles(moved.left, top, wide, high, step * across, moved.down, columns, rows * columns)
+    _blocks(numbered, places)[:] = written[..., None]
     return numbered, moved
 
 
-def room_of(count: int) -> tuple[int, int]:
-    """Say how much a number below a count takes beside its tile or row, and what is around it: width and height, pixels.
+def number_size(count: int) -> tuple[int, int]:
+    """Return the width and height, gaps included, of the numbers below a count, pixels.
 
     Example:
-        >>> room_of(1000)
+        >>> number_size(1000)
         (22, 11)
     """
     _, high, wide = _digits().shape
@@ -79,87 +86,83 @@ def room_of(count: int) -> tuple[int, int]:
 
 
 def number_rows(pixels: NDArray[np.uint8], rows: Tiles, numbers: Sequence[int]) -> tuple[NDArray[np.uint8], Tiles]:
-    """Write a number before each row of a grid.
+    """Draw a number before each row of a grid, and move the rows apart for it.
+
+    Rows that touch each other stay together under the same conditions as in `number_tiles`.
 
     Args:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        rows: Where they lie in it, one below the other.
-        numbers: One per row, from 0.
+        rows: The layout of the rows, one tile each.
+        numbers: One per row, not negative.
 
     Returns:
-        uint8 `(H', W')` or `(H', W', 3)` as `pixels`, and where the rows lie now: as far from each other as numbers need.
-        Rows that touch each other are treated as `number_tiles` treats such tiles.
+        The numbered grid, uint8 `(H', W')` or `(H', W', 3)` like `pixels`, and its layout.
 
     Example:
-        >>> from fmapviz.tiles import Tiles
+        >>> from fmapviz.core.types import Tiles
         >>> grid, rows = number_rows(np.zeros((24, 60), np.uint8), Tiles(2, 2, 56, 9, 58, 11, 1, 2), [0, 255])
         >>> grid.shape, rows.corner(1)
         ((24, 86), (28, 13))
     """
-    labels = _set_numbers(numbers, ">")
+    labels = _draw_numbers(numbers, ">")
     _, high, wide = labels.shape
     room, more = high + _BELOW, _BESIDE + wide + _BESIDE
-    matrix = rows.down == rows.height < room and _too_many(numbers)
-    step = _power_of_two(room / rows.height) if matrix else 1
-    down = rows.down if matrix else max(rows.down, room)
+    together = rows.down == rows.height < room and _may_touch(numbers)
+    step = _power_of_two(room / rows.height) if together else 1
+    down = rows.down if together else max(rows.down, room)
     moved = replace(rows, left=rows.left + more, top=rows.top + (down - rows.down) // 2, down=down)
-    middle = 0 if matrix else (rows.height - high) // 2
     labels = labels[::step]
-    places = Tiles(_BESIDE, moved.top + middle, wide, high, wide, step * down, 1, len(labels))
+    top = moved.top + (0 if together else (rows.height - high) // 2)
+    places = Tiles(_BESIDE, top, wide, high, wide, step * down, 1, len(labels))
     height = max(len(pixels) + rows.count * (down - rows.down), places.corner(len(labels) - 1)[1] + high)
-    numbered = _ground(height, pixels.shape[1] + more, pixels)
+    numbered = np.zeros((height, pixels.shape[1] + more, *pixels.shape[2:]), np.uint8)
     _blocks(numbered, moved)[:] = _blocks(pixels, rows)
-    _blocks(numbered, places)[:, 0] = labels if pixels.ndim == 2 else labels[..., None]
+    _blocks(numbered, places)[:, 0] = labels[..., None]
     return numbered, moved
 
 
 def add_colorbar(
     pixels: NDArray[np.uint8], *, colormap: str | None, marks: Sequence[tuple[float, str]]
 ) -> NDArray[np.uint8]:
-    """Put a colour bar at the right of a picture.
+    """Add a colour bar at the right of a picture.
 
     Args:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        colormap: What level 255, at the top, to level 0 look like; None is white to black.
-        marks: What is written beside the bar, and where: 0 is its bottom, 1 its top.
+        colormap: The colours from level 255 at the top to level 0; None: white to black.
+        marks: Positions along the bar, 0 at the bottom and 1 at the top, and the texts beside them.
 
     Returns:
-        uint8 `(H', W')` or, if the picture or the bar is in colour, `(H', W', 3)`, the picture itself in the upper left
-        corner. H' exceeds H only if that is too low for the bar or the marks. Marks that are too near to each other are
-        moved apart.
+        uint8 `(H', W')` or, if the picture or the bar is in colour, `(H', W', 3)`, with the picture in the upper left
+        corner. H' exceeds H only if the bar or its texts need more. Texts that would overlap are moved apart.
 
     Raises:
-        RequestError: There is no colour map of that name.
+        RequestError: The colour map is unknown.
 
     Example:
         >>> add_colorbar(np.zeros((458, 458), np.uint8), colormap=None, marks=[(0, "-1"), (1, "1")]).shape
         (458, 514)
     """
-    levels_at = sorted(marks, key=lambda mark: -mark[0])
-    texts = [draw_lines(set_lines(text, _MARK, _LONGEST), ground=BLACK) for _, text in levels_at]
+    marks = sorted(marks, key=lambda mark: -mark[0])
+    texts = [draw_lines(wrap(text, _MARK, _LONGEST), ground=BLACK) for _, text in marks]
     height = max(len(pixels), _LOWEST, _MARK.leading * len(texts))
     length = height - 2 * _ENDS
-    ticks = [_ENDS + round((1 - position) * (length - 1)) for position, _ in levels_at]
-    aside = _legend(height, ticks, texts)
+    ticks = [_ENDS + round((1 - position) * (length - 1)) for position, _ in marks]
+    bar = _draw_scale(height, ticks, texts)
     levels = np.linspace(255, 0, length).round().astype(np.uint8)
-    colours = table(colormap or "gray")[levels]
-    aside[_ENDS:-_ENDS, _GAP : _GAP + _BAR] = colours[:, None]
-    kind = pixels if colormap is None else aside
-    framed = _ground(height, pixels.shape[1] + aside.shape[1], kind)
-    _paste(framed, pixels, 0, 0)
-    _paste(framed, aside, pixels.shape[1], 0)
-    return framed
+    bar[_ENDS:-_ENDS, _GAP : _GAP + _BAR] = table(colormap or "gray")[levels][:, None]
+    width = pixels.shape[1]
+    return _compose(height, width + bar.shape[1], (pixels, 0, 0), (bar if colormap else bar[..., 0], width, 0))
 
 
 def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.uint8]:
-    """Write above a picture.
+    """Add lines of text above a picture.
 
     Args:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        lines: The first is strong, the others are dim; each is broken into three at most, then shortened in the middle.
+        lines: The first is strong, the others are dim. Each is wrapped into up to three, then elided in the middle.
 
     Returns:
-        uint8 `(H', W')` or `(H', W', 3)` as `pixels`, the picture itself in the lower left corner. W' exceeds W only if that
+        uint8 `(H', W')` or `(H', W', 3)` like `pixels`, with the picture in the lower left corner. W' exceeds W only if W
         is too narrow for text.
 
     Example:
@@ -169,29 +172,25 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
     width = max(pixels.shape[1], _NARROWEST)
     faces = [_STRONG] + [_DIM] * len(lines)
     room = width - 2 * _MARGIN
-    written = [line for text, face in zip(lines, faces, strict=False) for line in set_lines(text, face, room, most=3)]
-    if not written:
+    wrapped = [line for text, face in zip(lines, faces, strict=False) for line in wrap(text, face, room, lines=3)]
+    if not wrapped:
         return pixels.copy()
-    header = np.asarray(draw_lines(written, ground=BLACK))
+    header = np.asarray(draw_lines(wrapped, ground=BLACK))[..., 0]
     above = len(header) + 2 * _MARGIN
-    framed = _ground(above + len(pixels), width, pixels)
-    _paste(framed, header, _MARGIN, _MARGIN)
-    _paste(framed, pixels, 0, above)
-    return framed
+    return _compose(above + len(pixels), width, (header, _MARGIN, _MARGIN), (pixels, 0, above))
 
 
 def _is_counted(numbers: Sequence[int]) -> bool:
-    """Tell whether numbers count from 0, so that those between two can be told from them."""
+    """Return whether numbers count from 0, so that a reader can infer the ones that are left out."""
     return list(numbers) == list(range(len(numbers)))
 
 
-def _too_many(numbers: Sequence[int]) -> bool:
-    """Tell whether tiles that touch each other had better stay so than be moved apart for their numbers."""
+def _may_touch(numbers: Sequence[int]) -> bool:
     return len(numbers) > _FEW or _is_counted(numbers)
 
 
-def _set_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.uint8]:
-    """Draw numbers, uint8 `(N, height, width)`, at the left or the right of equal places."""
+def _draw_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.uint8]:
+    """Draw numbers, uint8 `(N, height, width)`, left or right aligned."""
     digits = max(len(str(number)) for number in numbers)
     text = "".join(f"{number:{alignment}{digits}}" for number in numbers).encode("ascii")
     drawn = _digits()[np.frombuffer(text, np.uint8).reshape(len(numbers), digits)]
@@ -201,7 +200,7 @@ def _set_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.uin
 
 @cache
 def _digits() -> NDArray[np.uint8]:
-    """Draw the digits, uint8 `(128, height, width)`, each at its place in ASCII: in this font they are of one width."""
+    """Draw the digits, all of one width, uint8 `(128, height, width)`, indexed by their ASCII codes."""
     drawn = np.stack([np.asarray(draw_lines([(digit, _NUMBER)], ground=BLACK))[..., 0] for digit in "0123456789"])
     inked = np.flatnonzero(drawn.max((0, 2)))
     glyphs = np.zeros((128, int(np.ptp(inked)) + 1, drawn.shape[2]), np.uint8)
@@ -210,61 +209,40 @@ def _digits() -> NDArray[np.uint8]:
 
 
 def _power_of_two(least: float) -> int:
-    return 1 << max(0, int(np.ceil(np.log2(least))))
-
-
-def _write(pixels: NDArray[np.uint8], tiles: Tiles, labels: NDArray[np.uint8], *, step: int) -> None:
-    """Write a label above each tile of every so many in a row."""
-    count, height, width = labels.shape
-    rows = -(-count // tiles.columns)
-    blank = np.zeros((rows * tiles.columns - count, height, width), np.uint8)
-    in_rows = np.concatenate([labels, blank]).reshape(rows, tiles.columns, height, width)[:, ::step]
-    top = tiles.top - _BELOW - height
-    columns = in_rows.shape[1]
-    places = replace(
-        tiles, top=top, width=width, height=height, across=step * tiles.across, columns=columns, count=rows * columns
-    )
-    _blocks(pixels, places)[:] = in_rows if pixels.ndim == 2 else in_rows[..., None]
+    return 1 << max(0, ceil(log2(least)))
 
 
 def _blocks(pixels: NDArray[np.uint8], tiles: Tiles) -> NDArray[np.uint8]:
-    """View tiles as `(rows, columns, height, width)` or `(rows, columns, height, width, 3)`."""
-    down, across, *_ = pixels.strides
-    shape = (-(-tiles.count // tiles.columns), tiles.columns, tiles.height, tiles.width, *pixels.shape[2:])
-    strides = (tiles.down * down, tiles.across * across, *pixels.strides)
-    return as_strided(pixels[tiles.top :, tiles.left :], shape, strides)
+    """Return a view of tiles, `(rows, columns, height, width, 1)` or `(rows, columns, height, width, 3)`."""
+    pixels = pixels if pixels.ndim == 3 else pixels[..., None]
+    down, across, _ = pixels.strides
+    shape = (ceil(tiles.count / tiles.columns), tiles.columns, tiles.height, tiles.width, pixels.shape[2])
+    return as_strided(pixels[tiles.top :, tiles.left :], shape, (tiles.down * down, tiles.across * across, *pixels.strides))
 
 
-def _legend(height: int, ticks: Sequence[int], texts: Sequence[Image.Image]) -> NDArray[np.uint8]:
-    """Draw what is around a colour bar: its outline, and texts each tied to its tick; uint8 `(height, W, 3)`."""
+def _draw_scale(height: int, ticks: Sequence[int], texts: Sequence[Image.Image]) -> NDArray[np.uint8]:
+    """Draw the outline of a colour bar and the texts beside it, each tied to its tick; uint8 `(height, W, 3)`."""
     right = _GAP + _BAR
     start = right + 3 * _TICK
-    legend = Image.new("RGB", (start + max((text.width for text in texts), default=0) + _MARGIN, height))
-    draw = ImageDraw.Draw(legend)
+    scale = Image.new("RGB", (start + max((text.width for text in texts), default=0) + _MARGIN, height))
+    draw = ImageDraw.Draw(scale)
     draw.rectangle((_GAP - 1, _ENDS - 1, right, height - _ENDS), outline=_LINE)
-    levels = _move_apart(ticks, step=_MARK.leading, ends=(_ENDS, height - _MARK.leading + _ENDS))
+    # Each text as near to its tick as the texts above and the room below allow.
+    steps = _MARK.leading * np.arange(len(ticks))
+    lowest = height - _MARK.leading + _ENDS - steps[::-1]
+    spread = np.maximum.accumulate(np.maximum(np.array(ticks, int) - steps, _ENDS)) + steps
+    levels = np.minimum(spread, lowest).tolist()
     for tick, level, text in zip(ticks, levels, texts, strict=True):
         draw.line([(right, tick), (right + _TICK, tick), (start - _TICK, level), (start - 3, level)], _LINE)
-        legend.paste(text, (start, level - _ENDS))
-    return np.array(legend)
+        scale.paste(text, (start, level - _ENDS))
+    return np.array(scale)
 
 
-def _move_apart(wanted: Sequence[int], *, step: int, ends: tuple[int, int]) -> list[int]:
-    """Give places in ascending order between two ends, so far apart at least, near those that were wanted."""
-    places: list[int] = []
-    for place in wanted:
-        places.append(max(place, places[-1] + step if places else ends[0]))
-    for number, place in enumerate(reversed(places), start=1):
-        places[-number] = min(place, ends[1] - (number - 1) * step)
-    return places
-
-
-def _ground(height: int, width: int, like: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.zeros((height, width, *like.shape[2:]), np.uint8)
-
-
-def _paste(pixels: NDArray[np.uint8], part: NDArray[np.uint8], left: int, top: int) -> None:
-    """Put a part into a picture; where only one of them is in colour the part is grey all the same."""
-    if part.ndim > pixels.ndim:
-        part = part[..., 0]
-    pixels[top : top + part.shape[0], left : left + part.shape[1]] = part if part.ndim == pixels.ndim else part[..., None]
+def _compose(height: int, width: int, *parts: tuple[NDArray[np.uint8], int, int]) -> NDArray[np.uint8]:
+    """Draw parts, each with its left and top, on black; in colour if one of them is."""
+    colour = next((part.shape[2:] for part, _, _ in parts if part.ndim == 3), ())
+    page = np.zeros((height, width, *colour), np.uint8)
+    for part, left, top in parts:
+        box = page[top : top + part.shape[0], left : left + part.shape[1]]
+        box[:] = part if part.ndim == page.ndim else part[..., None]
+    return page

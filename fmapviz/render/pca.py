@@ -8,25 +8,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from fmapviz.colors import checkerboard
+from fmapviz.render.colormaps import checkerboard
 
 _COLOURS = 3
-_REACH = 2.5  # deviations from the mean that a colour reaches to
-_EXACT = 128  # sides of matrices up to here are decomposed completely, in 1 ms
-_BLOCK, _STEPS = 4, 20  # of a Krylov space for larger ones
-_PIECE = 1024  # places
-_NOISE = 1e-7  # float32's rounding, relative
+_REACH = 2.5  # standard deviations from the mean to an end of a colour
+_EXACT = 128  # matrices up to this side are decomposed completely, in 1 ms
+_BLOCK, _STEPS = 4, 20  # the Krylov space for larger ones
+_PIECE = 1024  # positions
+_NOISE = 1e-7  # relative rounding error of float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Basis:
-    """The directions in which the vectors at the places of a layer differ most.
+    """The directions of largest variance of a layer's channel vectors.
 
     Attributes:
         mean: float32 `(C)`.
-        components: Unit vectors, float32 `(3, C)`, the value of largest magnitude of each positive; zeros where there are
-            fewer than three directions.
-        deviations: Standard deviation along each, float32 `(3)`, the largest first; 0 where there is no direction.
+        components: Unit vectors, float32 `(3, C)`, the value of largest magnitude of each positive; zeros beyond the rank.
+        deviations: Standard deviation along each component, float32 `(3)`, in descending order; zeros beyond the rank.
     """
 
     mean: Tensor
@@ -35,7 +34,7 @@ class Basis:
 
 
 class Covariance:
-    """Collects the covariance of feature maps piece by piece; in which order and pieces does not matter.
+    """Accumulates the covariance of feature maps; the order and size of the pieces do not matter.
 
     Example:
         >>> maps, covariance = torch.randn(2, 16, 7, 7), Covariance()
@@ -51,30 +50,29 @@ class Covariance:
         self._scatter: Tensor | None = None
 
     def add(self, maps: Tensor) -> None:
-        """Take in maps.
+        """Add maps.
 
         Args:
-            maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range; places with a value that is not finite are
-                left out.
+            maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range. Positions with a NaN or infinite value are
+                ignored.
         """
-        places, mean = _finite_places(maps)
-        scatter = self._shift(places.shape[1], mean)
-        _add_scatter(scatter, places, mean)
+        vectors, mean = _finite_vectors(maps)
+        _add_scatter(self._shift(vectors.shape[1], mean), vectors, mean)
 
     def merge(self, other: Covariance) -> None:
-        """Take in what another has collected of maps with as many channels."""
+        """Add the covariance of other maps with as many channels."""
         if other._mean is not None and other._scatter is not None:
             scatter = self._shift(other._count, other._mean)
             scatter += other._scatter.to(scatter.device)
 
     def basis(self) -> Basis | None:
-        """Find the directions; None if nothing has been added."""
+        """Return the principal components; None if nothing has been added."""
         if self._mean is None or self._scatter is None:
             return None
         return _make_basis(self._mean, *_leading(self._scatter), self._count)
 
     def _shift(self, count: int, mean: Tensor) -> Tensor:
-        """Move the mean for more places, and give the scatter matrix, to which theirs about their own mean is to be added.
+        """Update the mean for `count` more vectors with their mean, and return the scatter matrix to add theirs to.
 
         Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
         """
@@ -92,28 +90,28 @@ class Covariance:
 
 
 def fit(maps: Tensor) -> Basis:
-    """Find the directions in which the vectors of C numbers at the places of a layer differ most.
+    """Return the first three principal components of maps.
 
     Args:
-        maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range; places with a value that is not finite are left out.
+        maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range. Positions with a NaN or infinite value are ignored.
 
     Returns:
-        The same whenever the maps are the same. Where two of the first four deviations differ by less than about 1 %, the
-        directions that belong to them are a turned pair, as good as those of another method.
+        The same basis for the same maps. Where two of the first four deviations differ by less than about 1 %, their
+        components may be rotated against those of another method.
 
     Example:
         >>> fit(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])).components[0]
         tensor([1., 0.])
     """
-    places, mean = _finite_places(maps)
-    channels, count = places.shape
+    vectors, mean = _finite_vectors(maps)
+    channels, count = vectors.shape
     if channels <= count:
         scatter = mean.new_zeros(channels, channels)
-        _add_scatter(scatter, places, mean)
+        _add_scatter(scatter, vectors, mean)
         return _make_basis(mean, *_leading(scatter), count)
-    centred = places.double() - mean[:, None]
-    values, vectors = _leading(centred.mT @ centred)
-    return _make_basis(mean, values, normalize(vectors @ centred.mT, eps=1e-300), count)
+    centred = vectors.double() - mean[:, None]
+    values, directions = _leading(centred.mT @ centred)
+    return _make_basis(mean, values, normalize(directions @ centred.mT, eps=1e-300), count)
 
 
 def paint(maps: Tensor, basis: Basis) -> Tensor:
@@ -121,12 +119,12 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
 
     Args:
         maps: `(N, C, h, w)`, any floating type, any range.
-        basis: Of these maps or others with as many channels.
+        basis: The basis of these maps, or of others with as many channels.
 
     Returns:
         uint8 `(N, h, w, 3)` on the device of `maps`. The mean is grey, 2.5 deviations below it are 0 and above it 255; a
-        component without a deviation is 128. Places with a value that is not finite are drawn as a checkerboard; a channel
-        that has no other values takes no part.
+        component without variance is 128. Positions with a NaN or infinite value are drawn as a checkerboard; channels
+        without a finite value are ignored.
 
     Example:
         >>> maps = torch.randn(1, 64, 55, 55)
@@ -137,72 +135,71 @@ def paint(maps: Tensor, basis: Basis) -> Tensor:
     weights = components / deviations.where(deviations > 0, 1)[:, None] * (127.5 / _REACH)
     values = maps.detach().float().flatten(2)
     known = values.isfinite().any(2, keepdim=True)
-    known |= ~known.any(1, keepdim=True)  # where there is nothing at all that is to be seen
-    centred = torch.where(known, values - mean[:, None], 0)
-    levels = weights @ centred
-    # What is not finite in any channel is not finite in any component: even times zero it is NaN.
+    known |= ~known.any(1, keepdim=True)  # without any finite value all positions become the checkerboard
+    levels = weights @ torch.where(known, values - mean[:, None], 0)
+    # A value that is not finite makes all components non-finite: even zero times it is NaN.
     finite = levels.isfinite().all(1, keepdim=True)
     board = checkerboard(maps.shape[2], maps.shape[3], maps.device).flatten()
     levels = levels.add_(127.5).clamp_(0, 255).round_().where(finite, board)
     return levels.to(torch.uint8).mT.reshape(len(maps), *maps.shape[2:], _COLOURS)
 
 
-def _finite_places(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the places whose values are all finite, `(C, n)`, and their mean, float64 `(C)`.
+def _finite_vectors(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the channel vectors whose values are all finite, `(C, n)`, and their mean, float64 `(C)`.
 
-    A channel without any finite value would leave no place; it is zero instead, and says nothing.
+    A channel without a finite value would exclude every position, so it counts as zero.
     """
     maps = maps.detach()
-    places = maps.movedim(1, 0).flatten(1) if maps.ndim == 4 else maps
-    if places.device.type == "mps":  # Apple's GPUs have no float64
-        places = places.cpu()
-    mean = places.mean(1, dtype=torch.float64)
+    vectors = maps.movedim(1, 0).flatten(1) if maps.ndim == 4 else maps
+    if vectors.device.type == "mps":  # Apple's GPUs lack float64
+        vectors = vectors.cpu()
+    mean = vectors.mean(1, dtype=torch.float64)
     if not bool(mean.isfinite().all()):
-        finite = places.isfinite()
+        finite = vectors.isfinite()
         known = finite.any(1, keepdim=True)
         known |= ~known.any()
-        places = places.where(known, 0)[:, (finite | ~known).all(0)]
-        mean = places.sum(1, dtype=torch.float64) / max(1, places.shape[1])
-    return places, mean
+        vectors = vectors.where(known, 0)[:, (finite | ~known).all(0)]
+        mean = vectors.sum(1, dtype=torch.float64) / max(1, vectors.shape[1])
+    return vectors, mean
 
 
-def _add_scatter(scatter: Tensor, places: Tensor, mean: Tensor) -> None:
-    """Add the products of all pairs of channels, in pieces that stay in the processor's cache."""
-    for piece in torch.split(places, _PIECE, 1):
+def _add_scatter(scatter: Tensor, vectors: Tensor, mean: Tensor) -> None:
+    """Add the products of all pairs of channels, in pieces that fit the processor's cache."""
+    for piece in torch.split(vectors, _PIECE, 1):
         centred = piece.double() - mean[:, None]
         scatter.addmm_(centred, centred.mT)
 
 
 def _leading(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest eigenvalues of a matrix and their vectors.
+    """Return the largest eigenvalues of a matrix and their eigenvectors.
 
-    A large matrix is looked at through a block Krylov space: Musco and Musco, "Randomized Block Krylov Methods for Stronger
-    and Faster Approximate Singular Value Decomposition", 2015. Measured for 512 x 512 matrices, projections miss those of a
-    full decomposition by 1e-5 of a deviation where eigenvalues differ by 10 %, by 2e-3 for 5 % and by 4e-2 for 2 %.
+    A large matrix is projected on a block Krylov space: Musco and Musco, "Randomized Block Krylov Methods for Stronger
+    and Faster Approximate Singular Value Decomposition", 2015. For 512 x 512 matrices the measured error of projections,
+    against a full decomposition, is 1e-5 of a deviation where eigenvalues differ by 10 %, 2e-3 for 5 % and 4e-2 for 2 %.
 
     Args:
-        matrix: Symmetric, no eigenvalue below 0, float64 `(m, m)`.
+        matrix: Symmetric, positive semidefinite, float64 `(m, m)`.
 
     Returns:
-        Up to three eigenvalues, the largest first, and as many rows of m numbers.
+        Up to three eigenvalues in descending order, and as many rows of m numbers.
     """
     side = len(matrix)
-    if side <= _EXACT:
-        values, vectors = torch.linalg.eigh(matrix)
-        return values[-_COLOURS:].flip(0), vectors[:, -_COLOURS:].mT.flip(0)
-    generator = torch.Generator().manual_seed(0)
-    block = torch.randn(_BLOCK, side, generator=generator, dtype=matrix.dtype).to(matrix.device)
-    blocks = []
-    for _ in range(_STEPS):
-        block = torch.linalg.qr((block @ matrix).mT).Q.mT  # rows: MKL is twice as fast with few of them as with columns
-        blocks.append(block)
-    space = torch.linalg.qr(torch.cat(blocks).mT).Q.mT
-    values, vectors = torch.linalg.eigh(space @ matrix @ space.mT)
-    return values[-_COLOURS:].flip(0), vectors[:, -_COLOURS:].mT.flip(0) @ space
+    space = None
+    if side > _EXACT:
+        block = torch.randn(_BLOCK, side, generator=torch.Generator().manual_seed(0), dtype=matrix.dtype).to(matrix.device)
+        blocks = []
+        for _ in range(_STEPS):
+            block = torch.linalg.qr((block @ matrix).mT).Q.mT  # MKL multiplies a few rows twice as fast as a few columns
+            blocks.append(block)
+        space = torch.linalg.qr(torch.cat(blocks).mT).Q.mT
+        matrix = space @ matrix @ space.mT
+    values, vectors = torch.linalg.eigh(matrix)
+    leading = vectors[:, -_COLOURS:].mT.flip(0)
+    return values[-_COLOURS:].flip(0), leading if space is None else leading @ space
 
 
 def _make_basis(mean: Tensor, values: Tensor, vectors: Tensor, count: int) -> Basis:
-    """Make a basis of the eigenvalues of a scatter matrix and their vectors, without what is nothing but rounding."""
+    """Make a basis of a scatter matrix's eigenvalues and eigenvectors, without those that are rounding errors."""
     deviations = (values.clamp(min=0) / max(1, count)).sqrt()
     noise = (vectors * mean).norm(dim=1).maximum(deviations[:1]) * _NOISE
     real = deviations > noise

@@ -1,13 +1,13 @@
-"""Bars: their heights are the numbers."""
+"""The heights of bars are the values of a vector."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fmapviz.bars import HEIGHT, LENGTH, draw_bars, lay_out
-from fmapviz.options import Style
-from fmapviz.tiling import measure
+from fmapviz.core.config import Style
+from fmapviz.render.bars import HEIGHT, LENGTH, draw_bars, lay_out
+from fmapviz.render.ranges import measure
 
 BARE = Style(padding=0)
 ABOVE, BELOW, LINE = 255, 160, 64
@@ -19,12 +19,12 @@ def draw(numbers, style=BARE):
 
 
 def column(pixels, number, of):
-    """Give the middle line of pixels of one bar."""
+    """Return the middle column of pixels of one bar."""
     thick = pixels.shape[1] // of
     return pixels[:, number * thick + thick // 2].tolist()
 
 
-def test_bars_begin_at_zero_and_reach_as_far_as_their_numbers():
+def test_bars_reach_from_zero_to_their_values():
     pixels = draw([3.0, -1.0, 1.5, 0.0])
     assert pixels.shape == (HEIGHT, 4 * 12)
     zero = HEIGHT * 3 // 4
@@ -34,19 +34,19 @@ def test_bars_begin_at_zero_and_reach_as_far_as_their_numbers():
     assert column(pixels, 3, 4) == [0] * zero + [LINE] + [0] * 15
 
 
-def test_numbers_of_one_sign_share_an_axis_with_zero():
+def test_the_axis_includes_zero():
     assert column(draw([10.0, 9.0, 5.0]), 2, 3) == [0] * 32 + [ABOVE] * 31 + [ABOVE]
     assert column(draw([-4.0, -1.0]), 1, 2) == [BELOW] * 16 + [0] * 48
 
 
-def test_a_fixed_axis_cuts_what_is_beyond():
+def test_a_fixed_axis_clamps_values():
     pixels = draw([5.0, 0.5, -7.0], Style(padding=0, norm="fixed:-1,1"))
     assert column(pixels, 0, 3)[:32] == [ABOVE] * 32
     assert column(pixels, 1, 3)[:32] == [0] * 16 + [ABOVE] * 16
     assert column(pixels, 2, 3)[32:] == [BELOW] * 32
 
 
-def test_bars_are_broken_into_rows_that_the_style_spaces_and_magnifies():
+def test_rows_of_bars_follow_columns_padding_and_scale():
     numbers = [float(number % 7) for number in range(2 * LENGTH + 3)]
     pixels = draw(numbers)
     assert pixels.shape == (3 * HEIGHT, 3 * LENGTH)
@@ -74,8 +74,8 @@ def test_bars_are_broken_into_rows_that_the_style_spaces_and_magnifies():
         (40, {}, 40),
     ],
 )
-def test_a_few_chosen_bars_are_in_short_rows(count, style, columns):
-    """Where each is said to be, it is: as high as its number, and nothing beside it."""
+def test_up_to_64_chosen_bars_are_in_short_rows(count, style, columns):
+    """Each bar is where the layout puts it and as high as its value; nothing else is drawn."""
     style = Style(padding=3, **style)
     numbers = [1 + number / count for number in range(count)]
     pixels, tiles = draw(numbers, style), lay_out(count, style)
@@ -92,20 +92,20 @@ def test_a_few_chosen_bars_are_in_short_rows(count, style, columns):
 @pytest.mark.parametrize(
     "numbers", [[0.0], [0.0, 0.0], [float("nan")], [1e-38, 3e38], [float("inf"), -float("inf"), 1.0]], ids=str
 )
-def test_numbers_that_are_all_zero_tiny_huge_or_none_are_drawn(numbers):
+def test_zero_tiny_huge_and_nonfinite_values_are_drawn(numbers):
     pixels = draw(numbers)
     assert pixels.dtype == torch.uint8
     assert len(set(pixels.flatten().tolist())) >= 2
 
 
-def test_what_is_not_finite_is_a_checkerboard_and_leaves_its_neighbours_alone():
+def test_nonfinite_values_are_checkerboards_and_do_not_affect_others():
     alone, beside = draw([2.0, 1.0]), draw([2.0, float("nan"), 1.0])
     assert column(beside, 0, 3) == column(alone, 0, 2)
     assert column(beside, 2, 3) == column(alone, 1, 2)
     assert sorted(set(column(beside, 1, 3))) == [0, 255]
 
 
-def test_each_image_of_a_batch_is_drawn_as_alone():
+def test_a_batch_is_drawn_like_its_images():
     values = torch.randn(3, 300) * torch.tensor([[1.0], [100.0], [0.01]])
     together = draw_bars(values, Style(), measure(values[:, :, None, None]))
     for image, pixels in zip(values, together, strict=True):

@@ -7,32 +7,32 @@ import pytest
 import torch
 from PIL import Image
 
-from fmapviz.colors import NAMES, canonical, colorize, overlay, table
-from fmapviz.errors import RequestError
-from fmapviz.options import Style
+from fmapviz.core.config import COLORMAPS, Style, canonical_colormap
+from fmapviz.core.errors import RequestError
+from fmapviz.render.colormaps import colorize, overlay, table
 
 
 def reference(name):
-    """Matplotlib's 256 colours, as whole numbers with a sign."""
+    """Return matplotlib's 256 colours as signed integers."""
     import matplotlib as mpl
 
     return np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255).astype(int)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_colours_are_matplotlibs_but_for_two_levels(name):
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_colours_are_within_two_levels_of_matplotlibs(name):
     colours = table(name)
     assert (colours.shape, colours.dtype) == ((256, 3), np.uint8)
     assert abs(colours.astype(int) - reference(name)).max() <= (0 if name == "gray" else 2)
 
 
-def test_a_table_cannot_be_changed():
+def test_tables_are_read_only():
     with pytest.raises(ValueError, match="read-only"):
         table("turbo")[0, 0] = 9
 
 
-def test_grey_is_gray_wherever_a_name_is_given():
-    assert canonical("grey") == "gray"
+def test_grey_is_an_alias_of_gray():
+    assert canonical_colormap("grey") == "gray"
     assert np.array_equal(table("grey"), table("gray"))
     assert colorize(torch.tensor([7], dtype=torch.uint8), "grey").tolist() == [[7, 7, 7]]
     assert Style(colormap="grey") == Style(colormap="gray")
@@ -48,8 +48,8 @@ def test_grey_is_gray_wherever_a_name_is_given():
         ("hsv\x1b[31m", "one of gray, viridis, magma, turbo, coolwarm, jet"),
     ],
 )
-@pytest.mark.parametrize("ask", [canonical, table, lambda name: Style(colormap=name)])
-def test_a_name_that_is_none_is_refused(name, hint, ask):
+@pytest.mark.parametrize("ask", [canonical_colormap, table, lambda name: Style(colormap=name)])
+def test_unknown_names_are_refused(name, hint, ask):
     with pytest.raises(RequestError) as caught:
         ask(name)
     assert str(caught.value) == f"no such colormap: '{name}'".replace("\x1b", r"\x1b")
@@ -57,7 +57,7 @@ def test_a_name_that_is_none_is_refused(name, hint, ask):
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 1.01, float("nan"), float("inf"), -float("inf")])
-def test_an_alpha_outside_of_0_to_1_is_refused(alpha):
+def test_alpha_must_be_0_to_1(alpha):
     with pytest.raises(RequestError, match=rf"^alpha must be 0 to 1: '{alpha}'$"):
         Style(alpha=alpha)
 
@@ -79,8 +79,8 @@ def test_the_palette_of_grids(style, palette):
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (256,), (3, 5), (2, 3, 4, 5)], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_levels_become_the_colours_of_the_table(name, shape):
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_colorize_looks_levels_up_in_the_table(name, shape):
     levels = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     colours = colorize(levels, name)
     assert colours.dtype == torch.uint8
@@ -88,7 +88,7 @@ def test_levels_become_the_colours_of_the_table(name, shape):
     assert abs(colours.numpy().astype(int) - reference(name)[levels.numpy()]).max(initial=0) <= 2
 
 
-def test_levels_that_lie_apart_in_memory_are_coloured_too():
+def test_colorize_accepts_noncontiguous_levels():
     levels = torch.arange(240, dtype=torch.uint8).view(2, 10, 12).movedim(0, -1)[::2, 1:]
     assert np.array_equal(colorize(levels, "turbo").numpy(), table("turbo")[levels.numpy()])
 
@@ -112,13 +112,13 @@ def test_an_overlay_is_the_weighted_mean(shape, alpha):
     assert set(np.unique(laid - blended)) <= {0, 1}
 
 
-def test_an_overlay_at_either_end_is_one_of_the_two():
+def test_alpha_0_is_the_picture_and_alpha_1_the_heat_map():
     seen, heat = random_bytes(9, 8, 3), random_bytes(9, 8, seed=1)
     assert np.array_equal(overlay(seen, heat, colormap="jet", alpha=0.0), seen)
     assert np.array_equal(overlay(seen, heat, colormap="jet", alpha=1.0), table("jet")[heat])
 
 
-def test_an_overlay_changes_neither_of_its_two():
+def test_overlay_does_not_change_its_arguments():
     seen, heat = random_bytes(9, 8, 3), random_bytes(9, 8, seed=1)
     seen.flags.writeable = heat.flags.writeable = False
     first = overlay(seen, heat, colormap="magma", alpha=0.5)

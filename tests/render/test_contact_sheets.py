@@ -1,4 +1,4 @@
-"""Contact sheets: every layer in its place at its own resolution, in landscape."""
+"""A contact sheet shows every layer in order at its own resolution, in landscape."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fmapviz.contact_sheets import Cell, draw_contact
+from fmapviz.render.sheets import Cell, draw_contact
 
 LONG = "encoder.layers.encoder_layer_11.self_attention.out_proj"
 RED = (255, 0, 0)
 
 
 def noise(*shape, seed=0):
-    """Nowhere white, and nowhere red."""
+    """Return noise that contains neither white nor red."""
     return np.random.default_rng(seed).integers(0, 120, shape, np.uint8)
 
 
@@ -30,7 +30,7 @@ def ink(pixels):
 
 
 def boxes(mask):
-    """Top, bottom, left and right of each marked rectangle, row by row."""
+    """Return top, bottom, left and right of each rectangle of true values, row by row."""
     padded = np.pad(mask, 1)
     corners = mask & ~padded[:-2, 1:-1] & ~padded[1:-1, :-2]
     found = []
@@ -52,7 +52,7 @@ SHAPES = [(55, 55), (1, 1, 3), (7, 7), (112, 112, 3), (500, 500), (224, 224), (1
 
 
 @pytest.mark.parametrize("seen", [(224, 224, 3), (32, 32), (180, 320, 3), (640, 480), (20, 900)], ids=str)
-def test_the_input_and_the_layers_stand_in_their_order_as_pillow_scales_them(seen):
+def test_input_and_layers_are_in_order_and_scaled_as_by_pillow(seen):
     pictures = [noise(*shape, seed=number) for number, shape in enumerate([seen, *SHAPES])]
     for picture in pictures:
         picture.flags.writeable = False
@@ -78,7 +78,7 @@ def test_the_input_and_the_layers_stand_in_their_order_as_pillow_scales_them(see
 
 @pytest.mark.parametrize("seen", [(224, 224), (180, 320), (320, 240)], ids=str)
 @pytest.mark.parametrize("count", [1, 5, 20, 53, 120, 299])
-def test_a_sheet_is_in_landscape_with_few_places_left_empty(count, seen):
+def test_a_contact_sheet_is_landscape_with_few_empty_cells(count, seen):
     pixels = sheet(count, seen=seen, shape=seen)
     places = boxes(reds(pixels))
     assert len(places) == count + 1
@@ -93,7 +93,7 @@ def test_a_sheet_is_in_landscape_with_few_places_left_empty(count, seen):
         assert 1.2 <= pixels.shape[1] / pixels.shape[0] <= 1.85
 
 
-def test_the_more_layers_the_smaller_they_are():
+def test_more_layers_are_drawn_smaller():
     sides = [boxes(reds(sheet(count)))[0] for count in (20, 60, 120)]
     widths = [right - left for _, _, left, right in sides]
     assert widths == sorted(set(widths), reverse=True)
@@ -102,7 +102,7 @@ def test_the_more_layers_the_smaller_they_are():
 
 @pytest.mark.parametrize("name", ["conv1", LONG, LONG * 4, "\u4f60" * 300, "x" * 5000, "a b " * 500, ""], ids=len)
 @pytest.mark.parametrize("count", [3, 120])
-def test_labels_stay_below_their_pictures(name, count):
+def test_captions_stay_below_their_pictures(name, count):
     pixels = sheet(count, name=name, shape=(224, 224), title=name, note=name)
     places = boxes(reds(pixels))
     columns = sorted({(left, right) for _, _, left, right in places})
@@ -118,13 +118,13 @@ def test_labels_stay_below_their_pictures(name, count):
     assert not frame.any()
 
 
-def test_names_that_are_long_can_be_told_apart():
+def test_long_names_remain_distinguishable():
     names = [f"features.denseblock{block}.denselayer{layer}.conv1" for block in (1, 2) for layer in (1, 12)]
     sheets = {sheet(120, name=name).tobytes() for name in names}
     assert len(sheets) == 4
 
 
-def test_the_input_is_named_with_its_size():
+def test_the_caption_of_the_input_is_its_size():
     named = draw_contact(red(32, 48), [Cell(red(32, 48), "input", "32 x 48 pixels")], title="", note="")
     (top, bottom, left, right), (_, _, other, end) = boxes(reds(named))
     assert bottom - top == 133
@@ -134,7 +134,7 @@ def test_the_input_is_named_with_its_size():
     assert np.array_equal(below[:, left:right], below[:, other:end])
 
 
-def test_a_title_stands_above_and_a_note_below():
+def test_the_title_is_above_and_the_note_below():
     plain, titled, noted = sheet(5, title="", note=""), sheet(5, note=""), sheet(5, title="")
     more = len(titled) - len(plain)
     assert more > 0
@@ -144,6 +144,6 @@ def test_a_title_stands_above_and_a_note_below():
     assert ink(noted[len(plain) - 28 :]).any()
 
 
-def test_a_sheet_of_no_layer_is_the_input():
+def test_a_contact_sheet_without_layers_shows_the_input():
     ((top, bottom, left, right),) = boxes(reds(sheet(0)))
     assert (bottom - top, right - left) == (200, 200)

@@ -10,10 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
+from results import as_given, pixels_of
 from torchvision.utils import make_grid, save_image
 
-from fmapviz.options import Style
-from fmapviz.tiling import Ranges, as_floats, choose_channels, measure, take_channels, tile
+from fmapviz.core.config import Style
+from fmapviz.render.grid import tile
+from fmapviz.render.ranges import as_floats, choose_channels, measure, take_channels
 from fmapviz.views import maps as maps_view
 
 NAN, INF = torch.nan, torch.inf
@@ -26,7 +28,7 @@ def random_maps(*shape, seed=0):
 
 
 def reference(maps, *, columns=None, padding=2, **norm):
-    """What torchvision makes of the channels of one image, in one grey channel."""
+    """Return torchvision's grid of the channels of one image, in one grey channel."""
     norm = norm or {"scale_each": True}
     grid = make_grid(maps[:, None].clone(), normalize=True, nrow=columns or isqrt(len(maps)), padding=padding, **norm)
     assert torch.equal(grid[0], grid[1])
@@ -43,7 +45,7 @@ def checkerboard(shape):
 
 
 def exact_levels(maps):
-    """Where matplotlib's centred norm puts the values of `(C, H, W)`, on a scale of 0 to 255, each channel alone."""
+    """Return the levels by matplotlib's centred norm of each channel of `(C, H, W)`, 0..255."""
     from matplotlib.colors import CenteredNorm
 
     norms = []
@@ -55,14 +57,14 @@ def exact_levels(maps):
 
 
 def coloured(levels, name):
-    """Matplotlib's colours, rounded."""
+    """Return matplotlib's colours, rounded."""
     import matplotlib as mpl
 
     return np.rint(mpl.colormaps[name](levels.numpy())[..., :3] * 255).astype(np.uint8)
 
 
 def laid_out(tiles, *, columns=None, padding=2, scale=1):
-    """What make_grid makes of tiles uint8 `(C, H, W)` or `(C, H, W, 3)`."""
+    """Return make_grid's layout of tiles uint8 `(C, H, W)` or `(C, H, W, 3)`."""
     tiles = torch.as_tensor(tiles)
     in_colour = tiles.ndim == 4
     tiles = tiles.movedim(-1, 1) if in_colour else tiles[:, None].expand(-1, 3, -1, -1)
@@ -72,7 +74,7 @@ def laid_out(tiles, *, columns=None, padding=2, scale=1):
 
 
 def tiles_of(grid, count, shape, *, padding=2):
-    """Cut a grid apart again."""
+    """Yield the tiles of a grid."""
     columns = isqrt(count)
     for number in range(count):
         top, left = (place * (side + padding) + padding for place, side in zip(divmod(number, columns), shape, strict=True))
@@ -84,13 +86,13 @@ def tiles_of(grid, count, shape, *, padding=2):
 
 @pytest.mark.parametrize("count", CHANNELS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_grid_is_make_grids(count, shape):
+def test_a_grid_equals_make_grids(count, shape):
     maps = random_maps(count, *shape)
     assert torch.equal(tile(maps), reference(maps))
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
-def test_a_grid_is_what_save_image_writes(count):
+def test_a_grid_equals_save_images_file(count):
     maps, file = random_maps(count, 9, 11), BytesIO()
     save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=isqrt(count), padding=2), file, format="png")
     written = np.asarray(Image.open(file))
@@ -102,7 +104,7 @@ def test_a_grid_is_what_save_image_writes(count):
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 64])
 @pytest.mark.parametrize("padding", [0, 1, 2, 7])
 @pytest.mark.parametrize("columns", [None, 1, 3, 5, 10000])
-def test_padding_and_columns_are_make_grids(count, padding, columns):
+def test_padding_and_columns_equal_make_grids(count, padding, columns):
     maps = random_maps(count, 5, 4)
     grid = tile(maps, Style(padding=padding, columns=columns))
     assert torch.equal(grid, reference(maps, padding=padding, columns=columns))
@@ -139,13 +141,13 @@ def test_scale_is_make_grid_of_tiles_enlarged_without_smoothing(count, scale):
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-7, 1e-5, 1e-3, 1e5, 1e30])
 @pytest.mark.parametrize("norm", ["channel", "layer"])
-def test_large_and_small_values_are_make_grids(factor, norm):
+def test_large_and_small_values_equal_make_grids(factor, norm):
     maps = random_maps(10, 6, 6) * factor
     assert torch.equal(tile(maps, Style(norm=norm)), reference(maps, scale_each=norm == "channel"))
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 7.0, -1e30, 1e-30])
-def test_constant_channels_are_black_as_make_grids_are(value):
+def test_constant_channels_are_black_as_in_make_grid(value):
     maps = random_maps(7, 6, 6)
     maps[2] = maps[6] = value
     assert torch.equal(tile(maps), reference(maps))
@@ -162,19 +164,19 @@ def test_other_floats_are_scaled_in_float32(dtype, norm):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.int16, torch.int64])
-def test_whole_numbers_and_truth_values_are_drawn_too(dtype):
+def test_integers_and_booleans_are_drawn(dtype):
     maps = (random_maps(10, 6, 6) * 20).abs().to(dtype)
     assert torch.equal(tile(maps), reference(maps.float()))
 
 
-def test_values_that_float32_cannot_hold_are_drawn_as_infinite_ones():
+def test_values_beyond_float32_are_drawn_as_infinite():
     maps = torch.tensor([[[1e300, 1.0], [2.0, 3.0]]], dtype=torch.float64)
     assert tile(maps).tolist() == [[0, 0], [128, 255]]  # the first is black as part of a checkerboard
     assert measure(as_floats(maps[None])).bad.tolist() == [[1]]
 
 
 def strided(maps):
-    """The same values, laid out in memory in every way that a network may leave them."""
+    """Return the same values in every memory layout that a network may produce."""
     images, channels, height, width = maps.shape
     padded = torch.full((images, channels + 2, height + 3, width + 4), NAN)
     padded[:, 1:-1, 1:-2, 2:-2] = maps
@@ -190,31 +192,31 @@ def strided(maps):
 
 @pytest.mark.parametrize("layout", strided(torch.zeros(1, 1, 1, 1)))
 @pytest.mark.parametrize("count", [1, 7, 64])
-def test_the_layout_in_memory_is_no_matter(layout, count):
+def test_memory_layout_does_not_matter(layout, count):
     plain = random_maps(3, count, 5, 6)
     maps = strided(plain)[layout]
     assert torch.equal(maps, plain)
     assert torch.equal(tile(maps), torch.stack([reference(each) for each in plain]))
 
 
-def test_expanded_maps_are_no_matter():
+def test_expanded_maps_are_drawn():
     maps = random_maps(1, 1, 6).expand(7, 5, 6)
     assert torch.equal(tile(maps), reference(maps))
 
 
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
 @pytest.mark.parametrize("count", [1, 2, 10])
-def test_a_batch_is_its_images_one_by_one(norm, count):
+def test_a_batch_equals_its_images_drawn_alone(norm, count):
     maps = random_maps(4, count, 6, 5) * torch.tensor([1.0, 10, 1e-3, 0])[:, None, None, None]
     style = Style(norm=norm, scale=2)
     grids = tile(maps, style)
     assert torch.equal(grids, torch.stack([tile(image, style) for image in maps]))
-    assert torch.equal(grids, maps_view.draw(maps, measure(maps), style))
+    assert torch.equal(grids, pixels_of(maps_view.draw(as_given(maps), style)))
 
 
 @pytest.mark.parametrize("style", [Style(), Style(norm="layer"), Style(norm="fixed:0,1"), Style(scale=3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.float64])
-def test_what_is_drawn_is_never_changed(style, dtype):
+def test_maps_are_not_changed(style, dtype):
     maps = (random_maps(2, 7, 6, 5) * 10).abs().to(dtype)
     if maps.is_floating_point():
         maps[0, 0, 0, 0] = NAN
@@ -240,7 +242,7 @@ def test_maps_that_need_gradients_are_drawn():
 )
 @example(maps=np.float32([[[0, 1e-5]], [[0, 9.9e-6]]]), columns=None, padding=2, norm="channel")
 @example(maps=np.float32([[[16777216, 16777217]], [[-1e36, 1e-45]]]), columns=1, padding=0, norm="channel")
-def test_whatever_the_values_a_grid_is_make_grids(maps, columns, padding, norm):
+def test_grids_of_random_values_equal_make_grids(maps, columns, padding, norm):
     maps = torch.from_numpy(maps)
     grid = tile(maps, Style(norm=norm, columns=columns, padding=padding))
     assert torch.equal(grid, reference(maps, columns=columns, padding=padding, scale_each=norm == "channel"))
@@ -249,7 +251,7 @@ def test_whatever_the_values_a_grid_is_make_grids(maps, columns, padding, norm):
 # --- one channel
 
 
-def test_a_single_channel_is_drawn_bare_without_padding():
+def test_a_single_channel_has_no_padding():
     maps = random_maps(1, 5, 9)
     assert tile(maps).shape == (5, 9)
     assert tile(maps, Style(padding=7, columns=3, scale=2)).shape == (10, 18)
@@ -268,7 +270,7 @@ def test_the_size_of_a_grid(count, columns, rows):
 @pytest.mark.parametrize("bad", [[NAN], [INF], [-INF], [NAN, INF, -INF]], ids=str)
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:-1,1"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_a_value_that_is_not_finite_is_marked_and_takes_no_part_in_the_scaling(bad, norm, dtype):
+def test_nonfinite_values_are_marked_and_do_not_affect_the_scaling(bad, norm, dtype):
     clean = random_maps(7, 6, 5).to(dtype)
     maps, marked, stand_in = clean.clone(), torch.zeros(7, 6, 5, dtype=torch.bool), clean.clone()
     for number, value in enumerate(bad):
@@ -285,7 +287,7 @@ def test_a_value_that_is_not_finite_is_marked_and_takes_no_part_in_the_scaling(b
         assert torch.equal(found[mark], board[mark])
 
 
-def test_neighbours_of_a_poisoned_channel_are_exactly_as_without_it():
+def test_a_nonfinite_channel_does_not_affect_its_neighbours():
     maps = random_maps(9, 6, 5)
     poisoned = maps.clone()
     poisoned[4] = NAN
@@ -297,7 +299,7 @@ def test_neighbours_of_a_poisoned_channel_are_exactly_as_without_it():
 
 
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
-def test_a_channel_without_a_finite_value_is_a_checkerboard_and_has_no_say(norm):
+def test_a_channel_without_a_finite_value_is_a_checkerboard_and_ignored(norm):
     maps = random_maps(4, 6, 5)
     maps[1], maps[2] = NAN, INF
     found = list(tiles_of(tile(maps, Style(norm=norm)), 4, (6, 5)))
@@ -309,7 +311,7 @@ def test_a_channel_without_a_finite_value_is_a_checkerboard_and_has_no_say(norm)
 
 
 @pytest.mark.parametrize("norm", ["channel", "layer", "fixed:0,1"])
-def test_an_image_without_a_finite_value_leaves_the_others_alone(norm):
+def test_an_image_without_a_finite_value_does_not_affect_others(norm):
     maps = random_maps(2, 4, 6, 5)
     maps[1] = NAN
     grids = tile(maps, Style(norm=norm))
@@ -317,31 +319,10 @@ def test_an_image_without_a_finite_value_leaves_the_others_alone(norm):
     assert all(torch.equal(each, checkerboard((6, 5))) for each in tiles_of(grids[1], 4, (6, 5)))
 
 
-def test_a_checkerboard_has_fields_of_a_value_each():
+def test_a_checkerboard_alternates_with_every_value():
     maps = torch.full((1, 4, 4), NAN)
     assert tile(maps)[:2, :2].tolist() == [[0, 255], [255, 0]]
     assert torch.equal(tile(maps, Style(scale=3)), tile(maps).repeat_interleave(3, 0).repeat_interleave(3, 1))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    arrays(
-        np.float32,
-        st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
-        elements=st.floats(-10, 10, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]),
-    )
-)
-def test_ranges_are_those_of_the_finite_values(maps):
-    ranges = measure(torch.from_numpy(maps))
-    for image, channel in np.ndindex(maps.shape[:2]):
-        values = maps[image, channel]
-        finite = values[np.isfinite(values)]
-        low, high = (finite.min(), finite.max()) if finite.size else (np.nan, np.nan)
-        np.testing.assert_array_equal(ranges.low[image, channel], low)
-        np.testing.assert_array_equal(ranges.high[image, channel], high)
-        assert (0 if ranges.bad is None else ranges.bad[image, channel].item()) == values.size - finite.size
-    assert (ranges.bad is None) == bool(np.isfinite(maps).all())
-    assert ranges.low.dtype == ranges.high.dtype == torch.float32
 
 
 # --- zero in the middle
@@ -352,14 +333,14 @@ SIGNED_SHAPES = [(1, 1, 1), (1, 6, 9), (2, 1, 1), (7, 5, 4), (10, 13, 8), (64, 3
 
 
 def levels_of(maps):
-    """Ours, without a grid around them: the channels of `(C, H, W)` one by one."""
+    """Return our levels of each channel of `(C, H, W)`, without a grid."""
     return np.stack([tile(channel[None], SIGNED_GREY).numpy() for channel in maps])
 
 
 @pytest.mark.parametrize("shape", SIGNED_SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
-def test_signed_levels_are_those_of_a_centred_norm(shape, dtype, factor):
+def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
     maps = (random_maps(*shape) * factor).to(dtype)
     levels = levels_of(maps)
     assert abs(levels - exact_levels(maps)).max() <= 0.5 + 1e-4
@@ -377,13 +358,13 @@ def test_signed_levels_are_those_of_a_centred_norm(shape, dtype, factor):
 )
 @example(np.float32([[[3.4e38, -3.4e38]]]))
 @example(np.float32([[[1e-30, -5e-31]]]))
-def test_whatever_the_values_signed_levels_are_those_of_a_centred_norm(maps):
+def test_signed_levels_of_random_values_equal_a_centred_norm(maps):
     levels, finite = levels_of(torch.from_numpy(maps)), np.isfinite(maps)
     assert (abs(levels - exact_levels(torch.from_numpy(maps)))[finite] <= 0.5 + 1e-4).all()
     assert np.array_equal(levels[~finite], checkerboard(maps.shape).numpy()[~finite])
 
 
-def test_a_channel_of_zeros_is_the_middle_everywhere():
+def test_a_channel_of_zeros_is_the_middle_level():
     maps = random_maps(7, 5, 4)
     maps[2] = 0.0
     maps[5] = -0.0
@@ -395,7 +376,7 @@ def test_a_channel_of_zeros_is_the_middle_everywhere():
         assert abs(found[channel].numpy().astype(int) - middle).max() <= 2
 
 
-def test_both_signs_go_as_far_from_the_middle():
+def test_signed_levels_are_symmetric():
     maps = random_maps(7, 9, 9)
     levels, mirrored = levels_of(maps).astype(int), levels_of(-maps).astype(int)
     assert set(np.unique(levels + mirrored)) <= {255, 256}  # the middle is 127.5
@@ -407,7 +388,7 @@ def test_both_signs_go_as_far_from_the_middle():
     ("norm", "colormap"),
     [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
 )
-def test_a_coloured_grid_is_make_grids_of_matplotlibs_colours(shape, layout, norm, colormap):
+def test_a_coloured_grid_equals_make_grid_of_matplotlibs_colours(shape, layout, norm, colormap):
     maps = random_maps(*shape)
     layout = dict(zip(("columns", "padding", "scale"), layout, strict=True))
     grid = tile(maps, Style(norm=norm, colormap=colormap, **layout))
@@ -423,7 +404,7 @@ def test_a_coloured_grid_is_make_grids_of_matplotlibs_colours(shape, layout, nor
 
 @pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(colormap="jet"), Style(norm="fixed:-1,1", colormap="viridis")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_a_value_that_is_not_finite_is_black_or_white_among_colours(style, dtype):
+def test_nonfinite_values_are_black_or_white_among_colours(style, dtype):
     clean = random_maps(7, 6, 5).to(dtype)
     maps, marked = clean.clone(), torch.zeros(7, 6, 5, dtype=torch.bool)
     for channel, row, column, value in [(1, 0, 0, NAN), (1, 0, 1, INF), (4, 3, 2, -INF), (4, 3, 3, NAN)]:
@@ -444,20 +425,20 @@ def test_a_value_that_is_not_finite_is_black_or_white_among_colours(style, dtype
 
 @pytest.mark.parametrize("style", [SIGNED, SIGNED_GREY, Style(norm="layer", colormap="jet", scale=2)], ids=str)
 @pytest.mark.parametrize("count", [1, 2, 10])
-def test_a_coloured_batch_is_its_images_one_by_one(style, count):
+def test_a_coloured_batch_equals_its_images_drawn_alone(style, count):
     maps = random_maps(4, count, 6, 5) * torch.tensor([1.0, 10, 1e-3, 0])[:, None, None, None]
     grids = tile(maps, style)
     assert torch.equal(grids, torch.stack([tile(image, style) for image in maps]))
-    assert torch.equal(grids, maps_view.draw(maps, measure(maps), style))
+    assert torch.equal(grids, pixels_of(maps_view.draw(as_given(maps), style)))
 
 
 @pytest.mark.parametrize("layout", strided(torch.zeros(1, 1, 1, 1)))
-def test_the_layout_in_memory_is_no_matter_to_colours(layout):
+def test_memory_layout_does_not_affect_colours(layout):
     plain = random_maps(3, 7, 5, 6)
     assert torch.equal(tile(strided(plain)[layout], SIGNED), tile(plain, SIGNED))
 
 
-def test_what_is_drawn_signed_is_never_changed():
+def test_signed_maps_are_not_changed():
     maps = random_maps(2, 7, 6, 5)
     before, version = maps.clone(), maps._version
     tile(maps, SIGNED).fill_(9)
@@ -466,83 +447,10 @@ def test_what_is_drawn_signed_is_never_changed():
     assert maps._version == version
 
 
-def test_gray_asked_for_is_gray_left_alone():
+def test_gray_equals_the_default():
     maps = random_maps(7, 6, 5)
     for norm in ("channel", "layer", "fixed:-1,1"):
         assert torch.equal(tile(maps, Style(norm=norm, colormap="grey")), tile(maps, Style(norm=norm)))
-
-
-# --- choosing channels
-
-
-def highs(*rows):
-    values = torch.tensor(rows)
-    return Ranges(values - 1, values, values.mean(1))
-
-
-def test_all_channels_need_no_choice():
-    assert choose_channels(highs([1.0, 2.0]), Style()) is None
-
-
-@pytest.mark.parametrize(
-    ("channels", "expected"),
-    [
-        ("0", [0]),
-        ("3,0", [3, 0]),
-        ("1-3", [1, 2, 3]),
-        ("2,1-3,2", [2, 1, 3]),
-        ("3,99", [3]),
-        ("2-1000", [2, 3]),
-        ("4,5-9", []),
-    ],
-)
-def test_listed_channels_come_in_the_order_given_and_only_those_there_are(channels, expected):
-    chosen = choose_channels(highs([0.0] * 4, [1.0] * 4, [2.0] * 4), Style(channels=channels))
-    assert chosen.dtype == torch.int64
-    assert chosen.tolist() == [expected] * 3
-
-
-@pytest.mark.parametrize(
-    ("channels", "expected"),
-    [
-        ("top:1", [[2], [0]]),
-        ("top:3", [[2, 0, 4], [0, 1, 2]]),
-        ("top:5", [[2, 0, 4, 3, 1], [0, 1, 2, 3, 4]]),
-        ("top:99", [[2, 0, 4, 3, 1], [0, 1, 2, 3, 4]]),
-    ],
-)
-def test_the_highest_channels_are_chosen_per_image_and_of_equal_ones_the_first(channels, expected):
-    ranges = highs([3.0, -2.0, 5.0, 1.0, 3.0], [7.0, 7.0, 7.0, 7.0, 7.0])
-    assert choose_channels(ranges, Style(channels=channels)).tolist() == expected
-
-
-def test_ties_are_stable_among_many_channels():
-    ranges = highs([float(number % 2) for number in range(2048)])
-    assert choose_channels(ranges, Style(channels="top:1030")).tolist()[0] == [*range(1, 2048, 2), 0, 2, 4, 6, 8, 10]
-
-
-def test_a_channel_without_a_finite_value_is_chosen_last():
-    maps = random_maps(1, 4, 3, 3)
-    maps[0, 1] = NAN
-    maps[0, 2] = -1e30
-    chosen = choose_channels(measure(maps), Style(channels="top:4")).tolist()[0]
-    assert chosen[2:] == [2, 1]
-
-
-@pytest.mark.parametrize("poisoned", [False, True])
-def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
-    maps = random_maps(2, 9, 6, 5)
-    if poisoned:
-        maps[1, 3, 0, 0] = NAN
-    ranges = measure(maps)
-    chosen = torch.tensor([[5, 3, 0], [3, 8, 8]])
-    taken, of_taken = take_channels(maps, ranges, chosen)
-    assert taken.shape == (2, 3, 6, 5)
-    for image, row in enumerate(chosen.tolist()):
-        expected = maps[image][row]
-        assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
-        for style in (Style(), Style(norm="layer"), SIGNED):
-            assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))
 
 
 # --- on another device than the CPU
@@ -562,12 +470,13 @@ def test_taken_channels_are_drawn_as_if_there_were_no_others(poisoned):
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(2, 7, 5, 4), (1, 16, 8, 8), (3, 1, 6, 2)])
-def test_what_a_gpu_computes_is_what_the_cpu_computes(style, shape, monkeypatch):
+def test_the_gpus_code_equals_the_cpus(style, shape, monkeypatch):
     maps = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     broken = maps.clone()
     broken[0, 0, 0, 0], broken[-1, -1] = float("nan"), float("inf")
     expected = [tile(each, style) for each in (maps, broken)]
-    monkeypatch.setattr("fmapviz.tiling._on_cpu", lambda _: False)
+    for module in ("grid", "ranges"):
+        monkeypatch.setattr(f"fmapviz.render.{module}.on_cpu", lambda _: False)
     assert all(torch.equal(tile(each, style), grids) for each, grids in zip((maps, broken), expected, strict=True))
     ranges = measure(maps)
     assert ranges.bad.tolist() == [[0] * shape[1]] * shape[0]
@@ -579,7 +488,7 @@ def test_what_a_gpu_computes_is_what_the_cpu_computes(style, shape, monkeypatch)
 def test_drawing_on_a_device_never_waits_for_values():
     maps = torch.empty(2, 64, 16, 16, device="meta")  # there are none to wait for
     for style in (Style(), Style(norm="layer"), Style(norm="fixed:-1,1"), Style(scale=2)):
-        grids = maps_view.draw(maps, measure(maps), style)
+        grids = pixels_of(maps_view.draw(as_given(maps), style))
         assert grids.device.type == "meta"
         assert grids.shape == tile(torch.zeros(2, 64, 16, 16), style).shape
     chosen = choose_channels(measure(maps), Style(channels="top:3"))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from fmapviz.heat import heat_of, nearest, stretch
-from fmapviz.options import Style
+from fmapviz.core.config import Style
+from fmapviz.render.heatmap import heat_of, nearest, stretch
 
 NAN, INF = torch.nan, torch.inf
 

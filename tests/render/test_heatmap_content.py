@@ -9,36 +9,57 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from results import drawn_layer, result_of
+from run_infos import run_info
 
-from fmapviz.colors import table
-from fmapviz.heat import heat_of
-from fmapviz.heat_pictures import draw_heats, heat_records, said_of, zero_notices
-from fmapviz.options import Style
-from fmapviz.pictures import layer_records, make_pictures
-from fmapviz.values import Drawing, Drawn, HeatMap, ImageFile, Prediction, RunInfo, Statistics, Target
+from fmapviz.core.config import Style
+from fmapviz.core.types import Drawing, Grid, HeatMap, ImageFile, LayerResult, Prediction, Statistics, Target
+from fmapviz.render.captions import describe_target, empty_map_notices, heat_records, layer_records
+from fmapviz.render.colormaps import table
+from fmapviz.render.heatmap import heat_of
+from fmapviz.render.picture import make_pictures
+from fmapviz.views import contact, sheet
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
 SEEN = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+SHEETS = {"sheet": sheet.compose, "contact": contact.compose}
+COMMON = {"Model", "Weights", "Image", "Software", "Predicted"}
 STAR, FOURTH = Target("top1", 3, "star", 2.34567), Target("class4", 4, "", -0.5)
 
 
 def info(**style):
-    return RunInfo("net", "random", None, "crop", ("Conv2d",), (), (), ("gradcam",), ("png",), Style(**style))
+    return run_info(weights="random", views="gradcam", to="png", style=Style(**style))
 
 
 def heat(view="gradcam", layer="layer4", *, target=STAR, raw=None, **others):
     raw = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32) if raw is None else np.asarray(raw, np.float32)
     pixels = heat_of(torch.from_numpy(raw)[None], (16, 24))[0].mul(255).add(0.5).byte().numpy()
-    fields = {"type": "Sequential" if layer else "", "index": 0, "shape": (512, 4, 6), **others}
-    return HeatMap(view, layer, target=target, raw=raw, pixels=pixels, **fields)
+    over = others.pop("over", True)
+    fields = {"type": "Sequential" if layer else "", "index": 0, "call": 1, "shape": (512, 4, 6), **others}
+    drawing = Drawing(view, HeatMap(raw, pixels, over, "turbo" if over else "gray"))
+    return LayerResult(layer, target=target, drawings=(drawing,), **fields)
 
 
 def drawn(*heats, predictions=(), drawings=()):
-    return Drawn(drawings, (), {}, predictions, heats)
+    return result_of(*drawings, *heats, predictions=predictions)
 
 
-def pictures(*heats, style=None, digits=2, seen=SEEN, **others):
-    return list(draw_heats(drawn(*heats, **others), seen, FILE, info(**(style or {})), digits=digits))
+def content(layer):
+    return layer.drawings[0].content
+
+
+def pictures(*heats, style=None, seen=SEEN, **others):
+    """Return the pictures of heat maps and sheets, decoded."""
+    made = make_pictures(drawn(*heats, **others), seen, FILE, info(**(style or {})), sheets=SHEETS)
+    return [Shown(each, np.asarray(Image.open(BytesIO(each.png)))) for each in made if each.group != "input"]
+
+
+class Shown:
+    """A picture, its pixels, and the facts that other pictures of the image do not share."""
+
+    def __init__(self, picture, pixels):
+        self.view, self.name, self.title, self.pixels = picture.group, picture.name, picture.title, pixels
+        self.facts = {key: value for key, value in picture.facts.items() if key not in COMMON}
 
 
 # --- what is drawn
@@ -49,7 +70,7 @@ def test_a_heat_map_lies_in_colour_over_the_picture(colormap, alpha):
     mpl = pytest.importorskip("matplotlib")
     one = heat()
     (picture,) = pictures(one, style={"colormap": colormap, "alpha": alpha})
-    colours = Image.fromarray(np.uint8(mpl.colormaps[colormap or "turbo"](one.pixels)[..., :3] * 255 + 0.5))
+    colours = Image.fromarray(np.uint8(mpl.colormaps[colormap or "turbo"](content(one).pixels)[..., :3] * 255 + 0.5))
     expected = np.asarray(Image.blend(Image.fromarray(SEEN), colours, alpha)).astype(int)
     assert picture.pixels.dtype == np.uint8
     assert abs(picture.pixels - expected).max() <= 1 + 4 * alpha
@@ -66,9 +87,9 @@ def test_a_heat_map_lies_over_a_grey_picture_too():
 def test_what_is_as_fine_as_the_picture_does_not_lie_over_it():
     one = heat("saliency", "", over=False)
     (grey,) = pictures(one)
-    assert np.array_equal(grey.pixels, one.pixels)
+    assert np.array_equal(grey.pixels, content(one).pixels)
     (coloured,) = pictures(one, style={"colormap": "jet"})
-    assert np.array_equal(coloured.pixels, table("jet")[one.pixels])
+    assert np.array_equal(coloured.pixels, table("jet")[content(one).pixels])
 
 
 def test_a_picture_is_named_after_its_place_and_class():
@@ -77,7 +98,6 @@ def test_a_picture_is_named_after_its_place_and_class():
         heat("gradcam++", "a.b#2", index=7, target=FOURTH),
         heat("eigencam", index=123, target=None),
         heat("saliency", "", over=False),
-        digits=3,
     )
     assert [(picture.view, picture.name, picture.title) for picture in found] == [
         ("gradcam", "000 layer4.top1", "000 layer4: star"),
@@ -107,8 +127,8 @@ def test_a_picture_says_what_it_shows():
 
 
 def test_a_class_without_a_name_is_called_by_its_number():
-    assert said_of(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
-    assert said_of(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
+    assert describe_target(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
+    assert describe_target(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
 
 
 # --- sheets
@@ -153,22 +173,22 @@ def test_a_cell_without_a_map_says_so():
 )
 def test_an_empty_map_is_told_with_its_range(raw, said):
     empty = heat(raw=raw)
-    assert empty.empty
-    assert zero_notices(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
+    assert content(empty).empty
+    assert empty_map_notices(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
     (picture,) = pictures(empty)
     assert picture.facts["Scaling"] == said.partition(" (raw")[0]
     assert len(np.unique(picture.pixels.astype(int) - np.rint(SEEN * 0.5).astype(int))) < 12  # one colour over all
-    assert zero_notices(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
-    assert zero_notices(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
+    assert empty_map_notices(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
+    assert empty_map_notices(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
 
 
 def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
     cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
-    (notice,) = zero_notices(drawn(*cells[:2], heat("sheet")))
+    (notice,) = empty_map_notices(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
     assert notice == "cells of the sheet with nothing to see: layer0 for star, layer1 for star"
-    (notice,) = zero_notices(drawn(*cells))
+    (notice,) = empty_map_notices(drawn(*cells), sheets=["sheet"])
     assert notice.endswith("layer3 for star and 2 more")
-    assert zero_notices(drawn(heat(), heat("sheet"))) == []
+    assert empty_map_notices(drawn(heat(), heat("sheet")), sheets=["sheet"]) == []
 
 
 # --- what unit.json tells
@@ -214,12 +234,19 @@ def test_a_score_that_is_no_number_does_not_break_the_record():
 def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width():
     numbers = Statistics(-1, 1, 0, (), 0)
     grids = [
-        Drawing(
-            "grads", "conv", "Conv2d", 1, index, (2, 3), np.zeros((3, 3), np.uint8), numbers, of="gradient", target=target
+        drawn_layer(
+            "conv",
+            Grid(np.zeros((3, 3), np.uint8)),
+            view="grads",
+            index=index,
+            shape=(2, 3),
+            statistics=numbers,
+            of="gradient",
+            target=target,
         )
         for index, target in ((0, STAR), (100, FOURTH))
     ]
-    found = list(make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), SEEN, FILE, info()))
+    found = list(make_pictures(drawn(heat(index=5), heat("sheet"), drawings=grids), SEEN, FILE, info(), sheets=SHEETS))
     assert [(picture.tag, picture.title) for picture in found] == [
         ("input/input", ""),
         ("grads/000 conv.top1", "000 conv: star"),
@@ -252,9 +279,10 @@ def test_gradients_and_heat_maps_come_after_the_input_with_numbers_of_one_width(
 def reduced(view, layer, index, *, places, values):
     raw = np.arange(24, dtype=np.float32).reshape(4, 6)
     raw.flat[:places] = np.nan
-    fields = {"type": "Conv2d", "index": index, "shape": (8, 4, 6), "target": None, "limits": (0.0, 23.0)}
+    over = view != "contact"
     pixels = np.uint8(np.nan_to_num(raw)).repeat(4, 0).repeat(4, 1)
-    return HeatMap(view, layer, raw=raw, pixels=pixels, reduced=True, nonfinite=values, **fields)
+    heat_map = HeatMap(raw, pixels, over, "turbo" if over else "viridis", (0.0, 23.0), nonfinite=values)
+    return drawn_layer(layer, heat_map, view=view, index=index, shape=(8, 4, 6))
 
 
 def test_a_sheet_names_a_few_layers_with_values_that_are_not_finite():

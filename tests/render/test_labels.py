@@ -1,4 +1,4 @@
-"""Around a grid: numbers that can be read, and not a pixel of the tiles changed."""
+"""Numbers, headers and colour bars are legible and leave every tile unchanged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz import bars
-from fmapviz.errors import RequestError
-from fmapviz.frames import add_colorbar, add_header, number_rows, number_tiles
-from fmapviz.options import Style
-from fmapviz.tiles import Tiles
-from fmapviz.tiling import lay_out, measure, tile
+from fmapviz.core.config import Style
+from fmapviz.core.errors import RequestError
+from fmapviz.core.types import Tiles
+from fmapviz.render import bars
+from fmapviz.render.grid import lay_out, tile
+from fmapviz.render.labels import add_colorbar, add_header, number_rows, number_tiles
+from fmapviz.render.ranges import measure
 
 
 def random(*shape, seed=0):
@@ -49,7 +50,7 @@ def pillows_digits():
 
 
 def read(pixels, left, bottom, digits):
-    """Read the number that stands above a place, of so many digits at most."""
+    """Read the number of up to `digits` digits above a position."""
     known, text = pillows_digits(), ""
     height = known.shape[1]
     for place in range(left, left + 6 * digits, 6):
@@ -75,7 +76,7 @@ GRIDS = [
 
 
 @pytest.mark.parametrize(("count", "height", "width", "style"), GRIDS)
-def test_tiles_are_the_same_each_under_its_number(count, height, width, style):
+def test_tiles_are_unchanged_below_their_numbers(count, height, width, style):
     grid, tiles = grid_of(count, height, width, style)
     grid.flags.writeable = False
     numbers = np.random.default_rng(0).permutation(count).tolist()
@@ -92,13 +93,13 @@ def test_tiles_are_the_same_each_under_its_number(count, height, width, style):
     for number in range(0, count, max(1, count // 50)):
         left, top = moved.corner(number)
         assert read(levels, left, top, len(str(count - 1))) == str(numbers[number])
-    for row in range(-(-count // tiles.columns)):  # there is nothing but numbers beside the tiles
+    for row in range(-(-count // tiles.columns)):  # only numbers are drawn outside the tiles
         top = moved.top + row * moved.down
         assert not rest[top - 2 : top + moved.height].any()
         assert rest[top - 20 if row else 0 : top - 2].any()
 
 
-def test_tiles_without_a_gap_that_are_wide_enough_still_touch():
+def test_wide_tiles_without_padding_still_touch():
     grid, tiles = grid_of(9, 20, 40, Style(padding=0))
     numbered, moved = number_tiles(grid, tiles, range(9))
     assert moved.across == moved.width == 40
@@ -116,7 +117,7 @@ def test_tiles_without_a_gap_that_are_wide_enough_still_touch():
         (3, Style(padding=0), 1),
     ],
 )
-def test_bars_stay_where_they_are_and_one_of_so_many_is_numbered(count, style, step):
+def test_narrow_bars_stay_together_and_every_nth_is_numbered(count, style, step):
     drawn, tiles = bars_of(count, style)
     drawn.flags.writeable = False
     numbered, moved = number_tiles(drawn, tiles, range(count))
@@ -146,8 +147,8 @@ def test_a_row_of_numbered_bars_may_be_narrower_than_its_number():
 @pytest.mark.parametrize("count", [1, 2, 20, 40, 64])
 @pytest.mark.parametrize("style", [{}, {"padding": 0, "scale": 2}, {"columns": 7}], ids=str)
 @pytest.mark.parametrize("largest", [30, 999, 20000])
-def test_each_of_a_few_chosen_bars_has_its_number(count, style, largest):
-    """Nobody can tell the numbers between two from those two, if they are not counted."""
+def test_each_of_up_to_64_chosen_bars_has_its_number(count, style, largest):
+    """A reader cannot infer numbers that are left out unless they count from 0."""
     numbers = [largest, *np.random.default_rng(0).permutation(100 + count)[1:count].tolist()]
     drawn, tiles = bars_of(count, Style(channels=f"top:{count}", **style))
     numbered, moved = number_tiles(drawn, tiles, numbers)
@@ -159,7 +160,7 @@ def test_each_of_a_few_chosen_bars_has_its_number(count, style, largest):
         assert read(numbered, left, top, max(map(len, map(str, numbers)))) == str(number)
 
 
-def test_of_many_chosen_bars_as_many_are_numbered_as_fit():
+def test_of_many_chosen_bars_every_nth_is_numbered():
     drawn, tiles = bars_of(100, Style(channels="top:100"))
     numbers = np.random.default_rng(0).permutation(1000)[:100].tolist()
     numbered, moved = number_tiles(drawn, tiles, numbers)
@@ -206,14 +207,14 @@ def test_each_row_begins_with_its_number(rows, step, chosen, colour):
         text = read(levels, 4 + 6 * (digits - len(str(numbers[number]))), top + high + 2, len(str(numbers[number])))
         assert text == str(numbers[number])
         rest[top : top + high, 4 : 4 + 6 * digits] = 0
-    assert not rest.any()  # there is nothing else, and no number reaches into a row
+    assert not rest.any()  # nothing else is drawn, and no number overlaps a row
 
 
 # --- the colour bar
 
 
 def bar_of(framed, width):
-    """The colours of a bar from its top to its bottom, in the middle of it."""
+    """Return the colours of a bar from top to bottom."""
     column = framed[:, width + 12 + 7]
     inside = framed[:, width + 12 : width + 12 + 14]
     assert (inside == column[:, None]).all()
@@ -226,7 +227,7 @@ def bar_of(framed, width):
 
 @pytest.mark.parametrize("shape", [(300, 200), (300, 200, 3), (30, 20), (1, 1, 3), (1500, 10)], ids=str)
 @pytest.mark.parametrize("colormap", [None, "viridis", "coolwarm"])
-def test_a_colour_bar_is_matplotlibs_from_the_top_to_the_bottom(shape, colormap):
+def test_a_colour_bar_shows_matplotlibs_colours(shape, colormap):
     import matplotlib as mpl
 
     picture = random(*shape)
@@ -244,7 +245,7 @@ def test_a_colour_bar_is_matplotlibs_from_the_top_to_the_bottom(shape, colormap)
 
 
 def text_rows(framed, width):
-    """Where text stands beside the bar: (begin, end) of each line."""
+    """Return (begin, end) of each line of text beside the bar."""
     beside = framed[:, width + 12 + 14 + 16 :]
     rows = (beside if beside.ndim == 2 else beside.max(-1)).max(1) > 110
     edges = np.flatnonzero(np.diff(np.concatenate(([False], rows, [False])).astype(int)))
@@ -255,7 +256,7 @@ def text_rows(framed, width):
 @pytest.mark.parametrize(
     "at", [(0, 1), (0, 0.5, 1), (0.4, 0.41, 0.42), (0, 0, 0.01), (1, 0.99, 0.98, 0), (0.5,) * 9], ids=str
 )
-def test_marks_are_moved_apart_in_their_order_and_never_cut(height, at):
+def test_overlapping_marks_are_moved_apart_in_order_and_not_cut(height, at):
     # H, HH, HHH, ...: how wide a line is says which it is.
     marks = [(position, "H" * (number + 1)) for number, position in enumerate(at)]
     framed = add_colorbar(random(height, 50), colormap=None, marks=marks)
@@ -270,7 +271,7 @@ def test_marks_are_moved_apart_in_their_order_and_never_cut(height, at):
     assert not framed[:, -1].any()
 
 
-def test_a_mark_stands_where_its_level_is():
+def test_a_mark_is_beside_its_level():
     framed = add_colorbar(random(400, 50), colormap=None, marks=[(position, "H") for position in (0, 0.3, 0.7, 1)])
     middles = text_rows(framed, 50).mean(1)
     bar = bar_of(framed, 50)
@@ -278,7 +279,7 @@ def test_a_mark_stands_where_its_level_is():
     assert abs(middles - [top + (1 - position) * (len(bar) - 1) for position in (1, 0.7, 0.3, 0)]).max() <= 1.5
 
 
-def test_a_colour_bar_may_be_without_marks_and_must_be_known():
+def test_a_colour_bar_needs_no_marks_but_a_known_colormap():
     assert (
         add_colorbar(random(100, 50), colormap=None, marks=[]).shape
         == add_colorbar(random(100, 50), colormap=None, marks=[(0.5, "")]).shape
@@ -294,7 +295,7 @@ def test_a_colour_bar_may_be_without_marks_and_must_be_known():
 @pytest.mark.parametrize(
     "lines", [["one"], ["x" * 5000, "\u4f60" * 300, "three"], ["", "two"]], ids=["one", "long", "second"]
 )
-def test_a_header_stands_above_the_picture(shape, lines):
+def test_a_header_is_above_the_picture(shape, lines):
     picture = random(*shape)
     picture.flags.writeable = False
     framed = add_header(picture, lines)
@@ -321,7 +322,7 @@ def test_the_first_line_is_the_strongest():
 
 
 @pytest.mark.parametrize("lines", [[], ["", " "]], ids=str)
-def test_a_header_of_nothing_is_no_header(lines):
+def test_an_empty_header_adds_nothing(lines):
     picture = random(10, 20)
     framed = add_header(picture, lines)
     assert np.array_equal(framed, picture)

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from results import drawn_layer, result_of
+from run_infos import run_info
 
 import fmapviz
-from fmapviz.options import Style
-from fmapviz.pictures import layer_records, make_pictures
-from fmapviz.values import Drawing, Drawn, ImageFile, Picture, RunInfo, Statistics
+from fmapviz.core.config import Style
+from fmapviz.core.types import Grid, ImageFile, Picture, Statistics
+from fmapviz.render.captions import layer_records
+from fmapviz.render.picture import make_pictures
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
 SEEN = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
@@ -26,17 +29,22 @@ COMMON = {
 
 
 def info(**style):
-    return RunInfo("net", "random weights, seed 0", None, "crop", ("Conv2d",), (), (), ("maps",), ("png",), Style(**style))
+    return run_info(to="png", style=Style(**style))
 
 
 def drawing(layer="features.0", index=0, *, statistics=NUMBERS, view="maps", **others):
     pixels = np.random.default_rng(index).integers(0, 256, (6, 7), np.uint8)
-    fields = {"type": "Conv2d", "call": 1, "shape": (8, 6, 7), **others}
-    return Drawing(view=view, layer=layer, index=index, pixels=pixels, statistics=statistics, **fields)
+    grid = Grid(pixels, channels=others.pop("channels", None))
+    fields = {"shape": (8, 6, 7), "of": "input" if view == "inputs" else "output", **others}
+    return drawn_layer(layer, grid, view=view, index=index, statistics=statistics, **fields)
+
+
+def pixels_of(layer):
+    return layer.drawings[0].content.pixels
 
 
 def drawn(*drawings):
-    return Drawn(drawings, (), {})
+    return result_of(*drawings)
 
 
 def facts_of(one, **style):
@@ -58,7 +66,7 @@ def test_the_input_comes_first_and_then_every_drawing_in_order():
         "01_b.inputs.png",
         "02_a#2.maps.png",
     ]
-    for picture, pixels in zip([first, *others], [SEEN, *(one.pixels for one in drawings)], strict=True):
+    for picture, pixels in zip([first, *others], [SEEN, *map(pixels_of, drawings)], strict=True):
         image = Image.open(BytesIO(picture.png))
         assert np.array_equal(np.asarray(image), pixels)
         assert image.size == (picture.width, picture.height) == (pixels.shape[1], pixels.shape[0])
@@ -74,7 +82,7 @@ def test_pictures_are_encoded_one_at_a_time():
     broken = drawing("b", 1, view="maps")
     pictures = make_pictures(drawn(drawing(), broken), SEEN, FILE, info())
     next(pictures)
-    broken.pixels.fill(7)
+    pixels_of(broken).fill(7)
     next(pictures)
     assert np.asarray(Image.open(BytesIO(next(pictures).png))).max() == 7
 
@@ -184,7 +192,7 @@ def test_every_layer_is_recorded_once_in_plain_json():
     statistics = Statistics(-1.0, 2.0, 0.5, constant=(1, 2), nonfinite=3)
     drawings = [
         drawing("a", 0, statistics=statistics),
-        drawing("a", 0, statistics=statistics, view="inputs"),
+        drawing("a", 0, statistics=statistics, view="again"),
         drawing("b#2", 4, statistics=Statistics(None, None, None, (), 9), call=2, channels=(5, 0), samples=7, type="ReLU"),
     ]
     records = layer_records(drawn(*drawings))

@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
-from fmapviz import png
+from fmapviz.render import png
 
 GREY = array_shapes(min_dims=2, max_dims=2, max_side=70)
 RGB = GREY.map(lambda shape: (*shape, 3))
 
 
 def open_png(data):
-    """Read with Pillow, which checks the checksum of every chunk it needs."""
+    """Decode with Pillow, which verifies the checksum of every chunk it reads."""
     image = Image.open(BytesIO(data))
     image.load()
     return image
 
 
 def walk(data):
-    """Take a PNG file apart by the specification's own rules; nothing may be left over."""
+    """Yield the chunks of a PNG file as the specification defines them, without trailing bytes."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     position = 8
     while position < len(data):
@@ -56,7 +56,7 @@ def test_grey_stays_grey_and_colour_stays_colour(shape, mode):
 
 
 @pytest.mark.parametrize("shape", [(31, 17), (31, 17, 3)])
-def test_the_file_is_what_the_specification_asks_for(shape):
+def test_the_file_follows_the_specification(shape):
     pixels = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     chunks = list(walk(png.encode(pixels, {"layer": "features.0", "name": "é 層"})))
     assert [name for name, _ in chunks] == [b"IHDR", b"tEXt", b"iTXt", b"IDAT", b"IEND"]
@@ -69,8 +69,8 @@ def test_the_file_is_what_the_specification_asks_for(shape):
     assert len(rows) == 31 * (17 * (len(shape) * 2 - 3) + 1)
 
 
-def test_a_flipped_byte_is_noticed():
-    """The checks above are able to fail."""
+def test_the_checks_detect_a_flipped_byte():
+    """The checks above can fail."""
     data = bytearray(png.encode(np.zeros((40, 40), np.uint8)))
     data[50] ^= 1
     with pytest.raises(AssertionError):
@@ -87,11 +87,11 @@ def test_a_flipped_byte_is_noticed():
     ],
     ids=["transposed", "strided", "planar", "broadcast"],
 )
-def test_any_memory_layout_will_do(pixels):
+def test_any_memory_layout_is_accepted(pixels):
     assert np.array_equal(np.asarray(open_png(png.encode(pixels))), pixels)
 
 
-def test_the_pixels_are_left_as_they_are():
+def test_pixels_are_not_changed():
     pixels = np.random.default_rng(2).integers(0, 256, (20, 30), np.uint8)
     before = pixels.copy()
     pixels.flags.writeable = False
@@ -130,7 +130,7 @@ def test_text_is_read_back(value):
     [("a\0b", r"a\x00b"), ("層\0", r"層\x00"), ("photo\udce9.png", r"photo\udce9.png")],
     ids=["nul", "nul in unicode", "lone surrogate"],
 )
-def test_what_png_text_cannot_hold_is_escaped(value, written):
+def test_text_that_png_cannot_hold_is_escaped(value, written):
     """A file name that is not UTF-8 reaches Python with lone surrogates in it."""
     image = open_png(png.encode(np.zeros((2, 2), np.uint8), {"layer": value}))
     assert image.text == {"layer": written}
@@ -143,8 +143,8 @@ def test_a_keyword_that_png_cannot_hold_is_refused(key):
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (0, 5, 3), (5, 0, 3)])
-def test_a_picture_without_pixels_is_refused(shape):
-    with pytest.raises(ValueError, match="without pixels"):
+def test_empty_pixels_are_refused(shape):
+    with pytest.raises(ValueError, match="must not be empty"):
         png.encode(np.zeros(shape, np.uint8))
 
 
@@ -153,12 +153,12 @@ def test_a_picture_without_pixels_is_refused(shape):
     [np.zeros((2, 2), np.float32), np.zeros((2, 2), np.int8), np.zeros(4, np.uint8), np.zeros((2, 2, 4), np.uint8)],
     ids=["float", "int8", "1-d", "RGBA"],
 )
-def test_pixels_of_another_kind_are_refused(pixels):
+def test_other_types_and_shapes_are_refused(pixels):
     with pytest.raises(ValueError, match="must be uint8"):
         png.encode(pixels)
 
 
-def test_files_are_hardly_larger_than_pillows():
+def test_files_are_at_most_15_percent_larger_than_pillows():
     pixels = feature_maps()
     pillow = BytesIO()
     Image.fromarray(pixels).save(pillow, "PNG")
@@ -166,7 +166,7 @@ def test_files_are_hardly_larger_than_pillows():
 
 
 def feature_maps():
-    """Tile what sixteen random 7x7 kernels see in a picture whose spectrum falls as photographs' do."""
+    """Tile the outputs of sixteen random 7x7 kernels on noise with the spectrum of a photograph."""
     rng = np.random.default_rng(0)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(112), np.fft.fftfreq(112))) + 1 / 112
     spectrum = np.fft.fft2(rng.normal(size=(112, 112))) / frequency**1.5
@@ -177,8 +177,8 @@ def feature_maps():
     return tiles.reshape(4, 4, 114, 114).swapaxes(1, 2).reshape(456, 456)
 
 
-def test_small_pictures_are_compressed_by_zlib_whose_bytes_are_always_the_same():
-    # ISA-L's differ now and then for the pixels of a layer that is one pixel large.
+def test_small_pictures_are_compressed_deterministically_by_zlib():
+    # ISA-L's output for the grid of a layer of single pixels is not always the same.
     for pixels in (np.zeros((14, 12), np.uint8), np.zeros((29, 26), np.uint8), np.eye(40, dtype=np.uint8)):
         data = png.encode(pixels)
         start = data.index(b"IDAT")

@@ -1,4 +1,4 @@
-"""Sheets: every picture in its place, no text where it should not be."""
+"""Every picture of a sheet is in its cell, and no text leaves its area."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz.sheets import draw_sheet
+from fmapviz.render.sheets import draw_sheet
 
 LONG = "encoder.layers.encoder_layer_11.self_attention.out_proj"
 HOSTILE = {
@@ -36,23 +36,23 @@ def noise(height, width, seed=0):
 
 
 def red(height=224, width=224):
-    """A picture that no text can be taken for: text is grey."""
+    """Return a red picture; text is grey."""
     return np.full((height, width, 3), (255, 0, 0), np.uint8)
 
 
 def ink(pixels):
-    """Where something is drawn: `(H, W)`."""
+    """Return where something is drawn, bool `(H, W)`."""
     return (pixels != 255).any(-1)
 
 
 def box(mask):
-    """Top, bottom, left and right of what is marked, the last two of each pair not included."""
+    """Return top, bottom, left and right of the true values; bottom and right are exclusive."""
     rows, columns = mask.any(1).nonzero()[0], mask.any(0).nonzero()[0]
     return rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
 
 
 def runs(line):
-    """Where a line of truth values is true: (begin, end) of each stretch."""
+    """Return (begin, end) of each stretch of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], line, [False])).astype(int)))
     return [tuple(pair) for pair in edges.reshape(-1, 2).tolist()]
 
@@ -84,7 +84,7 @@ def resized(picture, width, height):
         (1, 5000, (1, 320)),
     ],
 )
-def test_a_picture_is_magnified_or_reduced_as_pillow_does(height, width, shown):
+def test_pictures_are_resized_as_by_pillow(height, width, shown):
     picture = noise(height, width) // 2  # nowhere white
     pixels = sheet([[picture]])
     assert pixels.dtype == np.uint8
@@ -95,7 +95,7 @@ def test_a_picture_is_magnified_or_reduced_as_pillow_does(height, width, shown):
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 6), (5, 2)])
 @pytest.mark.parametrize("shape", [(224, 224), (180, 320), (224, 170), (20, 320)], ids=str)
-def test_pictures_stand_in_rows_and_columns_in_their_order(rows, columns, shape):
+def test_pictures_are_in_rows_and_columns_in_order(rows, columns, shape):
     cells = [[noise(*shape, seed=10 * row + column) // 2 for column in range(columns)] for row in range(rows)]
     pixels = sheet(cells, rows=["a\nb"] * rows, columns=["c\nd"] * columns, title="t", note="n")
     marked = sheet([[red(*shape)] * columns] * rows, rows=["a\nb"] * rows, columns=["c\nd"] * columns, title="t", note="n")
@@ -109,7 +109,7 @@ def test_pictures_stand_in_rows_and_columns_in_their_order(rows, columns, shape)
     assert np.array_equal(pixels, marked)
 
 
-def test_pictures_are_not_changed_and_may_be_read_only_or_part_of_another():
+def test_pictures_may_be_read_only_or_views():
     whole = noise(300, 300)
     whole.flags.writeable = False
     part = whole[10:234, 20:244]
@@ -118,7 +118,7 @@ def test_pictures_are_not_changed_and_may_be_read_only_or_part_of_another():
     pixels[:] = 0  # the caller's own
 
 
-def test_the_same_sheet_is_the_same_bytes():
+def test_sheets_are_deterministic():
     request = {"rows": [LONG], "columns": ["a\nb"], "title": "t", "note": "n", "corner": noise(50, 60)}
     first = sheet([[noise(30, 40)]], **request)
     assert np.array_equal(first, sheet([[noise(30, 40)]], **request))
@@ -128,7 +128,7 @@ def test_the_same_sheet_is_the_same_bytes():
 
 
 @pytest.mark.parametrize("shape", [(224, 224, 3), (224, 224), (100, 400, 3), (500, 90), (7, 5, 3)], ids=str)
-def test_the_corner_shows_the_input_in_its_proportions(shape):
+def test_the_corner_keeps_the_aspect_ratio_of_the_input(shape):
     corner = np.random.default_rng(0).integers(0, 200, shape, np.uint8)
     pixels = sheet([[red()]], corner=corner)
     top, _, left, _ = box(reds(pixels))
@@ -149,7 +149,7 @@ def test_the_corner_shows_the_input_in_its_proportions(shape):
 
 
 def outside(marked, places):
-    """Whether anything is marked outside of these stretches of a line."""
+    """Return whether a value outside these stretches is true."""
     kept = marked.copy()
     for begin, end in places:
         kept[begin:end] = False
@@ -158,7 +158,7 @@ def outside(marked, places):
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("shape", [(20, 320), (320, 20)], ids=str)
-def test_hostile_text_stays_in_its_place(text, shape):
+def test_hostile_text_stays_within_its_area(text, shape):
     cells = [[red(*shape), text, red(*shape)], [red(*shape)] * 3]
     pixels = sheet(cells, rows=[text, "r"], columns=[text, "c", text], title=text, note=text)
     height, width, _ = pixels.shape
@@ -171,7 +171,7 @@ def test_hostile_text_stays_in_its_place(text, shape):
 
 @pytest.mark.parametrize("name", [LONG, "x" * 500, "many short words " * 20, f"{LONG}\n{LONG}\n{LONG}"])
 @pytest.mark.parametrize("width", [224, 120], ids=str)
-def test_text_that_is_too_wide_is_kept_within_its_column(name, width):
+def test_wide_text_stays_within_its_column(name, width):
     pixels = sheet([[red(width=224), red(), red()]] * 2, rows=[name, ""], columns=[name, "", name])
     (top, _), *_ = runs(reds(pixels).any(1))
     first, _, last = runs(reds(pixels).any(0))
@@ -193,7 +193,7 @@ def test_text_that_is_too_wide_is_kept_within_its_column(name, width):
         ("a\u00a0b\ufb01", "a bfi"),
     ],
 )
-def test_text_is_written_as(text, same):
+def test_sheets_transliterate_and_escape_text(text, same):
     def written(label):
         return sheet([[red(), label]], rows=[label], columns=[label, "c"], title=label, note=label)
 
@@ -211,12 +211,12 @@ def test_text_is_written_as(text, same):
     ],
     ids=str,
 )
-def test_a_line_is_broken_between_words_else_within_a_dotted_name_else_where_it_must(lines):
+def test_lines_break_between_words_else_in_dotted_names_else_anywhere(lines):
     assert np.array_equal(sheet([[red()]], rows=["\n" + "".join(lines)]), sheet([[red()]], rows=["\n" + "\n".join(lines)]))
 
 
 @pytest.mark.parametrize("place", ["rows", "columns"])
-def test_both_ends_of_a_name_that_is_too_long_are_shown(place):
+def test_long_names_keep_both_ends(place):
     names = ["a" + "." * 300 + "c", "a" + "." * 300 + "d", "b" + "." * 300 + "c", "b" + "." * 300 + "d"]
     drawn = {sheet([[red()]], **{place: [name]}).tobytes() for name in names}
     assert len(drawn) == 4
@@ -224,7 +224,7 @@ def test_both_ends_of_a_name_that_is_too_long_are_shown(place):
 
 
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g"])
-def test_a_label_is_as_large_as_pillow_draws_it(text):
+def test_a_label_has_the_size_of_pillows_text(text):
     pixels = sheet([[red()]], columns=[f"\n{text}"])
     (top, _), *_ = runs(reds(pixels).any(1))
     high, low, begin, end = box(ink(pixels[:top]))
@@ -247,7 +247,7 @@ def test_the_first_line_of_a_label_is_the_strongest():
     assert darkness[0] > 1.1 * 3 * (255.0 - np.asarray(thin)).sum() > 1.1 * darkness[1]
 
 
-def test_lines_are_centred_above_a_column_and_end_at_the_pictures_beside_a_row():
+def test_column_labels_are_centred_and_row_labels_right_aligned():
     pixels = sheet([[red()], [red()]], rows=["HHHHHHHHH\nH", "H"], columns=["HHHHHHHHH\nH"])
     (top, _), *_ = runs(reds(pixels).any(1))
     ((left, right),) = runs(reds(pixels).any(0))
@@ -260,13 +260,13 @@ def test_lines_are_centred_above_a_column_and_end_at_the_pictures_beside_a_row()
 
 
 @pytest.mark.parametrize("label", ["x" * 500, "\n" + "x" * 500], ids=["strong", "dim"])
-def test_a_label_of_too_many_lines_has_two(label):
+def test_a_label_has_at_most_two_lines(label):
     pixels = sheet([[red()]], columns=[label])
     (top, _), *_ = runs(reds(pixels).any(1))
     assert len(runs(ink(pixels[:top]).any(1))) == 2
 
 
-def test_a_title_stands_above_and_a_note_below():
+def test_the_title_is_above_and_the_note_below():
     plain, named, noted = sheet([[red()]]), sheet([[red()]], title="a title"), sheet([[red()]], note="a note")
     both = sheet([[red()]], title="a title", note="a note")
     more = len(named) - len(plain)
@@ -282,7 +282,7 @@ def test_a_title_stands_above_and_a_note_below():
 
 @pytest.mark.parametrize("shape", [(224, 224), (180, 320), (20, 320), (320, 20)], ids=str)
 @pytest.mark.parametrize("reason", ["no gradient reaches this layer", "one reason after another " * 40, "x" * 5000])
-def test_a_reason_is_framed_where_the_picture_would_be(shape, reason):
+def test_a_text_replaces_a_picture_within_a_border(shape, reason):
     pixels = sheet([[red(*shape), reason]])
     height, width = max(shape[0], 40), max(shape[1], 120)
     frame = pixels[28 : 28 + height, -28 - width : -28]
@@ -298,6 +298,6 @@ def test_a_reason_is_framed_where_the_picture_would_be(shape, reason):
     assert ink(outer).sum() == reds(pixels).sum()
 
 
-def test_a_sheet_of_reasons_alone_takes_the_size_from_the_input():
+def test_a_sheet_without_pictures_takes_its_size_from_the_corner():
     assert sheet([["a", "b"]], corner=noise(100, 200)).shape == sheet([[red(100, 200), "b"]], corner=noise(100, 200)).shape
     assert sheet([["a", "b"]]).shape == sheet([[red(), red()]]).shape

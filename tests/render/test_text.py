@@ -1,4 +1,4 @@
-"""Text: what the font has, in lines that fit."""
+"""Text is transliterated to the font and wrapped to a width."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz.lettering import BLACK, WHITE, Typeface, draw_lines, legible, set_lines
+from fmapviz.render.text import BLACK, WHITE, Typeface, draw_lines, legible, wrap
 
 FACE = Typeface(14, BLACK)
 HOSTILE = [
@@ -41,13 +41,13 @@ def glyph(ch):
         ("", ""),
     ],
 )
-def test_what_is_written(text, written):
+def test_unsupported_characters_are_transliterated_or_escaped(text, written):
     assert legible(text) == written
 
 
-def test_no_character_is_a_box():
+def test_every_written_character_has_a_glyph():
     box = glyph("\U0010fffe")
-    assert glyph("\u4f60") == box  # so the font draws it for whatever it does not have
+    assert glyph("\u4f60") == box  # the font draws a box for every character that it lacks
     some = "".join(map(chr, [*range(0x20, 0x250), *range(0x2010, 0x2060), *range(0xFB00, 0xFB10), 0x1F600, 0xD800]))
     written = legible(some)
     assert {ch for ch in written if glyph(ch) == box} == set()
@@ -58,7 +58,7 @@ def test_no_character_is_a_box():
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("width", [30, 200])
 def test_lines_fit(text, most, width):
-    lines = set_lines(text, FACE, width, most=most)
+    lines = wrap(text, FACE, width, lines=most)
     assert 1 <= len(lines) <= most
     assert all(ImageFont.load_default(14 * 4).getlength(line) <= 4 * width for line, _ in lines)
     drawn = np.asarray(draw_lines(lines))
@@ -66,17 +66,17 @@ def test_lines_fit(text, most, width):
     assert (drawn != 255).any()
 
 
-def test_a_text_that_fits_is_whole_and_one_that_is_broken_is_complete():
-    assert set_lines("features.0", FACE, 100) == (("features.0", FACE),)
+def test_wrapping_loses_no_character():
+    assert wrap("features.0", FACE, 100) == (("features.0", FACE),)
     name = "encoder.layers.encoder_layer_11.self_attention.out_proj"
-    lines = [line for line, _ in set_lines(name, FACE, 230, most=3)]
+    lines = [line for line, _ in wrap(name, FACE, 230, lines=3)]
     assert len(lines) == 2
     assert "".join(lines) == name
-    assert set_lines("", FACE, 100) == set_lines(" \n ", FACE, 100) == ()
+    assert wrap("", FACE, 100) == wrap(" \n ", FACE, 100) == ()
 
 
-def test_what_is_too_long_keeps_its_ends():
-    ((line, _),) = set_lines("first" + "." * 300 + "second", FACE, 150)
+def test_a_long_text_is_elided_in_the_middle():
+    ((line, _),) = wrap("first" + "." * 300 + "second", FACE, 150)
     assert line.startswith("first")
     assert line.endswith("second")
     assert line.count("…") == 1
@@ -84,7 +84,7 @@ def test_what_is_too_long_keeps_its_ends():
 
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g"])
 @pytest.mark.parametrize("size", [10, 14, 20])
-def test_a_line_is_what_pillow_draws_four_times_as_large(text, size):
+def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):
     drawn = np.asarray(draw_lines([(text, Typeface(size, WHITE))], ground=BLACK))
     large = Image.new("L", (drawn.shape[1] * 4, drawn.shape[0] * 4))
     ImageDraw.Draw(large).text((0, size * 4), text, 255, ImageFont.load_default(size * 4), anchor="ls")
@@ -98,7 +98,7 @@ def test_text_on_black_is_text_on_white_inverted():
     assert abs(np.asarray(dark, int) + np.asarray(light) - 255).max() <= 1
 
 
-def test_lines_stand_under_each_other_at_the_left_in_the_middle_or_at_the_right():
+def test_lines_are_stacked_and_aligned():
     lines = [("HHHHHHHH", FACE), ("H", Typeface(20, BLACK, 0.25))]
     places = []
     for alignment in (0.0, 0.5, 1.0):

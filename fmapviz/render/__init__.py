@@ -1,0 +1,1 @@
+"""Tensors and arrays to captioned pictures."""
