@@ -1,6 +1,6 @@
 """Which regions make up a class's score exactly, for networks that average their last maps (CAM).
 
-`sum_k W_ck A_k`, A what enters the global average pooling, W_c the row of the linear layer behind it for class c, k the
+`sum_k W_ck A_k`, A what enters the global average pooling, W_c the row of the following linear layer for class c, k the
 channels. The mean of the map and the bias of the class are its logit.
 
 Zhou et al., "Learning Deep Features for Discriminative Localization", 2016.

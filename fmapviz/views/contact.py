@@ -1,9 +1,76 @@
 """One labelled sheet with the input and a map of each layer, the mean of its channels."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.render.captions import MOST_NAMED, colormap_of, count_nonfinite, is_finite
+from fmapviz.render.colormaps import table
+from fmapviz.render.heatmap import mark_nonfinite
+from fmapviz.render.sheets import Cell as Tile
+from fmapviz.render.sheets import draw_contact
 from fmapviz.views.mean import reduce
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import ImageResult
+    from fmapviz.views.base import Cell
+
 NEEDS = "outputs"
-OVER = False  # each map keeps its own resolution
+OVER = False
+COLORMAP = "viridis"
 SHEET = True
 
-__all__ = ["NEEDS", "OVER", "SHEET", "reduce"]
+__all__ = ["COLORMAP", "NEEDS", "OVER", "SHEET", "compose", "reduce"]
+
+_SCALINGS = {
+    "channel": "from its smallest value to its largest",
+    "layer": "from its smallest value to its largest",
+    "run": "from its smallest value in all images of the run to its largest",
+    "signed": "zero in the middle, its largest magnitude at an end",
+    "fixed": "the same two values at the ends of every scale",
+}
+
+
+def compose(
+    cells: Sequence[Cell],
+    seen: NDArray[np.uint8],
+    *,
+    title: str,
+    result: ImageResult,  # noqa: ARG001  every view of an image receives it
+    style: Style,
+) -> tuple[NDArray[np.uint8], dict[str, str]]:
+    """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
+    scaling = _SCALINGS[style.norm.partition(":")[0]]
+    tiles = [
+        Tile(
+            mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat),
+            layer.layer,
+            " x ".join(map(str, layer.shape)),
+        )
+        for layer, heat in cells
+    ]
+    board = (
+        "" if all(is_finite(heat) for _, heat in cells) else " Where no channel has a finite value there is a checkerboard."
+    )
+    note = f"Of each layer the mean of all its channels, {scaling}.{board}"
+    facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(cells)), "Scaling": scaling}
+    return draw_contact(seen, tiles, title=title, note=note), facts | _nonfinite_facts(cells)
+
+
+def _nonfinite_facts(cells: Sequence[Cell]) -> dict[str, str]:
+    layers = [
+        f"{layer.layer}: {heat.nonfinite} values, no other at {count_nonfinite(heat)} of {heat.raw.size} places"
+        for layer, heat in cells
+        if heat.nonfinite
+    ]
+    if len(layers) > MOST_NAMED:
+        layers[MOST_NAMED:] = [f"{len(layers) - MOST_NAMED} more layers"]
+    if not layers:
+        return {}
+    return {"Not finite": f"take no part, drawn as a checkerboard where there is no other; {'; '.join(layers)}"}

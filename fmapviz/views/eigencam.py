@@ -1,7 +1,7 @@
 """What a layer's channels have most in common, whatever the class (Eigen-CAM).
 
-The vectors of C numbers at the places of a layer, less their mean, are projected on the direction in which they differ most,
-their first right singular vector. No class and no gradient take part.
+The activation vectors at the positions of a layer, less their mean, are projected on the direction in which they differ
+most, their first right singular vector. No class and no gradient is involved.
 
 Muhammad and Yeasin, "Eigen-CAM: Class Activation Map using Principal Components", 2020. The sign of a singular vector is
 open; here the value of largest magnitude is positive.
@@ -26,14 +26,14 @@ def attribute(activations: Tensor) -> Tensor:
         activations: `(N, C, h, w)`, any floating type, any range; NaN and infinite values count as 0.
 
     Returns:
-        float32 `(N, h, w)`, signed, the value of largest magnitude positive; zero where all places are alike.
+        float32 `(N, h, w)`, signed, the value of largest magnitude positive; zero if all positions are equal.
 
     Example:
         >>> attribute(torch.tensor([[[[0.0, 0.0, -3.0]], [[0.0, 0.0, 4.0]]]])).round(decimals=3)
         tensor([[[-1.6670, -1.6670,  3.3330]]])
     """
-    places = _finite(activations.float()).flatten(2).mT
-    centred = _finite(places - places.mean(1, keepdim=True))
+    vectors = _finite(activations.float()).flatten(2).mT
+    centred = _finite(vectors - vectors.mean(1, keepdim=True))
     directions: Tensor = torch.linalg.svd(centred, full_matrices=False).Vh
     projected = (centred @ directions[:, 0, :, None]).squeeze(2)
     strongest = projected.gather(1, projected.abs().argmax(1, keepdim=True))

@@ -1,6 +1,6 @@
 """The gradient of a class's score at the input of each layer, as a grid."""
 
-from fmapviz.grids import draw_grids as draw
+from fmapviz.views.maps import draw
 
 NEEDS = "input_gradients"
 

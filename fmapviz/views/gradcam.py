@@ -1,6 +1,6 @@
 """Which regions speak for a class, as a heat map over the input (Grad-CAM).
 
-Each channel counts as much as the class's score changes with it on average: `sum_k mean_hw(G_k) A_k`. A are a layer's
+Each channel is weighted by the mean gradient of the class's score: `sum_k mean_hw(G_k) A_k`. A are a layer's
 activations, G the gradient of the class's logit with respect to them, k the channels.
 
 Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization", 2017.

@@ -1,6 +1,6 @@
 """As gradcam, but finds several objects of one class better (Grad-CAM++).
 
-A channel's weight is the sum of its positive gradients, each place weighted by how much it alone speaks for the class:
+A channel's weight is the sum of its positive gradients, each position weighted by its share in them:
 `w_k = sum_hw(a_k relu(G_k))` with `a_k = G_k² / (2 G_k² + sum_hw(A_k) G_k³ + 1e-6)`, 0 where G is 0; the map is
 `sum_k w_k A_k`. A are a layer's activations, G the gradient of the class's logit with respect to them, k the channels.
 
@@ -19,7 +19,7 @@ NEEDS = "activations gradients"
 
 
 def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
-    """Weigh channels by their positive gradients, each place by its share in them.
+    """Weigh channels by their positive gradients, each position by its share in them.
 
     Args:
         activations: `(N, C, h, w)`, any floating type, any range.

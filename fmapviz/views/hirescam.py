@@ -1,7 +1,7 @@
 """As gradcam, but shows only what the score really uses (HiResCAM).
 
-Each place of each channel counts by its own gradient: `sum_k G_k A_k`. A are a layer's activations, G the gradient of the
-class's logit with respect to them, k the channels. Where nothing but one linear layer follows, the map adds up to the logit
+Each position of each channel is weighted by its own gradient: `sum_k G_k A_k`. A are a layer's activations, G the gradient
+of the class's logit with respect to them, k the channels. If a single linear layer follows, the map adds up to the logit
 without its bias.
 
 Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks", 2020.
@@ -18,7 +18,7 @@ NEEDS = "activations gradients"
 
 
 def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
-    """Weigh each place of each channel by its gradient.
+    """Weigh each position of each channel by its gradient.
 
     Args:
         activations: `(N, C, h, w)`, any floating type, any range.

@@ -1,6 +1,6 @@
 """What goes into each layer, every channel as one tile of a grid."""
 
-from fmapviz.grids import draw_grids as draw
+from fmapviz.views.maps import draw
 
 NEEDS = "inputs"
 

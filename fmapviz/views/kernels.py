@@ -9,58 +9,85 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.frames import room_of
-from fmapviz.framing import is_numbered
-from fmapviz.shapes import NotAMapError
-from fmapviz.tiles import Tiles
-from fmapviz.tiling import Ranges, lay_out, measure, tile
+from fmapviz.core.types import Grid, Tiles
+from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.grid import lay_out, tile
+from fmapviz.render.labels import number_size
+from fmapviz.render.picture import is_numbered
+from fmapviz.render.ranges import Ranges, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.options import Style
+    from fmapviz.core.config import Style
 
-NEEDS = "kernels"
+NEEDS = "weights"
 _SIDE = 512  # pixels that a small picture is magnified to, about
 _LARGEST_SCALE = 64  # that a style can hold
-_MOST = 16  # times that it is magnified
+_MOST = 16  # scale at most
 
 
-def draw(weight: Tensor, style: Style) -> Tensor:
-    """Draw the kernels of one convolution.
+def read(module: nn.Module, style: Style) -> Tensor:
+    """Return the kernels of a convolution, see `weight_of`.
+
+    Raises:
+        NotAMapError: The module has no kernels, or none of the chosen filters.
+    """
+    weight = weight_of(module)
+    if weight is None:
+        raise NotAMapError("has no kernels")
+    chosen = choose(weight, style)
+    if chosen is not None and not len(chosen):
+        raise NotAMapError(f"has {len(weight)} filters, none of those chosen")
+    return weight
+
+
+def draw(weight: Tensor, style: Style) -> Grid:
+    """Draw the kernels of one convolution as a grid; see `tile_kernels`."""
+    chosen = choose(weight, style)
+    limits = style.limits
+    if style.norm in {"layer", "run"}:
+        shown = weight if chosen is None else weight[chosen]
+        known = shown[shown.isfinite()]
+        limits = (float(known.min()), float(known.max())) if len(known) else None
+    return Grid(
+        pixels=tile_kernels(weight, style).cpu().numpy(),
+        tiles=tiles_of(weight.shape, style),
+        rows=rows_of(weight.shape, style),
+        channels=None if chosen is None else tuple(chosen.tolist()),
+        limits=limits,
+    )
+
+
+def tile_kernels(weight: Tensor, style: Style) -> Tensor:
+    """Tile the kernels of one convolution.
 
     Args:
-        weight: float32 `(O, I, h, w)` or `(O, I, T, h, w)`, as `weight_of` gives it, any range.
-        style: How; under `channel` and `signed` all kernels of a filter are scaled together, and `run` means `layer`.
-            `channels` chooses filters; `top:K` those with the largest L2 norm.
+        weight: float32 `(O, I, h, w)` or `(O, I, T, h, w)`, as `weight_of` returns it, any range.
+        style: With `channel` and `signed` all kernels of a filter are scaled together; `run` means `layer`. `channels`
+            chooses filters; `top:K` those with the largest L2 norm.
 
     Returns:
-        On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, whatever
+        On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
         the style's colour map; `signed` puts zero at middle grey. Of one input channel one tile per filter, else a row of
         tiles per filter, one for each input channel: uint8 `(H, W)`, or `(H, W, 3)` with a `style.palette`. The frames of a
         kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding between them. Small pictures are
-        magnified to about 512 pixels, those with numbers until a filter is as large as its number, and by `style.scale`
-        besides.
-
-    Raises:
-        NotAMapError: None of the chosen filters is there.
+        magnified to about 512 pixels, numbered ones until a filter is as large as its number, and then by `style.scale`.
 
     Example:
-        >>> from fmapviz.options import Style
-        >>> draw(torch.randn(64, 3, 11, 11), Style()).shape  # 8 x 8 tiles, six times as large
+        >>> from fmapviz.core.config import Style
+        >>> tile_kernels(torch.randn(64, 3, 11, 11), Style()).shape  # 8 x 8 tiles, six times as large
         torch.Size([546, 546, 3])
     """
     chosen = choose(weight, style)
     if chosen is not None:
-        if not len(chosen):
-            raise NotAMapError(f"has {len(weight)} filters, none of those chosen")
         weight = weight[chosen]
     kernels = weight if weight.ndim == 5 else weight[:, :, None]
     laid = _laid(kernels.shape, style)
     if not _in_colour(kernels.shape):
         tiles = kernels.flatten(0, 2)
         return tile(tiles, laid, _ranges(kernels, len(tiles)))
-    # One colour of a point cannot be drawn without the others.
+    # One colour of a pixel cannot be drawn without the others.
     kernels = kernels.where(kernels.isfinite().all(1, keepdim=True), torch.nan)
     planes = [plane.flatten(0, 1) for plane in kernels.unbind(1)]
     ranges = _ranges(kernels, len(planes[0]))
@@ -68,13 +95,14 @@ def draw(weight: Tensor, style: Style) -> Tensor:
 
 
 def choose(weight: Tensor, style: Style) -> Tensor | None:
-    """Turn the `channels` of a style into numbers of filters.
+    """Turn the `channels` of a style into filter numbers.
 
     Returns:
-        int64 `(K)` on the device of `weight`, None for all. Numbers that there are not are left out, so K may be 0.
+        int64 `(K,)` on the device of `weight`, None for all. Numbers of filters that do not exist are left out, so K may be
+        0.
 
     Example:
-        >>> from fmapviz.options import Style
+        >>> from fmapviz.core.config import Style
         >>> choose(torch.tensor([1.0, -3.0, 2.0]).view(3, 1, 1, 1), Style(channels="top:2"))
         tensor([1, 2])
     """
@@ -82,53 +110,53 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
         return torch.tensor([number for number in style.listed if number < len(weight)], device=weight.device).long()
     if style.top is not None:
         norms = weight.flatten(1).nan_to_num(nan=0, posinf=0, neginf=0).norm(dim=1)
-        ranked: Tensor = norms.sort(descending=True, stable=True).indices  # of two equal ones the lower number comes first
+        ranked: Tensor = norms.sort(descending=True, stable=True).indices  # ties: lower number first
         return ranked[: style.top]
     return None
 
 
 def tiles_of(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Say where `draw` lays the chosen filters.
+    """Return the position of the chosen filters in `tile_kernels`.
 
     Args:
         shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
 
     Returns:
-        One tile per filter, its frames and what is between them included; None if a filter is a row of tiles, or none is
-        there.
+        One tile per filter, including its frames and the padding between them; None if a filter is a row of tiles, or no
+        filter is left.
 
     Example:
-        >>> from fmapviz.options import Style
+        >>> from fmapviz.core.config import Style
         >>> tiles_of((64, 3, 11, 11), Style()).corner(63)
         (478, 478)
     """
-    return _places(shape, style) if _is_tile(shape) else None
+    return _positions(shape, style) if _is_tile(shape) else None
 
 
 def rows_of(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Say where `draw` lays the chosen filters, if each is a row of tiles.
+    """Return the position of the chosen filters in `tile_kernels`, if each is a row of tiles.
 
     Args:
         shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
 
     Returns:
-        The whole row of each filter; None if a filter is a single tile, or none is there.
+        The whole row of each filter; None if a filter is a single tile, or no filter is left.
 
     Example:
-        >>> from fmapviz.options import Style
+        >>> from fmapviz.core.config import Style
         >>> rows_of((64, 16, 3, 3), Style()).corner(63)
         (2, 506)
     """
-    return None if _is_tile(shape) else _places(shape, style)
+    return None if _is_tile(shape) else _positions(shape, style)
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
-    """Give the kernels of a convolution, those of a transposed one by its outputs too.
+    """Return the kernels of a convolution; those of a transposed one are ordered by its outputs too.
 
     Returns:
         float32 `(O, I, h, w)` or `(O, I, T, h, w)`, I the input channels of a group, on the weight's device; of a
-        one-dimensional convolution `(O, I, 1, w)`. None if the module is no convolution, its weight is complex, or nobody
-        knows its shape yet.
+        one-dimensional convolution `(O, I, 1, w)`. None if the module is no convolution, its weight is complex, or its shape
+        is not known yet.
 
     Example:
         >>> weight_of(nn.ConvTranspose2d(6, 10, 3, groups=2)).shape
@@ -140,7 +168,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
         weight = weight()
     if not isinstance(sides, tuple) or not isinstance(weight, Tensor) or weight.is_complex():
         return None
-    if weight.ndim != 2 + len(sides):  # not yet known, among other reasons
+    if weight.ndim != 2 + len(sides):  # a lazy module, among others
         return None
     weight = (weight.dequantize() if weight.is_quantized else weight).detach().float()
     if getattr(module, "transposed", False):
@@ -150,7 +178,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
 
 
 def _in_colour(shape: Sequence[int]) -> bool:
-    # A colour map is for what has one value at each point: these have three.
+    # A colour map needs one value per pixel; these have three.
     return shape[1] == 3
 
 
@@ -158,8 +186,8 @@ def _is_tile(shape: Sequence[int]) -> bool:
     return shape[1] == 1 or _in_colour(shape)
 
 
-def _places(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Say where the chosen filters of a weight lie, each with everything that belongs to it; None if there is none."""
+def _positions(shape: Sequence[int], style: Style) -> Tiles | None:
+    """Return the position of the chosen filters, each with all its tiles; None if no filter is left."""
     filters, channels, *frames, height, width = shape
     if style.listed is not None:
         filters = sum(number < filters for number in style.listed)
@@ -174,7 +202,7 @@ def _places(shape: Sequence[int], style: Style) -> Tiles | None:
 
 
 def _ranges(kernels: Tensor, tiles: int) -> Ranges:
-    """Give each of so many tiles the extremes of the whole filter that it belongs to."""
+    """Return the extremes of the whole filter for each of its tiles."""
     each = measure(kernels.reshape(1, len(kernels), 1, -1))
     filters = torch.arange(len(kernels), device=kernels.device).repeat_interleave(tiles // len(kernels))
     bad = None if each.bad is None else each.bad[:, filters]
@@ -182,17 +210,17 @@ def _ranges(kernels: Tensor, tiles: int) -> Ranges:
 
 
 def _legible(shape: Sequence[int], style: Style) -> int:
-    """Say how often a filter has to be magnified to fill the room that its number takes."""
+    """Return the scale at which a filter is as large as its number."""
     filters, _, frames, height, width = shape
     if not is_numbered(style) or height == width == 1:
         return 1
-    across, down = room_of(filters)
+    across, down = number_size(filters)
     room, side = (across / frames, width) if _is_tile(shape) else (down, height)
     return ceil((room - style.padding) / side)
 
 
 def _laid(shape: Sequence[int], style: Style) -> Style:
-    """Say how `tile` has to lay out kernels `(O, I, T, h, w)`."""
+    """Return the style with which `tile` lays out kernels `(O, I, T, h, w)`."""
     filters, channels, frames, height, width = shape
     in_row = min(style.columns or isqrt(filters), filters) if _is_tile(shape) else 1
     columns = in_row * frames * (1 if _is_tile(shape) else channels)

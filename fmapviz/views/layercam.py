@@ -1,6 +1,6 @@
 """As gradcam, but place by place, sharp at early layers too (LayerCAM).
 
-Each place of each channel counts by its own gradient where that is positive: `sum_k relu(G_k) A_k`. A are a layer's
+Each position of each channel is weighted by its own gradient where that is positive: `sum_k relu(G_k) A_k`. A are a layer's
 activations, G the gradient of the class's logit with respect to them, k the channels.
 
 Jiang et al., "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization", 2021.
@@ -17,7 +17,7 @@ NEEDS = "activations gradients"
 
 
 def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
-    """Weigh each place of each channel by its positive gradient.
+    """Weigh each position of each channel by its positive gradient.
 
     Args:
         activations: `(N, C, h, w)`, any floating type, any range.

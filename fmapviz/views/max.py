@@ -16,7 +16,7 @@ def reduce(maps: Tensor) -> Tensor:
     """Take the largest value over the channels.
 
     Args:
-        maps: `(N, C, h, w)`, any floating type, any range; NaN and infinite values take no part.
+        maps: `(N, C, h, w)`, any floating type, any range; NaN and infinite values are left out.
 
     Returns:
         float32 `(N, h, w)`, NaN where no channel has a finite value.
@@ -26,7 +26,7 @@ def reduce(maps: Tensor) -> Tensor:
         tensor([[[3., 4.]]])
     """
     largest = maps.amax(1).float()
-    # A finite maximum is that of the finite values: NaN and infinity would show. A GPU would have to be waited for.
+    # A finite maximum shows that no value is NaN or infinity. Asking a GPU would mean waiting for it.
     if maps.is_cpu and bool(largest.isfinite().all()):
         return largest
     values = maps.float()

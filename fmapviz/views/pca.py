@@ -1,7 +1,7 @@
 """All channels of a layer in one picture: their first three principal components are its red, green and blue.
 
-What is drawn at a layer's resolution becomes a picture as large as the input, `style.scale` times that if a scale is given:
-each value a sharp rectangle, so that the pictures of all layers can be laid beside each other and beside the input.
+Drawn at the layer's resolution, then enlarged to the input's, times `style.scale`: each value becomes a sharp rectangle, so
+that the pictures of all layers can be compared with each other and with the input.
 """
 
 from __future__ import annotations
@@ -10,35 +10,46 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.principal import fit, paint
-from fmapviz.shapes import NotAMapError
+from fmapviz.core.types import Rgb
+from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.pca import fit, paint
+from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.options import Style
-    from fmapviz.tiling import Ranges
+    from fmapviz.core.config import Style
+    from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
+SHARES = "components"  # with `--pca shared`, those of all images of the run
 
 
-def draw(maps: Tensor, ranges: Ranges, style: Style) -> Tensor:  # noqa: ARG001 - what every view is given
-    """Draw one picture per image, by directions of its own unless the ranges bring those of all images.
-
-    Args:
-        maps: `(N, C, h, w)`, any floating type, any range.
-        ranges: With `shared.basis`, a `principal.Basis`, for all images.
-        style: Not looked at here: colours and their range are those of `principal.paint`.
+def draw(maps: LayerMaps, _style: Style) -> BatchContent:
+    """Draw one picture per image, by its own principal components or by those shared by the run.
 
     Returns:
-        uint8 `(N, h, w, 3)` on the device of `maps`.
+        Of `Rgb`: uint8 `(N, h, w, 3)` on the device of the maps.
 
     Raises:
-        NotAMapError: A vector `(N, K)`.
+        NotAMapError: A vector.
     """
-    if maps.ndim != 4:
+    if maps.vector:
         raise NotAMapError("is a vector, not a map")
-    basis = getattr(getattr(ranges, "shared", None), "basis", None)
-    if basis is not None:
-        return paint(maps, basis)
-    return torch.cat([paint(image, fit(image)) for image in torch.split(maps, 1)])
+    shared = maps.ranges.shared
+    if shared and shared.basis is not None:
+        pixels = paint(maps.values, shared.basis)
+    else:
+        pixels = torch.cat([paint(image, fit(image)) for image in torch.split(maps.values, 1)])
+    if maps.ranges.bad is None:
+        return BatchContent(Rgb, {"pixels": pixels})
+    return BatchContent(Rgb, {"pixels": pixels, "nonfinite": _count_nonfinite(maps.values)})
+
+
+def _count_nonfinite(maps: Tensor) -> Tensor:
+    """Count the positions with a value that is not finite, leaving out channels without any finite value."""
+    bad = ~maps.isfinite()
+    silent = bad.flatten(2).all(2)
+    silent &= ~silent.all(1, keepdim=True)
+    counts: Tensor = (bad & ~silent[..., None, None]).any(1).sum((1, 2))
+    return counts

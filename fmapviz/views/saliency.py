@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "pixel_gradients"
-OVER = False  # as fine as the picture itself, which would hide it
+OVER = False  # as fine as the picture, which would hide it
+COLORMAP = "gray"
 
 
 def attribute(pixel_gradients: Tensor) -> Tensor:

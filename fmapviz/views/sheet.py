@@ -1,9 +1,66 @@
 """Grad-CAM of several layers, the rows, for several classes, the columns, on one labelled sheet."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmapviz.render.captions import colormap_of, describe_target
+from fmapviz.render.heatmap import draw_heat_map
+from fmapviz.render.sheets import draw_sheet
 from fmapviz.views.gradcam import attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import ImageResult, LayerResult
+    from fmapviz.views.base import Cell
 
 NEEDS = "activations gradients"
 TARGETS = "top3"  # unless the user names others
 SHEET = True
 
-__all__ = ["NEEDS", "SHEET", "TARGETS", "attribute"]
+__all__ = ["NEEDS", "SHEET", "TARGETS", "attribute", "compose"]
+
+
+def compose(
+    cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
+) -> tuple[NDArray[np.uint8], dict[str, str]]:
+    """Compose a table of layers and classes; see `fmapviz.views.base.ImageView`."""
+    rows = {layer.layer: _shape(layer) for layer, _ in cells}
+    targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
+    maps = {(layer.layer, layer.target.label): heat for layer, heat in cells if layer.target}
+    shares = {each.index: str(each).removeprefix(each.name).strip() for each in result.predictions}
+    if not all(target.index in shares for target in targets.values()):
+        shares = {}  # all columns show the same unit
+    pixels = draw_sheet(
+        [
+            [
+                draw_heat_map(maps[row, label], seen, style) if (row, label) in maps else "no map: see the notices"
+                for label in targets
+            ]
+            for row in rows
+        ],
+        rows=[f"{row}\n{shape}" for row, shape in rows.items()],
+        columns=[
+            f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
+        ],
+        title=title,
+        note="Grad-CAM: where each layer speaks for each class. Each cell reaches from its smallest value to its largest.",
+        corner=seen,
+    )
+    chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
+    facts = {
+        "Rows": ", ".join(rows) + chosen,
+        "Columns": "; ".join(map(describe_target, targets.values())),
+        "Scaling": "Grad-CAM, negative values zero, each cell from its smallest value to its largest: "
+        f"{colormap_of(cells[0][1], style)}, {style.alpha:g} over the input",
+    }
+    return pixels, facts
+
+
+def _shape(layer: LayerResult) -> str:
+    return " x ".join(map(str, layer.shape))

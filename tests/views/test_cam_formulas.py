@@ -16,9 +16,9 @@ from torch.nn.functional import interpolate
 from torchcam import methods as torchcam
 from torchvision.models import resnet18
 
-from fmapviz import registry
-from fmapviz.heat import heat_of
-from fmapviz.registry import VIEWS
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS
+from fmapviz.render.heatmap import heat_of
 from fmapviz.views import cam, eigencam, gradcam, gradcam_pp, hirescam, layercam, saliency, xgradcam
 
 CLASSES = [3, 717]

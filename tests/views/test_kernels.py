@@ -13,10 +13,11 @@ from torch.nn.utils import parametrizations
 from torchvision.ops import DeformConv2d
 from torchvision.utils import make_grid
 
-from fmapviz.framing import frame
-from fmapviz.options import COLORMAPS, Style
-from fmapviz.shapes import NotAMapError
-from fmapviz.views.kernels import choose, draw, rows_of, tiles_of, weight_of
+from fmapviz.core.config import COLORMAPS, Style
+from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.captions import Rendered
+from fmapviz.render.picture import frame
+from fmapviz.views.kernels import choose, read, rows_of, tile_kernels, tiles_of, weight_of
 
 NAN, INF = torch.nan, torch.inf
 
@@ -65,21 +66,21 @@ def zoom_of(pixels, *, tiles, side, padding=2):
 @pytest.mark.parametrize("side", [3, 7, 11])
 def test_kernels_over_three_colours_are_make_grids(count, side):
     kernels = random_kernels(count, 3, side, side)
-    pixels = draw(kernels, Style())
+    pixels = tile_kernels(kernels, Style())
     zoom = zoom_of(pixels, tiles=isqrt(count), side=side)
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom))
 
 
 def test_one_tile_has_nothing_around_it():
     kernels = random_kernels(1, 3, 5, 5)
-    assert torch.equal(draw(kernels, Style()), grid_of(kernels, zoom=16))
+    assert torch.equal(tile_kernels(kernels, Style()), grid_of(kernels, zoom=16))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("style", [{"columns": 5}, {"columns": 1000}, {"padding": 0}, {"padding": 7}, {"scale": 2}], ids=str)
 def test_tiles_are_laid_out_as_asked(channels, style):
     kernels = random_kernels(20, channels, 5, 4)
-    pixels = draw(kernels, Style(**style))
+    pixels = tile_kernels(kernels, Style(**style))
     columns, padding = min(style.get("columns", 4), 20), style.get("padding", 2)
     zoom = zoom_of(pixels, tiles=columns, side=4, padding=padding)
     assert zoom % style.get("scale", 1) == 0
@@ -93,7 +94,7 @@ def test_tiles_are_laid_out_as_asked(channels, style):
 )
 def test_norms_are_make_grids(channels, style, norm):
     kernels = random_kernels(9, channels, 5, 5)
-    pixels = draw(kernels, Style(norm=style))
+    pixels = tile_kernels(kernels, Style(norm=style))
     assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=5), **norm))
 
 
@@ -101,8 +102,8 @@ def test_norms_are_make_grids(channels, style, norm):
 @pytest.mark.parametrize("norm", ["channel", "layer", "signed"])
 def test_three_colours_stay_what_they_are_whatever_the_colour_map(colormap, norm):
     kernels = random_kernels(9, 3, 5, 4)
-    pixels = draw(kernels, Style(colormap=colormap, norm=norm))
-    assert torch.equal(pixels, draw(kernels, Style(norm=norm)))
+    pixels = tile_kernels(kernels, Style(colormap=colormap, norm=norm))
+    assert torch.equal(pixels, tile_kernels(kernels, Style(norm=norm)))
     if norm == "channel":
         assert torch.equal(pixels, grid_of(kernels, zoom=zoom_of(pixels, tiles=3, side=4)))
 
@@ -111,7 +112,7 @@ def test_three_colours_stay_what_they_are_whatever_the_colour_map(colormap, norm
 @pytest.mark.parametrize("shape", [(6, 4, 3, 3), (3, 2, 5, 4), (40, 2, 1, 7)], ids=str)
 def test_other_kernels_are_a_row_for_each_filter(shape, coloured):
     kernels = random_kernels(*shape)
-    pixels = draw(kernels, Style(colormap="viridis" if coloured else None, columns=2))
+    pixels = tile_kernels(kernels, Style(colormap="viridis" if coloured else None, columns=2))
     zoom = zoom_of(pixels, tiles=shape[1], side=shape[3])
     expected = grids_of_rows(kernels, zoom=zoom)
     if coloured:
@@ -127,7 +128,7 @@ def test_other_kernels_are_a_row_for_each_filter(shape, coloured):
 
 def test_rows_are_scaled_together_if_asked():
     kernels = random_kernels(6, 4, 3, 3) * torch.arange(1, 7).view(6, 1, 1, 1)
-    pixels = draw(kernels, Style(norm="layer", padding=1))
+    pixels = tile_kernels(kernels, Style(norm="layer", padding=1))
     extremes = kernels.min().item(), kernels.max().item()
     zoom = zoom_of(pixels, tiles=4, side=3, padding=1)
     assert torch.equal(pixels, grids_of_rows(kernels, padding=1, zoom=zoom, value_range=extremes))
@@ -135,7 +136,7 @@ def test_rows_are_scaled_together_if_asked():
 
 def test_kernels_of_one_value_are_the_matrix():
     kernels = random_kernels(40, 30, 1, 1)
-    pixels = draw(kernels, Style())
+    pixels = tile_kernels(kernels, Style())
     low, high = kernels.amin(1, keepdim=True), kernels.amax(1, keepdim=True)
     exact = ((kernels - low) / (high - low) * 255)[:, :, 0, 0]
     assert pixels.shape == (40 * 13, 30 * 13)
@@ -149,7 +150,7 @@ def test_signed_puts_zero_in_the_middle(shape, factor):
 
     kernels = random_kernels(*shape) * factor
     kernels[0, 0, 1, 1] = 0
-    pixels = draw(kernels, Style(norm="signed", padding=0, colormap=None if shape[1] == 3 else "gray"))
+    pixels = tile_kernels(kernels, Style(norm="signed", padding=0, colormap=None if shape[1] == 3 else "gray"))
     exact = torch.stack([torch.from_numpy(CenteredNorm(0)(own.double().numpy()).filled()) for own in kernels]) * 255
     tile = exact if shape[1] == 3 else exact.flatten(0, 1)[:, None]
     columns = isqrt(len(tile)) if shape[1] in {1, 3} else shape[1]
@@ -163,14 +164,14 @@ def test_signed_puts_zero_in_the_middle(shape, factor):
 
 def test_signed_kernels_over_other_channels_are_blue_and_red():
     kernels = torch.tensor([-1.0, 0.0, 1.0]).view(1, 1, 1, 3)
-    pixels = draw(kernels, Style(norm="signed"))
+    pixels = tile_kernels(kernels, Style(norm="signed"))
     assert pixels[0, [0, 24, 47]].tolist() == [[59, 76, 192], [221, 219, 220], [180, 4, 38]]  # matplotlib's coolwarm
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_frames_lie_side_by_side(channels):
     kernels = random_kernels(6, channels, 4, 3, 3)
-    pixels = draw(kernels, Style())
+    pixels = tile_kernels(kernels, Style())
     if channels == 3:
         low, high = (getattr(kernels.flatten(1), name)(1).view(-1, 1, 1, 1, 1) for name in ("amin", "amax"))
         tiles = ((kernels - low) / (high - low)).movedim(1, 2).flatten(0, 1)
@@ -200,12 +201,12 @@ def test_frames_lie_side_by_side(channels):
     ids=str,
 )
 def test_small_pictures_are_magnified(shape, size):
-    assert draw(torch.zeros(shape), Style()).shape[:2] == size
+    assert tile_kernels(torch.zeros(shape), Style()).shape[:2] == size
 
 
 def test_what_a_style_asks_for_is_magnified_besides():
-    assert draw(random_kernels(16, 1, 3, 3), Style(padding=0, scale=3)).shape == (576, 576)
-    assert draw(random_kernels(16, 1, 3, 3), Style(padding=0, scale=64)).shape == (768, 768)
+    assert tile_kernels(random_kernels(16, 1, 3, 3), Style(padding=0, scale=3)).shape == (576, 576)
+    assert tile_kernels(random_kernels(16, 1, 3, 3), Style(padding=0, scale=64)).shape == (768, 768)
 
 
 # --- values that are not finite
@@ -216,8 +217,8 @@ def test_values_that_are_not_finite_are_a_checkerboard(bad):
     kernels = random_kernels(9, 3, 5, 5)
     broken = kernels.clone()
     broken[4, 1, 2, 2:4] = bad
-    pixels = draw(broken, Style(padding=0, norm="fixed:-0.2,0.2")).view(15, 16, 15, 16, 3)[:, 0, :, 0]
-    expected = draw(kernels, Style(padding=0, norm="fixed:-0.2,0.2")).view(15, 16, 15, 16, 3)[:, 0, :, 0]
+    pixels = tile_kernels(broken, Style(padding=0, norm="fixed:-0.2,0.2")).view(15, 16, 15, 16, 3)[:, 0, :, 0]
+    expected = tile_kernels(kernels, Style(padding=0, norm="fixed:-0.2,0.2")).view(15, 16, 15, 16, 3)[:, 0, :, 0]
     assert sorted(pixels[7, 7:9].tolist()) == [[0, 0, 0], [255, 255, 255]]
     expected[7, 7:9] = pixels[7, 7:9]
     assert torch.equal(pixels, expected)
@@ -229,7 +230,7 @@ def test_they_have_no_say_in_the_scaling(channels):
     broken = kernels.clone()
     kernels[1, :, 0, 0] = kernels[1, :, 1:].mean()
     broken[1, :, 0, 0] = INF
-    one, other = (draw(each, Style(padding=0)) for each in (kernels, broken))
+    one, other = (tile_kernels(each, Style(padding=0)) for each in (kernels, broken))
     differs = (one != other).view(*one.shape[:2], -1).any(-1)
     assert differs.sum() <= channels * 16 * 16
 
@@ -242,7 +243,7 @@ def test_chosen_filters_are_drawn_alone(channels):
     kernels = random_kernels(10, channels, 3, 3)
     style = Style(channels="7,2,40", norm="layer")
     assert choose(kernels, style).tolist() == [7, 2]
-    assert torch.equal(draw(kernels, style), draw(kernels[[7, 2]], Style(norm="layer")))
+    assert torch.equal(tile_kernels(kernels, style), tile_kernels(kernels[[7, 2]], Style(norm="layer")))
 
 
 def test_the_largest_filters_come_first():
@@ -252,14 +253,16 @@ def test_the_largest_filters_come_first():
     norms = np.linalg.norm(np.nan_to_num(kernels.flatten(1).double().numpy()), axis=1)
     chosen = choose(kernels, Style(channels="top:7"))
     assert chosen.tolist() == np.argsort(-norms, kind="stable")[:7].tolist()
-    assert torch.equal(draw(kernels, Style(channels="top:7")), draw(kernels[chosen], Style()))
+    assert torch.equal(tile_kernels(kernels, Style(channels="top:7")), tile_kernels(kernels[chosen], Style()))
     assert choose(kernels, Style(channels="top:99")).tolist() == np.argsort(-norms, kind="stable").tolist()
     assert choose(kernels, Style()) is None
 
 
 def test_filters_that_are_not_there_are_no_picture():
     with pytest.raises(NotAMapError, match=r"^has 10 filters, none of those chosen$"):
-        draw(random_kernels(10, 3, 3, 3), Style(channels="10-20"))
+        read(nn.Conv2d(3, 10, 3), Style(channels="10-20"))
+    with pytest.raises(NotAMapError, match=r"^has no kernels$"):
+        read(nn.ReLU(), Style())
     assert tiles_of((10, 3, 3, 3), Style(channels="10-20")) is None
 
 
@@ -268,7 +271,7 @@ def of_own_levels(shape, style):
     levels = torch.linspace(1, 0.5, shape[0])
     kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
     chosen = choose(kernels, Style(**style))
-    pixels = draw(kernels, Style(**style, norm="fixed:0,1"))
+    pixels = tile_kernels(kernels, Style(**style, norm="fixed:0,1"))
     return pixels, levels, range(shape[0]) if chosen is None else chosen.tolist()
 
 
@@ -311,8 +314,8 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     plain, style = Style(labels=False), Style(labels=True)
     tiles, rows = tiles_of(shape, style), rows_of(shape, style)
     smaller = tiles_of(shape, plain) or rows_of(shape, plain)
-    pixels = draw(torch.zeros(shape), style).numpy()
-    framed, moved = frame(pixels, style, lines=[], tiles=tiles, rows=rows)
+    pixels = tile_kernels(torch.zeros(shape), style).numpy()
+    framed, moved = frame(Rendered(pixels, {}, tiles=tiles, rows=rows), style, [])
     if tiles:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
         assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across
@@ -431,7 +434,7 @@ def test_a_convolution_that_has_seen_nothing_has_no_kernels_yet():
 def test_the_weight_stays_as_it_is():
     module = nn.Conv2d(3, 4, 3)
     before = module.weight.detach().clone()
-    draw(weight_of(module), Style(norm="signed", channels="top:2"))
+    tile_kernels(weight_of(module), Style(norm="signed", channels="top:2"))
     module.weight.data[0] = NAN
-    draw(weight_of(module), Style())
+    tile_kernels(weight_of(module), Style())
     assert torch.equal(module.weight[1:], before[1:])

@@ -8,24 +8,26 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from results import as_grids, drawings_of
 from tiny_models import Calls, Tokens, as_model, images, overwritten
 from torch import nn
 from torchvision import models
 
-from fmapviz import registry
-from fmapviz.drawing import attach
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import Style
-from fmapviz.plan import Plan, is_heat_map, make_method, make_plan
-from fmapviz.registry import VIEWS
-from fmapviz.tiling import tile
+from fmapviz.core import registry
+from fmapviz.core.config import Style
+from fmapviz.core.registry import VIEWS
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import Plan, make_method, make_plan
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.render.grid import tile
 from fmapviz.views import inputs as inputs_view
+from fmapviz.views import is_heat_map
 
 NAMES = registry.names(VIEWS)
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
-GRIDS |= {"pca": "outputs", "kernels": "kernels"}
-REDUCED, COUNTED = {"mean", "max", "contact"}, {"histogram"}
-OF_LAYERS = {*GRIDS, *REDUCED, *COUNTED}
+GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights"}
+REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
+OF_LAYERS = {*GRIDS, *REDUCED}
 PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 
 # --- the family
@@ -34,10 +36,11 @@ PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 @pytest.mark.parametrize("name", NAMES)
 def test_a_view_does_one_thing_and_says_what_it_needs(name):
     module = registry.fetch(VIEWS, name)
-    assert sum(hasattr(module, function) for function in ("draw", "reduce", "count", "attribute")) == 1
+    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute")) == 1
     assert hasattr(module, "reduce") == (name in REDUCED)
-    assert hasattr(module, "count") == (name in COUNTED)
-    needs = getattr(module, "NEEDS", "outputs")
+    assert hasattr(module, "read") == (name == "kernels")
+    assert hasattr(module, "compose") == bool(getattr(module, "SHEET", False)) == (name in SHEETS)
+    needs = module.NEEDS
     if hasattr(module, "draw"):
         assert needs == GRIDS[name]
     elif name in OF_LAYERS:
@@ -63,11 +66,13 @@ def test_heat_maps_are_told_from_grids_and_sheets():
 
 def test_a_plan_sorts_views_by_what_they_need():
     plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
-    for need in GRIDS.values():
+    for need in set(GRIDS.values()) - {"weights"}:
         names = [name for name, needed in GRIDS.items() if needed == need]
-        assert getattr(plan, need) == {name: registry.fetch(VIEWS, name).draw for name in names}
-    assert {name: each.over for name, each in plan.reduces.items()} == {"contact": False, "max": True, "mean": True}
-    assert plan.counts.keys() == COUNTED
+        drawn = {name: draw for name, draw in getattr(plan, need).items() if name not in REDUCED}
+        assert drawn == {name: registry.fetch(VIEWS, name).draw for name in names}
+    assert plan.outputs.keys() >= REDUCED
+    assert (plan.reductions, plan.unscaled, plan.sheets.keys()) == (REDUCED, {"histogram"}, SHEETS)
+    assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
     assert plan.methods.keys() == set(NAMES) - OF_LAYERS
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
     assert (plan.output, plan.automatic) == ("out", True)
@@ -102,14 +107,14 @@ def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
     """Give what the view of inputs is handed to draw, by name, and the drawings."""
     given = []
 
-    def draw(maps, ranges, style):
-        given.append(maps.clone())
-        return inputs_view.draw(maps, ranges, style)
+    def draw(maps, style):
+        given.append(maps.values.clone())
+        return inputs_view.draw(maps, style)
 
     chosen = select_layers(find_layers(network), types=types, include=layers)
     with attach(as_model(network, forward=forward), chosen, Plan(inputs={"inputs": draw}), Style()) as drawer:
         drawn = drawer.draw(batch)
-    drawings = drawn[0].drawings
+    drawings = drawings_of(drawn[0])
     assert all(drawing.of == "input" for drawing in drawings)
     return dict(zip([drawing.layer for drawing in drawings], given, strict=True)), drawings
 
@@ -198,9 +203,9 @@ class Gives(nn.Module):
 def test_keyword_arguments_and_containers_are_looked_into(gradients):
     network, batch, given = Gives(), images(), {}
 
-    def draw(maps, _ranges, _style):
-        given[len(given)] = maps
-        return maps.new_zeros(len(maps), 1, 1).byte()
+    def draw(maps, _style):
+        given[len(given)] = maps.values
+        return as_grids(maps.values.new_zeros(len(maps.values), 1, 1).byte())
 
     views = {"kept": draw}
     plan = Plan(input_gradients=views) if gradients else Plan(inputs=views)
@@ -213,7 +218,11 @@ def test_keyword_arguments_and_containers_are_looked_into(gradients):
 
     with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
         (drawn, _) = drawer.draw(batch)
-    assert [drawing.layer for drawing in drawn.drawings] == ["takes[0][0]", "takes['offset']", "takes['more']['last'][0]"]
+    assert [drawing.layer for drawing in drawings_of(drawn)] == [
+        "takes[0][0]",
+        "takes['offset']",
+        "takes['more']['last'][0]",
+    ]
     assert torch.allclose(outputs[0], batch * 4 + 3)
     if not gradients:
         assert [torch.equal(given[number], batch + number) for number in range(3)] == [True] * 3
@@ -232,7 +241,7 @@ def test_tokens_and_vectors_that_go_in_are_drawn_like_those_that_come_out():
     assert first.shape == (65, 16)
     head = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     found, (drawing,) = inputs_of(head, images(2, 2), types=["Linear"])
-    assert torch.equal(found["1"], images(2, 2).flatten(1))
+    assert torch.equal(found["1"].flatten(1), images(2, 2).flatten(1))
     assert drawing.shape == (12,)
 
 
@@ -247,7 +256,7 @@ def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
     for plan in (maps, both, more):
         with attach(as_model(network, forward=lambda module, x: module(x).mean((2, 3))), layers, plan, Style()) as drawer:
             (drawn, _) = drawer.draw(images())
-        found.append([drawing for drawing in drawn.drawings if drawing.of == "output"])
+        found.append([drawing for drawing in drawings_of(drawn) if drawing.of == "output"])
     for one, two, three in zip(*found, strict=True):
         assert one.statistics == two.statistics == three.statistics
         assert np.array_equal(one.pixels, two.pixels)
@@ -278,7 +287,7 @@ def test_a_dict_that_makes_its_own_entries_is_passed_on():
     plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
     with attach(as_model(network), select_layers(find_layers(network), types=["Sums"]), plan, Style()) as drawer:
         (drawn, _) = drawer.draw(images())
-    assert [drawing.layer for drawing in drawn.drawings] in ([], ["sums['maps']"])
+    assert [drawing.layer for drawing in drawings_of(drawn)] in ([], ["sums['maps']"])
 
 
 class Ignores(nn.Module):

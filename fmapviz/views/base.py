@@ -1,0 +1,172 @@
+"""The contracts of view modules, and the values that their functions receive and return.
+
+A module of this folder is a view. What it defines decides its kind:
+
+* a view of a layer has `draw` (`LayerView`) or `reduce` (`Reduction`);
+* a class activation map has `attribute` (`CamMethod`);
+* a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
+* a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
+
+`NEEDS` names what a view captures: one of `fmapviz.views.CAPTURES`, or `weights`, or the parameters of `attribute`. Such
+constants are read without importing the module, and so must be literals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fmapviz.core.types import HeatMap
+from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.heatmap import stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import Content, Grid, ImageResult, LayerResult
+    from fmapviz.render.ranges import Ranges
+
+    Cell = tuple[LayerResult, HeatMap]
+
+
+class NoChannelsError(NotAMapError):
+    """None of the chosen channels exists."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerMaps:
+    """One feature map of N images, as a view receives it.
+
+    Attributes:
+        values: `(N, C, H, W)`, float32 or a half type, any range; `(N, C, 1, 1)` for a vector.
+        ranges: Extremes of the channels, see `fmapviz.render.ranges.measure`.
+        vector: Whether it has no rows and columns.
+        picture: Height and width of the input, pixels; None if the input is not a picture.
+        limits: Smallest and largest value of this view's maps over all images of the run, if known.
+    """
+
+    values: Tensor
+    ranges: Ranges
+    vector: bool = False
+    picture: tuple[int, int] | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchContent:
+    """A view's content for N images, whose tensors may still be on a GPU.
+
+    Attributes:
+        make: Builds the content of one image. Its arguments are that image's part of each tensor: a NumPy array, or a Python
+            number of a tensor `(N,)`.
+        tensors: Each `(N, ...)`, by parameter name.
+    """
+
+    make: Callable[..., Content]
+    tensors: Mapping[str, Tensor]
+
+
+class LayerView(Protocol):
+    """Draws what was captured of one layer."""
+
+    NEEDS: str
+
+    def draw(self, maps: LayerMaps, style: Style, /) -> BatchContent:
+        """Return the content for each image.
+
+        Raises:
+            NotAMapError: These maps cannot be drawn, with the reason.
+        """
+
+
+class Reduction(Protocol):
+    """Reduces all channels of a layer to one map.
+
+    `OVER = False` keeps the layer's resolution; otherwise the map is drawn over the input. `COLORMAP` is used unless the
+    style names one.
+    """
+
+    NEEDS: str
+
+    def reduce(self, maps: Tensor, /) -> Tensor:
+        """Return float32 `(N, h, w)` for maps `(N, C, h, w)`; NaN where no channel has a finite value."""
+
+
+class CamMethod(Protocol):
+    """Computes where a layer, or the input, speaks for a class.
+
+    `TARGETS` names its classes if the user names none. `OVER = False` draws the map alone, not over the input.
+    """
+
+    NEEDS: str
+
+    def attribute(self, **captured: Tensor) -> Tensor:
+        """Return a signed map, float32 `(N, h, w)`.
+
+        Args:
+            captured: Of `activations` and `gradients`, `(N, C, h, w)` each; `weights`, `(N, C)`, the row of the classifier;
+                `pixel_gradients`, `(N, C, H, W)`: those that `NEEDS` names.
+        """
+
+
+class ImageView(Protocol):
+    """Composes the maps of all layers of an image into one picture."""
+
+    SHEET: bool
+
+    def compose(
+        self, cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
+    ) -> tuple[NDArray[np.uint8], dict[str, str]]:
+        """Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and what it shows in words.
+
+        Args:
+            cells: In the order of execution.
+            seen: The input as the network saw it.
+            title: Model and image.
+            result: Everything found out about the image.
+            style: How pictures look.
+        """
+
+
+class ModelView(Protocol):
+    """Draws what a layer has learnt, without any image."""
+
+    NEEDS: str
+
+    def read(self, module: nn.Module, style: Style, /) -> Tensor:
+        """Return what `draw` needs of a layer, channels first.
+
+        Raises:
+            NotAMapError: There is nothing to draw, with the reason.
+        """
+
+    def draw(self, values: Tensor, style: Style, /) -> Grid:
+        """Return the content."""
+
+
+def draw_reduced(
+    reduce: Callable[[Tensor], Tensor], maps: LayerMaps, style: Style, *, over: bool = True, colormap: str = "turbo"
+) -> BatchContent:
+    """Draw all channels as one map, see `Reduction`.
+
+    Raises:
+        NotAMapError: It is a vector.
+    """
+    if maps.vector:
+        raise NotAMapError("a vector, no rows and columns to lay over the picture")
+    raw = reduce(maps.values)
+    size = maps.picture if over and maps.picture else (raw.shape[1], raw.shape[2])
+    stretched = stretch(raw, size, style, style.limits or (maps.limits if style.norm == "run" else None))
+    tensors = {"raw": raw, "pixels": stretched.pixels, "low": stretched.low, "high": stretched.high}
+    if maps.ranges.bad is not None:
+        tensors["nonfinite"] = maps.ranges.bad.sum(1)
+
+    def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, low: float, high: float, nonfinite: int = 0) -> HeatMap:
+        return HeatMap(raw, pixels, over, colormap, (low, high), nonfinite)
+
+    return BatchContent(make, tensors)

@@ -1,0 +1,46 @@
+"""The directory of views is their registry: no other module names one of them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS
+
+PACKAGE = Path(registry.__file__).parents[1]
+# Names that are words of their own too: of statistics, of what a layer receives, and of the function `fmapviz.cam`.
+WORDS = {"max", "mean", "inputs", "cam"}
+DEFAULTS = {("core/config/run_config.py", "maps"), ("engine/attribution.py", "gradcam")}
+OPTION = {("runs/run.py", "pca"), ("runs/verify.py", "pca")}  # `--pca`, a field of the style
+
+
+def strings(path):
+    """Return the strings of a module but for its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    texts = {id(node.value) for node in statements}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts)
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def test_no_module_outside_of_the_folder_names_a_view():
+    names = set(registry.names(VIEWS)) - WORDS
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "views"
+        for name in names & strings(path)
+    }
+    assert found - DEFAULTS - OPTION == set()
+
+
+def test_no_module_outside_of_the_folder_imports_a_view():
+    contracts = {"fmapviz.views", "fmapviz.views.base"}
+    for path in PACKAGE.rglob("*.py"):
+        imported = {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fmapviz.views")
+        }
+        assert path.parent.name == "views" or imported <= contracts, path
