@@ -1,10 +1,9 @@
-"""Get one picture back out of a shard."""
+"""Extract one picture from a shard."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,15 +12,16 @@ import pyarrow.compute as pc
 from PIL import Image as PillowImage
 from pyarrow import parquet
 
-from fmapviz import archives, files, index
-from fmapviz.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
-from fmapviz.inputs import RUN_FILE
-from fmapviz.runs import writing_to
-from fmapviz.shards import find_shards
-from fmapviz.staging import hidden
-from fmapviz.units import EVENTS_FILE, UNIT_FILE
-from fmapviz.urls import is_url
-from fmapviz.values import Picture
+from fmapviz.core import files
+from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
+from fmapviz.core.files import writing_to
+from fmapviz.core.layout import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
+from fmapviz.core.types import Picture
+from fmapviz.core.urls import is_url
+from fmapviz.runs import shard_index
+from fmapviz.runs.commit import hidden
+from fmapviz.runs.shards import find_shards
+from fmapviz.runs.storage.local_copy import local_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _NAMES = 1000  # to choose a suggestion from
 
 
 class Read(Protocol):
-    """Reads a part of a file, as `fmapviz.files.read` does."""
+    """Reads a part of a file, as `fmapviz.core.files.read` does."""
 
     def __call__(self, path: Path, *, start: int, most: int) -> bytes:
         """Read a part of a file."""
@@ -38,12 +38,12 @@ class Read(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A picture.
+    """An extracted picture.
 
     Attributes:
-        name: What to call it as a file, safe whatever image and layer are called.
-        png: The file, complete.
-        shard: Where it was.
+        name: Name for a file, safe for any name of image and layer.
+        png: The PNG file.
+        shard: The shard that holds it.
     """
 
     name: str
@@ -57,32 +57,31 @@ def extract(
     """Find one picture in a run's shards.
 
     Args:
-        directory: Of runs, of a run, or a shard; or the address of one.
-        image: The image's name in the run, the end of that, its path or its number.
-        layer: The feature map's name; `input` is what the network was given.
-        view: Which view of it, if there are several.
-        target: Which class, if there are several: `top1`, a number, a name, as the run was told.
+        directory: A directory of runs, a run or a shard, or the address of one.
+        image: The image's name in the run, the end of that name, its path or its number.
+        layer: The feature map's name; `input` is the preprocessed input.
+        view: The view, if there are several of that layer.
+        target: The class, if there are several: `top1`, a number or a name, as given to the run.
 
     Raises:
-        RequestError: There is no such picture, or more than one.
-        DamagedError: The shard's files are not as they were written.
+        RequestError: No picture matches, or several do.
+        DamagedError: A file of the shard was changed.
     """
     if not is_url(str(directory)):
         return _extract(Path(directory), files.read, image=image, layer=layer, view=view, target=target)
-    # Only here: few need it.
-    with import_module("fmapviz.remote_runs").copied(str(directory), {index.FILE}) as copy:
+    with local_copy(str(directory), {INDEX_FILE}) as copy:
         try:
-            found: Extracted = _extract(copy.place, copy.read, image=image, layer=layer, view=view, target=target)
+            found = _extract(copy.directory, copy.read, image=image, layer=layer, view=view, target=target)
         except (RequestError, DamagedError) as error:
-            raise type(error)(str(error).replace(str(copy.place), copy.store.url), hint=error.hint) from error
-        return replace(found, shard=copy.told(found.shard))
+            raise type(error)(str(error).replace(str(copy.directory), copy.store.url), hint=error.hint) from error
+        return replace(found, shard=copy.address_of(found.shard))
 
 
 def _extract(directory: Path, read: Read, *, image: str, layer: str, view: str | None, target: str | None) -> Extracted:
     shards = _shards(directory)
     if not shards:
         raise RequestError(
-            f"no shards in {quote(directory)}", hint="without --shard pictures lie in a directory of their image's name"
+            f"no shards in {quote(directory)}", hint="without --shard, pictures are in a directory named like their image"
         )
     for match in (_is_image, _ends_with):
         found = [(shard, rows) for shard in shards if (rows := _rows(shard, match(image)))]
@@ -92,26 +91,26 @@ def _extract(directory: Path, read: Read, *, image: str, layer: str, view: str |
         raise RequestError(f"no such image: {quote(image)}", hint=_near(shards, image))
     if len({(shard, row["key"]) for shard, rows in found for row in rows}) > 1:
         paths = sorted({row["path"] for _, rows in found for row in rows})
-        raise RequestError(f"several images are called {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
+        raise RequestError(f"several images are named {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
     ((shard, rows),) = found
     row = _choose(rows, image, layer, view, target)
     return Extracted(_name(row), _read(shard, row, read), shard)
 
 
 def put(path: Path, png: bytes, *, force: bool = False) -> None:
-    """Write a picture to a file that appears when it is complete.
+    """Write a picture to a file, which gets its name when it is complete.
 
     Args:
-        path: Which.
+        path: The file.
         png: The picture.
-        force: Whether to replace a file that is there.
+        force: Whether to replace an existing file.
 
     Raises:
-        RefusedError: There is one.
-        OutputError: The disk is full, say.
+        RefusedError: The file exists.
+        OutputError: The disk is full, for example.
     """
     if files.exists(path) and not force:
-        raise RefusedError(f"there is something already: {quote(path)}", hint="--force replaces it, --out names another")
+        raise RefusedError(f"file exists: {quote(path)}", hint="--force replaces it, --out names another")
     unfinished = hidden(path.parent, path.suffix)
     with writing_to(path):
         try:
@@ -123,7 +122,7 @@ def put(path: Path, png: bytes, *, force: bool = False) -> None:
 
 
 def _shards(directory: Path) -> list[Path]:
-    if files.exists(directory / index.FILE):
+    if files.exists(directory / INDEX_FILE):
         return [directory]
     if not directory.is_dir():
         raise RequestError(f"no such directory: {quote(directory)}")
@@ -146,18 +145,18 @@ def _ends_with(name: str) -> pc.Expression:
 
 def _rows(shard: Path, wanted: pc.Expression) -> list[dict[str, Any]]:
     try:
-        table = parquet.read_table(io.BytesIO(files.read(shard / index.FILE)), filters=wanted)
-        rows: list[dict[str, Any]] = table.cast(index.SCHEMA).to_pylist()
+        table = parquet.read_table(io.BytesIO(files.read(shard / INDEX_FILE)), filters=wanted)
+        rows: list[dict[str, Any]] = table.cast(shard_index.SCHEMA).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(shard / index.FILE) from error
+        raise _damaged(shard / INDEX_FILE) from error
     return rows
 
 
 def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | None, target: str | None) -> dict[str, Any]:
-    """Choose the one picture that is meant among those of an image."""
+    """Return the row of the selected picture of an image."""
     failed = next((row["error"] for row in rows if row["error"]), None)
     if failed:
-        raise RequestError(f"nothing was drawn of {quote(image)}: {failed}")
+        raise RequestError(f"{quote(image)} was not drawn: {failed}")
     of_layer = [row for row in rows if row["layer"] == layer] or [row for row in rows if row["view"] == layer == "input"]
     if not of_layer:
         known = list(dict.fromkeys(row["layer"] for row in rows if row["layer"]))
@@ -166,23 +165,23 @@ def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | 
         )
     drawn = [row for row in of_layer if view in {None, row["view"]} and target in {None, row["target"], row["class"]}]
     if len(drawn) != 1:
-        there = "; ".join(dict.fromkeys(_said(row) for row in of_layer))
+        there = "; ".join(dict.fromkeys(_label(row) for row in of_layer))
         how = "several pictures" if drawn else "no such picture"
         raise RequestError(f"{how} of {quote(layer)}", hint=f"--view and --target choose: {there}")
     if drawn[0]["file"] is None:
-        raise RequestError(f"no pictures were kept of {quote(layer)}", hint="--to tar or tensorboard keeps them")
+        raise RequestError(f"no pictures of {quote(layer)} were written", hint="--to tar or tensorboard keeps them")
     return drawn[0]
 
 
-def _said(row: dict[str, Any]) -> str:
+def _label(row: dict[str, Any]) -> str:
     return f"{row['view']} {row['target'] or ''}".rstrip()
 
 
 def _read(shard: Path, row: dict[str, Any], read: Read) -> bytes:
-    """Read a picture, and make sure that it is one."""
+    """Read a picture, and check that it is one."""
     path = shard / row["file"]
-    if row["file"] not in {archives.FILE, EVENTS_FILE}:  # whoever wrote the index may have made it up
-        raise _damaged(shard / index.FILE)
+    if row["file"] not in shard_files():  # the index may be made up
+        raise _damaged(shard / INDEX_FILE)
     try:
         png = read(path, start=max(0, row["offset"]), most=max(0, row["bytes"]))
         with PillowImage.open(io.BytesIO(png), formats=["PNG"]) as picture:
@@ -193,7 +192,7 @@ def _read(shard: Path, row: dict[str, Any], read: Read) -> bytes:
 
 
 def _damaged(path: Path) -> DamagedError:
-    return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify says what helps")
+    return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify reports what helps")
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -210,7 +209,7 @@ def _name(row: dict[str, Any]) -> str:
 def _near(shards: Sequence[Path], image: str) -> str | None:
     names: dict[str, None] = {}
     for shard in shards:
-        table = parquet.read_table(io.BytesIO(files.read(shard / index.FILE)), columns=["image"])
+        table = parquet.read_table(io.BytesIO(files.read(shard / INDEX_FILE)), columns=["image"])
         names |= dict.fromkeys(pc.unique(table["image"]).to_pylist())
         if len(names) > _NAMES:
             break

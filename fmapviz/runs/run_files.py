@@ -1,7 +1,6 @@
-"""Files that are made of all images of a run: the report's page, the statistics.
+"""Run-level files, made from all units of a run: the report's page, statistics.
 
-They can be made again at any time of what the images' directories hold, and say nothing that is not in those. A sealed
-record lists them.
+They can be made again at any time from the units, and contain nothing else. A checksummed record lists them.
 """
 
 from __future__ import annotations
@@ -12,122 +11,107 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fmapviz import files, records
-from fmapviz.inputs import in_natural_order
-from fmapviz.records import FORMAT, SEAL_BYTES, seal
-from fmapviz.runs import read_failures
-from fmapviz.staging import HIDDEN, stage
-from fmapviz.units import UNIT_FILE, make_way
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT, SEAL_BYTES, seal
+from fmapviz.core.layout import HIDDEN, PRODUCTS_FILE, UNIT_FILE
+from fmapviz.images.names import in_natural_order
+from fmapviz.runs.commit import stage
+from fmapviz.runs.failures import read_failures
+from fmapviz.runs.unit import check_replaceable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    Publish = Callable[[Path, list[Path]], tuple[Mapping[str, bytes], list[Path]]]
-
-FILE = "products.json"
 _TRIES = 8  # while other processes add images
 
 
-def publish(run: Path, makers: Iterable[Publish], *, sync: bool = False) -> list[Path]:
-    """Make what is made of all images, if it is not there or of other images; replace what was made before.
+def publish(
+    run: Path, make: Callable[[list[Path]], tuple[Mapping[str, bytes], list[Path]]], *, sync: bool = False
+) -> list[Path]:
+    """Make the run-level files if they are missing, damaged or out of date.
 
-    Processes that write into one run at once each look again when they have finished: the last one sees every image.
+    Of several processes that write into one run, each checks again when it has finished: the last one sees every image.
 
     Args:
         run: The run directory.
-        makers: Each gives contents by file name, for the run directory and those of its images in natural order, and those
-            of them that it had to leave out because they are damaged.
-        sync: Wait until all of it would survive a power failure.
+        make: Takes the directories of units in natural order; returns contents by file name, and the units that it left out
+            because they are damaged.
+        sync: Wait until the files would survive a power failure.
 
     Returns:
-        The images' directories that were left out; as long as there are any, everything is made anew every time.
+        The units left out; as long as there are any, the files are made every time.
 
     Raises:
-        RefusedError: A file of such a name is there that fmapviz did not make.
-        OSError: The disk is full, say.
+        RefusedError: A file of such a name exists that fmapviz did not make.
+        OSError: The disk is full, for example.
     """
-    makers = list(makers)
     left_out: list[Path] = []
-    for _ in range(_TRIES if makers else 0):
+    for _ in range(_TRIES):
         units = find_units(run)
         state = _state(run, units)
         if _is_current(run, state):
             return []
-        contents, left_out = _make(run, units, makers)
+        contents, left_out = make(units)
         _write(run, "" if left_out else state, contents, sync=sync)
-        if left_out and left_out == _make(run, [unit for unit in left_out if unit.exists()], makers)[1]:
-            return left_out  # they are damaged, and not just being replaced by another process
+        if left_out and left_out == make([unit for unit in left_out if unit.exists()])[1]:
+            return left_out  # they are damaged, not just being replaced by another process
     return left_out
 
 
 def find_units(run: Path) -> list[Path]:
-    """List the directories of a run's images in natural order."""
+    """List the directories of a run's units in natural order."""
     return sorted(_units(run), key=lambda unit: in_natural_order(unit.relative_to(run).parts))
 
 
 def has_units(run: Path) -> bool:
-    """Tell whether a run has a directory of an image, or of the model, at all."""
+    """Return True if a run has any unit."""
     return next(_units(run), None) is not None
 
 
 def read(run: Path) -> dict[str, Any] | None:
-    """Read the record of what was made of all images; None if there is none, or none that is whole."""
-    document = records.load(run / FILE, sealed=True)
-    return document if document and records.entries(document) is not None else None
+    """Read the record of the run-level files; None if it is missing or damaged."""
+    document = checksummed_json.load(run / PRODUCTS_FILE, sealed=True)
+    return document if document and checksummed_json.entries(document) is not None else None
 
 
-def is_of_all(run: Path) -> bool:
-    """Tell whether what was made of all images of a run was made of those that it has now."""
+def is_up_to_date(run: Path) -> bool:
+    """Return True if the run-level files were made from the units that the run has now, or if there are none."""
     record = read(run)
     return record is None or bool(record.get("of") == _state(run, find_units(run)))
 
 
-def _make(run: Path, units: list[Path], makers: Iterable[Publish]) -> tuple[dict[str, bytes], list[Path]]:
-    """Give the contents of all files, and the images that had to be left out."""
-    made = [make(run, units) for make in makers]
-    contents = {name: content for contents, _ in made for name, content in contents.items()}
-    return contents, list(dict.fromkeys(unit for _, left_out in made for unit in left_out))
-
-
-def _units(place: Path) -> Iterator[Path]:
-    with os.scandir(place) as entries:
+def _units(directory: Path) -> Iterator[Path]:
+    with os.scandir(directory) as entries:
         folders = [
             entry.name for entry in entries if not entry.name.startswith(HIDDEN) and entry.is_dir(follow_symlinks=False)
         ]
     for name in folders:
-        with suppress(FileNotFoundError):  # another process is just replacing it
-            if (place / name / UNIT_FILE).exists():
-                yield place / name
+        with suppress(FileNotFoundError):  # another process is replacing it now
+            if (directory / name / UNIT_FILE).exists():
+                yield directory / name
             else:
-                yield from _units(place / name)
+                yield from _units(directory / name)
 
 
-def _state(run: Path, units: Iterable[Path]) -> str:
-    """Give a digest of what all images' directories hold: of their names, and the ends of their records."""
-    failures = [{**failure, "time": None} for failure in read_failures(run)]  # the page tells them too
+def _state(run: Path, units: list[Path]) -> str:
+    """Return a digest of all units: of their names, and of the checksums that end their records."""
+    failures = [{**failure, "time": None} for failure in read_failures(run)]  # the report lists them
     state = hashlib.sha256(json.dumps(failures).encode())
     for unit in units:
-        state.update(os.fsencode(unit.relative_to(run)) + b"\0" + _end(unit / UNIT_FILE))
+        state.update(os.fsencode(unit.relative_to(run)) + b"\0")
+        with suppress(OSError):
+            state.update(files.read(unit / UNIT_FILE, start=-SEAL_BYTES))
     return state.hexdigest()
 
 
-def _end(record: Path) -> bytes:
-    with suppress(OSError):
-        return files.read(record, start=-SEAL_BYTES)
-    return b""
-
-
 def _is_current(run: Path, state: str) -> bool:
+    """Return True if all run-level files are whole and made in this state of the run."""
     record = read(run)
     if record is None or record.get("of") != state:
         return False
-    return all(_is_whole(run / entry["name"], entry) for entry in record["files"])
-
-
-def _is_whole(path: Path, entry: Mapping[str, Any]) -> bool:
     try:
-        return files.measure(path) == (entry["size"], entry["sha256"])
+        return all(files.measure(run / entry["name"]) == (entry["size"], entry["sha256"]) for entry in record["files"])
     except OSError:
         return False
 
@@ -138,9 +122,9 @@ def _write(run: Path, state: str, contents: Mapping[str, bytes], *, sync: bool) 
         for name, content in sorted(contents.items())
     ]
     known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
-    contents = {FILE: seal({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
+    contents = {PRODUCTS_FILE: seal({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
     for name, content in contents.items():
-        make_way(run / name, content, known=name in known)
+        check_replaceable(run / name, content, known=name in known)
     with stage(run) as staging:
         for name, content in contents.items():
             files.write(staging / name, content)

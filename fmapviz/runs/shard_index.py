@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from fmapviz import files
-from fmapviz.errors import printable
-from fmapviz.values import Drawing, HeatMap
+from fmapviz.core import files
+from fmapviz.core.errors import printable
+from fmapviz.core.layout import INDEX_FILE
+from fmapviz.core.types import HeatMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fmapviz.values import Failure, ImageFile, Picture, Unit
+    from fmapviz.core.types import Drawing, Failure, ImageFile, LayerResult, Picture, StoredAt, UnitImage
 
-FILE = "index.parquet"
 _ROWS = 65_536  # in a row group
 
 SCHEMA = pa.schema(
     [
-        ("key", pa.int64()),  # unlike that of any other image of the run
+        ("key", pa.int64()),  # number of the image, unique in the run
         ("image", pa.string()),
         ("path", pa.string()),
         ("error", pa.string()),
@@ -53,19 +52,6 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where the bytes of a picture lie.
-
-    Attributes:
-        file: A file of the shard.
-        offset: From its beginning.
-    """
-
-    file: str
-    offset: int
-
-
 class Index:
     """An index that is being written."""
 
@@ -73,37 +59,38 @@ class Index:
         self._writer = writer
         self._columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
 
-    def add(self, key: int, unit: Unit, pictures: Sequence[Picture], stored: Sequence[Stored]) -> None:
+    def add(self, image: UnitImage, pictures: Sequence[Picture], stored: Sequence[StoredAt]) -> None:
         """Add an image.
 
         Args:
-            key: Its number.
-            unit: What is to be said of it.
-            pictures: Its pictures; what was looked at without any gets rows all the same.
-            stored: Where each picture is; empty if they are nowhere.
+            image: The image and its results.
+            pictures: Its pictures; feature maps without pictures get rows as well.
+            stored: Position of each picture; empty if no file holds them.
         """
-        common = _image(key, unit.file)
-        if unit.drawn.predictions:
-            first = unit.drawn.predictions[0]
+        common = _image(image.key, image.file)
+        if image.result.predictions:
+            first = image.result.predictions[0]
             common |= {"prediction": printable(first.name), "score": first.score}
         shown = set()
         for number, picture in enumerate(pictures):
-            shown.add(id(picture.source))
+            shown.add(id(picture.drawing))
             place = stored[number] if stored else None
             self._append(
                 {
                     **common,
                     "view": picture.group,
-                    **_source(picture.source),
+                    **(_describe(picture.layer, picture.drawing) if picture.layer else {}),
                     "width": picture.width,
                     "height": picture.height,
                     **({"file": place.file, "offset": place.offset, "bytes": len(picture.png)} if place else {}),
                 }
             )
-        undrawn: tuple[Drawing | HeatMap, ...] = (*unit.drawn.drawings, *unit.drawn.heats)
-        for each in undrawn:
-            if id(each) not in shown:
-                self._append({**common, "view": each.view, **_source(each)})
+        for layer in image.result.layers:
+            for drawing in layer.drawings:
+                if id(drawing) not in shown:
+                    self._append({**common, "view": drawing.view, **_describe(layer, drawing)})
+            if layer.described and all(isinstance(drawing.content, HeatMap) for drawing in layer.drawings):
+                self._append({**common, "view": "", **_describe(layer, None)})
         if len(self._columns["key"]) >= _ROWS:
             self.flush()
 
@@ -112,7 +99,7 @@ class Index:
         self._append({**_image(key, file), "error": failure.code})
 
     def flush(self) -> None:
-        """Write the rows that are waiting, as a row group."""
+        """Write the pending rows as a row group."""
         self._writer.write_table(pa.table(self._columns, schema=SCHEMA))
         for column in self._columns.values():
             column.clear()
@@ -127,48 +114,38 @@ def create(directory: Path) -> Iterator[Index]:
     """Write the index of a shard, complete when the block ends.
 
     Raises:
-        OSError: The disk is full, say.
+        OSError: The disk is full, for example.
     """
-    with files.create(directory / FILE) as file, parquet.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+    with files.create(directory / INDEX_FILE) as file, parquet.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
         index = Index(writer)
         yield index
         index.flush()
-
-
-def find(directory: Path, matches: Callable[[Mapping[str, Any]], bool]) -> Iterator[dict[str, Any]]:
-    """Give the rows of a shard's index for which something holds.
-
-    Raises:
-        OSError: There is none, say, or it is damaged.
-    """
-    with parquet.ParquetFile(directory / FILE) as table:
-        for batch in table.iter_batches():
-            yield from filter(matches, batch.to_pylist())
 
 
 def _image(key: int, file: ImageFile) -> dict[str, Any]:
     return {"key": key, "image": printable(file.unit), "path": printable(file.path)}
 
 
-def _source(source: Drawing | HeatMap | None) -> dict[str, Any]:
-    """Say which feature map something is of, and what that is like."""
-    if source is None:
-        return {}
+def _describe(layer: LayerResult, drawing: Drawing | None) -> dict[str, Any]:
+    """Return the columns about a feature map: those of its own range for a heat map."""
     told = {
-        "layer": printable(source.layer),
-        "index": source.index,
-        "type": printable(source.type),
-        "shape": list(source.shape),
-        "target": source.target.label if source.target else None,
-        "class": printable(source.target.title) if source.target else None,
+        "layer": printable(layer.layer),
+        "index": layer.index,
+        "type": printable(layer.type),
+        "shape": list(layer.shape),
+        "target": layer.target.label if layer.target else None,
+        "class": printable(layer.target.title) if layer.target else None,
     }
-    if isinstance(source, HeatMap):
-        finite = source.raw[np.isfinite(source.raw)]
+    if drawing and isinstance(drawing.content, HeatMap):
+        raw = drawing.content.raw
+        finite = raw[np.isfinite(raw)]
         return {**told, "min": float(finite.min()), "max": float(finite.max())} if finite.size else told
-    statistics = source.statistics
+    statistics = layer.statistics
+    if statistics is None:
+        return told
     return {
         **told,
-        "of": source.of,
+        "of": layer.of,
         "min": statistics.minimum,
         "max": statistics.maximum,
         "mean": statistics.mean,

@@ -5,43 +5,31 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from races import EIGHT_AT_ONCE
+from run_infos import changed, run_info
 
-from fmapviz.errors import OutputError, RefusedError, RequestError
-from fmapviz.options import Style
-from fmapviz.runs import check_output, note_failure, open_run, read_run
-from fmapviz.staging import stage
-from fmapviz.units import commit
-from fmapviz.values import Failure, ImageFile, RunInfo
-from fmapviz.verification import verify
+from fmapviz.core.config import Style
+from fmapviz.core.errors import OutputError, RefusedError, RequestError
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.runs.commit import commit, stage
+from fmapviz.runs.failures import append_failure
+from fmapviz.runs.run import check_output, open_run, read_run
+from fmapviz.runs.verify import verify
 
-INFO = RunInfo(
-    model="net",
-    weights="random weights, seed 0",
-    sha256=None,
-    preparation="crop to 16x16",
-    types=("Conv2d",),
-    layers=("features.*",),
-    exclude=(),
-    views=("maps",),
-    formats=("png",),
-    style=Style(),
-    versions={"fmapviz": "0.1.0"},
-)
+INFO = run_info(preparation="crop to 16x16", layers=("features.*",), to=("png",), versions={"fmapviz": "0.1.0"})
 OTHERS = [
-    replace(INFO, weights="random weights, seed 1"),
-    replace(INFO, sha256="0" * 64),
-    replace(INFO, preparation="crop to 32x32"),
-    replace(INFO, types=("ReLU",)),
-    replace(INFO, layers=()),
-    replace(INFO, exclude=("features.0",)),
-    replace(INFO, views=("maps", "inputs")),
-    replace(INFO, formats=("png", "tensorboard")),
-    replace(INFO, style=Style(scale=2)),
+    changed(INFO, weights="random weights, seed 1"),
+    changed(INFO, sha256="0" * 64),
+    changed(INFO, preparation="crop to 32x32"),
+    changed(INFO, types=("ReLU",)),
+    changed(INFO, layers=()),
+    changed(INFO, exclude=("features.0",)),
+    changed(INFO, views=("maps", "inputs")),
+    changed(INFO, to=("png", "tensorboard")),
+    changed(INFO, style=Style(scale=2)),
 ]
 
 
@@ -120,7 +108,7 @@ def test_a_run_says_what_was_asked_for(tmp_path):
 def test_the_same_settings_find_their_run_again(tmp_path):
     directory = open_run(tmp_path, INFO)
     before = tree(tmp_path)
-    assert open_run(tmp_path, replace(INFO, versions={"fmapviz": "0.2.0"})) == directory
+    assert open_run(tmp_path, changed(INFO, versions={"fmapviz": "0.2.0"})) == directory
     assert tree(tmp_path) == before
 
 
@@ -194,7 +182,7 @@ def test_a_run_whose_record_a_power_failure_has_destroyed_goes_on(left, images, 
             commit(staging, directory, ImageFile(f"/{number}", f"{number}", 1, 1), {"run": INFO.fingerprint})
     (directory / "run.json").write_bytes(left)
     if images:
-        assert open_run(tmp_path, replace(INFO, weights="others")) == tmp_path / "net-2"
+        assert open_run(tmp_path, changed(INFO, weights="others")) == tmp_path / "net-2"
     assert (directory / "run.json").read_bytes() == left
     assert open_run(tmp_path, INFO) == directory
     assert (directory / "run.json").read_bytes() == whole
@@ -250,7 +238,7 @@ def test_a_place_with_too_long_a_name_is_an_output_error(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a\\b", "a\nb", "a\x1b[31m"])
 def test_a_name_that_is_no_good_is_a_wrong_request(name, tmp_path):
-    with pytest.raises(RequestError, match="no good name for a directory"):
+    with pytest.raises(RequestError, match="not a directory name"):
         open_run(tmp_path / "out", INFO, name=name)
     assert tree(tmp_path) == {}
 
@@ -269,7 +257,7 @@ def test_a_name_that_is_no_good_is_a_wrong_request(name, tmp_path):
     ],
 )
 def test_the_directory_of_a_model_stays_inside_out(model, directory, tmp_path):
-    assert open_run(tmp_path / "out", replace(INFO, model=model)) == tmp_path / "out" / directory
+    assert open_run(tmp_path / "out", changed(INFO, model=model)) == tmp_path / "out" / directory
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -289,7 +277,7 @@ def test_a_place_in_or_below_a_file_is_an_output_error(out, tmp_path):
     before = tree(tmp_path)
     with pytest.raises(OutputError, match=rf"not a directory: '{tmp_path}/{out.split('/')[0]}'") as caught:
         check_output(tmp_path / out)
-    assert (caught.value.exit_code, caught.value.hint) == (5, "choose another place with --out")
+    assert (caught.value.exit_code, caught.value.hint) == (5, "choose another --out")
     with pytest.raises(OutputError):
         open_run(tmp_path / out, INFO)
     assert tree(tmp_path) == before
@@ -306,14 +294,14 @@ def test_a_place_reached_over_a_link_is_fine(tmp_path):
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from fmapviz.errors import FmapvizError
-from fmapviz.runs import check_output, open_run
-from fmapviz.options import Style
-from fmapviz.values import Failure, ImageFile, RunInfo
+from fmapviz.core.errors import FmapvizError
+from fmapviz.runs.run import check_output, open_run
+from fmapviz.core.config import RunConfig, RunInfo, Style
+from fmapviz.core.types import Failure, ImageFile
 
+info = RunInfo("net", "", None, "", RunConfig("net"))
 if os.getuid() == 0:
     os.setuid(65534)
-info = RunInfo("net", "", None, "", (), (), (), (), (), Style())
 out = Path(sys.argv[1])
 for step in (lambda: check_output(out / "sealed"), lambda: open_run(out / "sealed", info), lambda: open_run(out, info).name):
     try:
@@ -348,7 +336,7 @@ def test_failures_are_appended_line_by_line(tmp_path):
     first = Failure("/photos/a.png", "E_DECODE", "image is damaged: '/photos/a.png'")
     second = Failure(os.fsdecode(b"/photos/\xe9\n.png"), "E_FORMAT", "not an image", "look at it")
     for failure in (first, second):
-        note_failure(tmp_path, failure)
+        append_failure(tmp_path, failure)
     lines = (tmp_path / "failures.jsonl").read_text(encoding="ascii").splitlines()
     noted = [json.loads(line) for line in lines]
     assert all(entry.pop("time") > 1.7e9 for entry in noted)
@@ -362,14 +350,14 @@ def test_failures_are_appended_line_by_line(tmp_path):
 FULL = """
 import os, resource, sys
 from pathlib import Path
-from fmapviz.errors import OutputError
-from fmapviz.runs import note_failure
-from fmapviz.values import Failure
+from fmapviz.core.errors import OutputError
+from fmapviz.runs.failures import append_failure
+from fmapviz.core.types import Failure
 
 run, limit = Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    note_failure(run, Failure("a.png", "E_DECODE", "x" * 100))
+    append_failure(run, Failure("a.png", "E_DECODE", "x" * 100))
 except OutputError as error:
     print(error)
 """
@@ -386,7 +374,7 @@ def test_a_failure_that_cannot_be_noted_whole_is_an_output_error(room, tmp_path)
 
 def test_a_failure_in_a_run_that_is_gone_is_an_output_error(tmp_path):
     with pytest.raises(OutputError, match="No such file"):
-        note_failure(tmp_path / "gone", Failure("a.png", "E_DECODE", "damaged"))
+        append_failure(tmp_path / "gone", Failure("a.png", "E_DECODE", "damaged"))
 
 
 # --- many processes
@@ -395,17 +383,18 @@ MANY = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from fmapviz.runs import note_failure, open_run
-from fmapviz.options import Style
-from fmapviz.values import Failure, ImageFile, RunInfo
+from fmapviz.runs.failures import append_failure
+from fmapviz.runs.run import open_run
+from fmapviz.core.config import RunConfig, RunInfo, Style
+from fmapviz.core.types import Failure, ImageFile
 
 out, task = Path(sys.argv[1]), sys.argv[2]
-info = RunInfo("net", "", None, "", (), (), (), (), (), Style())
+info = RunInfo("net", "", None, "", RunConfig("net"))
 
 def work(process):
     directory = open_run(out, replace(info, weights=str(process)) if task == "others" else info)
     for number in range(25):
-        note_failure(directory, Failure(f"{process} {number}", "E_DECODE", "x" * 5000))
+        append_failure(directory, Failure(f"{process} {number}", "E_DECODE", "x" * 5000))
     (out.parent / f"{process}").write_text(directory.name)
 
 """
@@ -428,7 +417,7 @@ def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.staging import stage
+from fmapviz.runs.commit import stage
 
 left = [stage(Path(place)) for place in sys.argv[1:]]
 for staged in left:

@@ -18,13 +18,13 @@ from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot
 
-from fmapviz import extraction, shards
-from fmapviz.errors import DamagedError, RefusedError, RequestError
-from fmapviz.options import InputOptions, Part, Style
-from fmapviz.pipeline import visualize
-from fmapviz.units import read_unit
-from fmapviz.values import Notice, Outcome, Staged
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Part, Style
+from fmapviz.core.errors import DamagedError, RefusedError, RequestError
+from fmapviz.core.events import Notice, Outcome, Staged
+from fmapviz.engine.run import visualize
+from fmapviz.runs import extract, shards
+from fmapviz.runs.unit import read_unit
+from fmapviz.runs.verify import verify
 
 FORMATS = ["tar", "tensorboard", "stats"]
 
@@ -357,6 +357,25 @@ def test_a_changed_image_that_cannot_be_drawn_costs_no_picture_of_others(inputs,
     assert difference(snapshot(tmp_path / "out/run/shard-000001"), before) == []
 
 
+@pytest.mark.parametrize("reason", ["force", "changed"])
+def test_a_shard_that_holds_a_foreign_file_is_not_replaced(inputs, tmp_path, reason):
+    draw(inputs, tmp_path / "out")
+    notes = tmp_path / "out/run/shard-000001/notes.txt"
+    notes.write_text("mine")
+    if reason == "changed":
+        paint(inputs / "6.png", 60)
+    before = snapshot(tmp_path / "out/run/shard-000001")
+    drawn = []
+    with pytest.raises(RefusedError, match=f"'{notes}' was not made by fmapviz") as raised:
+        draw(inputs, tmp_path / "out", force=reason == "force", on_event=drawn.append)
+    assert raised.value.exit_code == 6
+    assert "move it away" in raised.value.hint
+    assert difference(snapshot(tmp_path / "out/run/shard-000001"), before) == []
+    notes.unlink()
+    assert draw(inputs, tmp_path / "out").exit_code == 0
+    assert problems(tmp_path / "out") == []
+
+
 def test_force_draws_everything_again(inputs, tmp_path):
     draw(inputs, tmp_path / "out")
     before = snapshot(tmp_path / "out")
@@ -430,12 +449,17 @@ def test_repair_removes_what_is_left_of_shards_whose_images_are_in_others_now(in
         (tmp_path / f"out/run/shard-00000{number}/unit.json").write_bytes(b"")
     (tmp_path / "out/run/shard-000002/unit.json").unlink()
     (tmp_path / "out/run/shard-000002/notes.txt").write_text("mine")
+    with pytest.raises(RefusedError, match=r"notes\.txt' was not made by fmapviz"):
+        draw(inputs, tmp_path / "out", repair=True)
+    assert (tmp_path / "out/run/shard-000002/notes.txt").read_text() == "mine"
+    (tmp_path / "out/run/shard-000002/notes.txt").unlink()
     summary = draw(inputs, tmp_path / "out", repair=True)
-    assert (summary.done, summary.exit_code) == (8, 0)
+    assert (summary.found, summary.exit_code) == (8, 0)
     assert members(tmp_path / "out/run") == ALL
-    assert problems(tmp_path / "out") == ["notes.txt not made by fmapviz"]
+    assert problems(tmp_path / "out") == []
     for number in (0, 1, 2):
         (tmp_path / f"out/run/shard-00000{number}/unit.json").write_bytes(b"")
+    (tmp_path / "out/run/shard-000002/notes.txt").write_text("mine")
     summary = draw([inputs / f"{number}.png" for number in (2, 3, 4)], tmp_path / "out", repair=True)
     assert summary.done == 3
     assert members(tmp_path / "out/run") == {"shard-000000": ["2.png", "3.png", "4.png"]}
@@ -502,10 +526,10 @@ def test_kernels_are_drawn_beside_the_shards(inputs, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "png"}, "png is of single images, not of shards"),
-        ({"to": ["tar", "html"]}, "html is of single images"),
-        ({"shard": 0}, "a shard has 1 to 100000 images: '0'"),
-        ({"shard": 100_001}, "a shard has 1 to 100000 images: '100001'"),
+        ({"to": "png"}, "the format 'png' does not support shards"),
+        ({"to": ["tar", "html"]}, "the format 'html' does not support shards"),
+        ({"shard": 0}, "shard must be 1 to 100000 images: '0'"),
+        ({"shard": 100_001}, "shard must be 1 to 100000 images: '100001'"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(inputs, tmp_path, options, message):
@@ -515,7 +539,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(inputs, tmp_path, opt
 
 
 def test_without_the_package_for_tables_it_is_said_how_to_get_it(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr("fmapviz.formats.find_spec", lambda _name: None)
+    monkeypatch.setattr("fmapviz.core.config.run_config.find_spec", lambda _name: None)
     with pytest.raises(RequestError) as raised:
         draw(inputs, tmp_path / "out")
     assert raised.value.hint == "pip install 'fmapviz[scale]'"
@@ -544,10 +568,10 @@ def test_one_picture_comes_back(inputs, tmp_path, formats, name):
     draw(inputs, tmp_path / "single", shard=None, to="png")
     image = str(inputs / "more/1.png") if name == "path" else name
     for place in ("out", "out/run", "out/run/shard-000002"):
-        found = extraction.extract(tmp_path / place, image=image, layer="second")
+        found = extract.extract(tmp_path / place, image=image, layer="second")
         assert found.png == (tmp_path / "single/run/more/1.png/01_second.maps.png").read_bytes()
         assert found.name == "1.png.01_second.maps.png"
-    assert extraction.extract(tmp_path / "out", image=image, layer="input").name == "1.png.input.png"
+    assert extract.extract(tmp_path / "out", image=image, layer="input").name == "1.png.input.png"
 
 
 def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
@@ -557,11 +581,11 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     )  # fmt: skip
     layer = "features.7.conv"
     with pytest.raises(RequestError, match="several pictures") as raised:
-        extraction.extract(tmp_path, image="star.jpg", layer=layer)
+        extract.extract(tmp_path, image="star.jpg", layer=layer)
     assert raised.value.hint.endswith("maps; gradcam top1; gradcam top2")
-    found = extraction.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="top2")
+    found = extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="top2")
     assert found.name == "star.jpg.00_features.7.conv.top2.gradcam.png"
-    by_class = extraction.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="star")
+    by_class = extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="star")
     assert by_class.name == "star.jpg.00_features.7.conv.top1.gradcam.png"
 
 
@@ -570,14 +594,14 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     [
         ("9.png", "first", "no such image: '9.png'", "did you mean"),
         ("2.png", "frist", "no such layer: 'frist'", "did you mean 'first'"),
-        ("3.png", "first", "nothing was drawn of '3.png': E_FORMAT", None),
+        ("3.png", "first", "'3.png' was not drawn: E_FORMAT", None),
     ],
 )
 def test_what_is_not_there_is_told(inputs, tmp_path, image, layer, message, hint):  # noqa: PLR0917
     (inputs / "3.png").write_bytes(b"no image")
     draw(inputs, tmp_path / "out")
     with pytest.raises(RequestError) as raised:
-        extraction.extract(tmp_path / "out", image=image, layer=layer)
+        extract.extract(tmp_path / "out", image=image, layer=layer)
     assert str(raised.value) == message
     assert (hint is None and raised.value.hint is None) or hint in raised.value.hint
 
@@ -587,19 +611,19 @@ def test_no_picture_comes_out_of_a_damaged_shard(inputs, tmp_path):
     tar = tmp_path / "out/run/shard-000000/pictures.tar"
     tar.write_bytes(b"x" * 2000)
     with pytest.raises(DamagedError):
-        extraction.extract(tmp_path / "out", image="2.png", layer="first")
+        extract.extract(tmp_path / "out", image="2.png", layer="first")
     (tar.parent / "index.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises(DamagedError):
-        extraction.extract(tmp_path / "out", image="2.png", layer="first")
+        extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
 def test_without_shards_or_pictures_it_is_said_why(inputs, tmp_path):
     draw(inputs, tmp_path / "single", shard=None, to="png")
     with pytest.raises(RequestError, match="no shards in"):
-        extraction.extract(tmp_path / "single", image="2.png", layer="first")
+        extract.extract(tmp_path / "single", image="2.png", layer="first")
     draw(inputs, tmp_path / "out", to="stats")
-    with pytest.raises(RequestError, match="no pictures were kept"):
-        extraction.extract(tmp_path / "out", image="2.png", layer="first")
+    with pytest.raises(RequestError, match="no pictures of 'first' were written"):
+        extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
 def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
@@ -610,7 +634,7 @@ def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
         column = table.schema.get_field_index(name)
         parquet.write_table(table.set_column(column, name, [[value] * len(table)]), path)
         with pytest.raises(DamagedError):
-            extraction.extract(tmp_path / "out", image="2.png", layer="first")
+            extract.extract(tmp_path / "out", image="2.png", layer="first")
 
 
 def test_a_notice_is_nothing_else(inputs, tmp_path):

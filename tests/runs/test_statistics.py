@@ -18,12 +18,14 @@ from tiny_models import Regions, Returns, Tokens, as_model
 from torch import nn
 
 from fmapviz import load_model
-from fmapviz.console import dead_channels
-from fmapviz.errors import RefusedError, RequestError
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.values import Notice, Outcome
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import RefusedError, RequestError
+from fmapviz.core.events import Notice, Outcome
+from fmapviz.engine.run import visualize
+from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
+from fmapviz.runs.aggregates._unit_statistics import read_table, statistics_of, write_table
+from fmapviz.runs.aggregates.statistics import MOST_LINES, describe_dead, merge
+from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf
@@ -557,7 +559,7 @@ AT_ONCE = """
 import os, sys
 from pathlib import Path
 from test_statistics import AS_IT_IS, Ordinary
-from fmapviz.pipeline import visualize
+from fmapviz.engine.run import visualize
 import torch
 
 torch.set_num_threads(1)  # with more a convolution rounds otherwise
@@ -581,7 +583,7 @@ def test_processes_that_share_a_run_end_with_the_statistics_of_all_images(whole,
 FIRST = """
 import sys, time
 from pathlib import Path
-from fmapviz.products import publish
+from fmapviz.runs.run_files import publish
 
 begin = time.monotonic() + 0.2
 
@@ -591,7 +593,7 @@ def work(process):
         run.mkdir(parents=True, exist_ok=True)
         while time.monotonic() < begin + number * 0.005:
             pass
-        publish(run, [lambda *_: ({"stats.csv": b"a", "stats.json": b"b"}, [])])
+        publish(run, lambda _units: ({"stats.csv": b"a", "stats.json": b"b"}, []))
 """
 
 
@@ -599,6 +601,43 @@ def test_what_another_process_publishes_at_the_same_moment_is_ours(fmapviz, tmp_
     ended = fmapviz("-c", f"import os{FIRST}{EIGHT_AT_ONCE}", tmp_path, cwd=Path(__file__).parent)
     assert (ended.returncode, ended.stdout) == (0, b""), ended.stderr.decode()
     assert all((tmp_path / str(number) / "stats.json").read_bytes() == b"b" for number in range(100))
+
+
+# --- merging
+
+
+def image_statistics(layers, seed):
+    """Statistics of an image with these layers of three channels, as a unit keeps them."""
+    maps = [{"layer": layer, "of": "output", "target": "", "type": "X", "channels": 3, "values": 9} for layer in layers]
+    numbers = np.random.default_rng(seed).integers(-2, 3, (3, 3 * len(layers))).astype(np.float32)
+    low, mean, high = np.sort(numbers, axis=0)
+    nonfinite = np.uint32([seed % 3 == 0] * len(low))
+    columns = {"low": low, "high": high, "mean": mean, "std": high - low, "zeros": nonfinite + 1, "nonfinite": nonfinite}
+    return statistics_of(json.dumps(maps), columns)
+
+
+@pytest.mark.parametrize("layers", [["a", "b"], ["a", "c", "b"], ["c"], []])
+@pytest.mark.parametrize("others", [["a", "b"], ["b", "d"]])
+def test_merging_is_associative_and_commutative_up_to_rounding(layers, others):
+    parts = [image_statistics(layers, 1), image_statistics(others, 2), image_statistics(layers, 3), NO_IMAGES]
+    whole = merge(parts)
+    pairs, nested = combine(combine(*parts[:2]), combine(*parts[2:])), combine(parts[0], combine(parts[1], parts[2]))
+    for merged in (merge([pairs]), merge([nested]), merge(parts[::-1])):
+        rows = {info.key: own for info, own in merged.slices()}  # the order of unrelated layers is that of the parts
+        assert (merged.images, rows.keys()) == (3, {info.key for info in whole.maps})
+        for info, own in whole.slices():
+            for name in whole.columns:
+                np.testing.assert_allclose(merged[name][rows[info.key]], whole[name][own], rtol=1e-12, atol=1e-12)
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    whole = merge([image_statistics(["a", "b"], 1), image_statistics(["b", "c"], 3)])
+    write_table(tmp_path, whole)
+    found = read_table(tmp_path)
+    assert (found.images, found.maps) == (whole.images, whole.maps)
+    for name in whole.columns.keys() - {"dead"}:  # the table has what `flat` returns
+        np.testing.assert_array_equal(found[name], np.nan_to_num(whole[name]) if name == "mean" else whole[name])
+    np.testing.assert_array_equal(found.flat, whole.flat)
 
 
 # --- of what, and beside what
@@ -723,12 +762,22 @@ def test_the_command_tells_what_never_varies(fmapviz, tmp_path):
     assert (summary["dead"], summary["skipped"], summary["exit_code"]) == ({"0": [2, 2, 8], "1": [0, 0, 4]}, 3, 0)
 
 
-def test_layers_without_a_dead_channel_are_told_in_one_line():
-    assert dead_channels({"a": (0, 0, 3), "b": (0, 0, 7)}) == ["every channel of all 2 layers varies"]
-    assert dead_channels({}) == []
-    many = dead_channels({f"layer{number}": (1, 1, 2) for number in range(30)})
-    assert (len(many), many[0]) == (21, "layer0: 1 of 2 channels never vary")
-    assert "10 more such lines" in many[-1]
+def test_channels_that_never_vary_are_reported_by_layer_up_to_a_limit():
+    assert describe_dead({}) == []
+    assert describe_dead({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["every channel of all 2 layers varies"]
+    assert describe_dead({"conv1": (0, 0, 8)}) == ["every channel of the 1 layer varies"]
+    of_both = {"conv1": (0, 0, 8), "conv1 (gradient) top1": (0, 0, 8)}
+    assert describe_dead(of_both) == ["every channel of all 2 feature maps varies"]
+    assert describe_dead({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels never vary"]
+    assert describe_dead({"conv": (1, 3, 4)}) == [
+        "conv: 1 of 4 channels never vary",
+        "conv: 2 of 4 channels are constant on every image",
+    ]
+    many = {f"conv{number}": (1, 1, 8) for number in range(MOST_LINES + 3)}
+    lines = describe_dead(many)
+    assert lines[:2] == ["conv0: 1 of 8 channels never vary", "conv1: 1 of 8 channels never vary"]
+    assert lines[-1] == "... and 3 more such lines: see stats.csv"
+    assert len(lines) == MOST_LINES + 1
 
 
 def test_a_run_whose_every_image_fails(look, tmp_path):
@@ -818,7 +867,7 @@ def test_an_image_is_added_to_a_run_with_a_damaged_one(look, pictures):
     events = []
     summary = look(Ordinary(), pictures, on_event=events.append)
     assert (summary.done, summary.left_out, summary.exit_code) == (1, (directory / "0.png",), 3)
-    assert "left out of the statistics: " in events[-1].message
+    assert "left out of the results over all images: " in events[-1].message
     assert json_of(directory)["images"] == 4
     whole = look(Ordinary(), pictures, force=True)
     assert (whole.left_out, whole.exit_code, json_of(directory)["images"]) == ((), 0, 5)

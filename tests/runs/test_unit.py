@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,14 +17,14 @@ from pathlib import Path
 import pytest
 from races import EIGHT_AT_ONCE
 
-from fmapviz import files
-from fmapviz.errors import RefusedError
-from fmapviz.inputs import path_hash
-from fmapviz.records import seal
-from fmapviz.staging import stage
-from fmapviz.units import commit, find_done, read_unit, sweep
-from fmapviz.values import ImageFile
-from fmapviz.verification import verify
+from fmapviz.core import files
+from fmapviz.core.checksummed_json import seal
+from fmapviz.core.errors import RefusedError
+from fmapviz.core.types import ImageFile
+from fmapviz.images.names import path_hash
+from fmapviz.runs.commit import commit, stage, sweep
+from fmapviz.runs.unit import find_done, read_unit
+from fmapviz.runs.verify import verify
 
 HOST = sha256(socket.gethostname().encode()).hexdigest()[:6]
 
@@ -54,6 +55,15 @@ def tree(run):
         else path.read_bytes()
         for path in run.rglob("*")
     }
+
+
+def refused(run, file, foreign, **options):
+    """Check that a unit is not replaced, because of a file in it, and that nothing changes."""
+    before = tree(run)
+    with pytest.raises(RefusedError, match=re.escape(f"'{foreign}' was not made by fmapviz")) as raised:
+        finish(run, file, "new", **options)
+    assert "move it away" in raised.value.hint
+    assert tree(run) == before
 
 
 def hidden(run):
@@ -195,15 +205,15 @@ def test_where_a_power_failure_left_nothing_of_a_record_the_image_is_made_again(
     assert problems(run) == []
 
 
-def test_what_somebody_laid_into_a_damaged_directory_survives_its_replacement(run):
+def test_a_unit_without_a_record_that_holds_a_foreign_file_is_not_replaced(run):
     directory = finish(run, source(), "old")
     (directory / "unit.json").write_bytes(b"")
     (directory / "notes.txt").write_text("mine")
-    finish(run, source(), "new")
-    assert sorted(tree(directory)) == ["input.png", "notes.txt", "unit.json"]
-    assert (directory / "notes.txt").read_text() == "mine"
-    assert problems(run) == [f"{directory}/notes.txt: not made by fmapviz"]
+    refused(run, source(), directory / "notes.txt")
     assert hidden(run) == []
+    (directory / "notes.txt").unlink()
+    assert finish(run, source(), "new") == directory
+    assert problems(run) == []
 
 
 def test_force_brings_an_image_back_that_had_to_make_do_with_another_name(run):
@@ -272,9 +282,9 @@ def test_what_a_process_of_our_own_number_left_is_swept(run):
 FORCED = """
 import sys
 from pathlib import Path
-from fmapviz.staging import stage
-from fmapviz.units import commit
-from fmapviz.values import ImageFile
+from fmapviz.runs.commit import stage
+from fmapviz.runs.commit import commit
+from fmapviz.core.types import ImageFile
 
 run = Path(sys.argv[1])
 with stage(run) as staging:
@@ -284,9 +294,8 @@ with stage(run) as staging:
 
 
 @pytest.mark.parametrize("damage", ["a damaged record", "no record"])
-def test_force_replaces_a_unit_whose_record_is_lost_and_keeps_what_somebody_has_laid_into_it(damage, run):
+def test_force_replaces_a_unit_without_a_record(damage, run):
     directory = finish(run, source(), "old")
-    (directory / "notes.txt").write_text("mine")
     if damage == "no record":
         (directory / "unit.json").unlink()
     else:
@@ -296,9 +305,8 @@ def test_force_replaces_a_unit_whose_record_is_lost_and_keeps_what_somebody_has_
     sweep(run)
     assert (directory / "input.png").read_text() == "new"
     assert find_done(run, source()) == directory
-    assert (directory / "notes.txt").read_text() == "mine"
     assert hidden(run) == []
-    assert problems(run) == [f"{directory}/notes.txt: not made by fmapviz"]
+    assert problems(run) == []
 
 
 def test_the_faster_of_two_stays(run):
@@ -322,33 +330,70 @@ def test_a_changed_source_or_force_replaces_all_that_was_ours(changes, force, ru
     assert hidden(run) == []
 
 
-def test_what_somebody_laid_into_a_unit_survives_its_replacement(run):
+@pytest.mark.parametrize("kind", ["file", "hidden file", "folder", "link"])
+@pytest.mark.parametrize("reason", ["force", "a changed source"])
+def test_a_unit_that_holds_a_foreign_file_is_not_replaced(reason, kind, run):
     directory = finish(run, source(), "old")
-    (directory / "notes.txt").write_text("mine")
-    (directory / ".hidden").write_text("mine too")
-    (directory / "more").mkdir()
-    (directory / "more/unit.json").write_text("also mine")
-    (directory / "link").symlink_to("/nowhere")
-    for content in ("new", "newer"):
-        finish(run, source(), content, force=True)
-        assert {name: what for name, what in tree(directory).items() if name != "unit.json"} == {
-            "input.png": content.encode(),
-            "notes.txt": b"mine",
-            ".hidden": b"mine too",
-            "more": None,
-            "more/unit.json": b"also mine",
-            "link": "/nowhere",
-        }
+    foreign = directory / ("notes.txt" if kind == "file" else ".hidden")
+    if kind == "folder":
+        foreign.mkdir()
+        (foreign / "unit.json").write_text("mine")
+    elif kind == "link":
+        foreign.symlink_to("/nowhere")
+    else:
+        foreign.write_text("mine")
+    refused(run, source(mtime_ns=123 if reason == "force" else 7), foreign, force=reason == "force")
+    assert find_done(run, source()) == directory
     assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
-def test_what_somebody_laid_into_a_unit_survives_under_another_name_if_that_is_taken(run):
+def test_a_foreign_file_with_the_name_of_a_file_of_the_new_unit_is_kept(run):
     directory = finish(run, source(), "old")
     (directory / "extra.png").write_text("mine")
-    finish(run, source(), "new", force=True, name="extra.png")
-    assert (directory / "extra.png").read_text() == "new"
-    (moved,) = directory.glob("extra.png~*")
-    assert moved.read_text() == "mine"
+    refused(run, source(), directory / "extra.png", force=True, name="extra.png")
+
+
+def test_a_folder_with_the_name_of_one_of_the_files_is_foreign(run):
+    directory = finish(run, source(), "old")
+    (directory / "input.png").unlink()
+    (directory / "input.png").mkdir()
+    refused(run, source(), directory / "input.png", force=True)
+
+
+LATE = """
+import sys
+from pathlib import Path
+from fmapviz.core.errors import RefusedError
+from fmapviz.core.types import ImageFile
+from fmapviz.runs.commit import commit
+from fmapviz.runs.commit import stage
+
+run = Path(sys.argv[1])
+done = False
+def at(event, args):
+    # What another process may do when the old unit has been looked through.
+    global done
+    if event == "os.rename" and str(args[0]) == str(run / "lena.png") and not done:
+        done = True
+        (run / "lena.png/notes.txt").write_text("mine")
+
+sys.addaudithook(at)
+with stage(run) as staging:
+    (staging / "input.png").write_text("new")
+    try:
+        commit(staging, run, ImageFile("/photos/lena.png", "lena.png", 1000, 7), {})
+    except RefusedError as error:
+        print(error)
+"""
+
+
+def test_a_foreign_file_that_comes_at_the_last_moment_is_kept(run):
+    directory = finish(run, source(), "old")
+    before = tree(directory)
+    result = run_python(LATE, run)
+    assert result.stdout.startswith(f"'{directory}/notes.txt' was not made by fmapviz"), result.stderr
+    assert tree(directory) == {**before, "notes.txt": b"mine"}
+    assert [path.name for path in run.iterdir()] == ["lena.png"]
 
 
 # --- names that are taken
@@ -453,9 +498,9 @@ def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.staging import stage
-from fmapviz.units import commit
-from fmapviz.values import ImageFile
+from fmapviz.runs.commit import stage
+from fmapviz.runs.commit import commit
+from fmapviz.core.types import ImageFile
 
 run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
 
@@ -506,7 +551,6 @@ def test_what_a_living_process_or_another_computer_writes_is_not_swept_away(run)
 
 def test_a_unit_moved_aside_by_a_killed_process_is_put_back(run):
     directory = finish(run, source(), "old")
-    (directory / "notes.txt").write_text("mine")
     before = tree(directory)
     kill(run, "os.rename 3", source())  # the first finds the name taken, the second moves the old one aside
     assert not directory.exists()
@@ -538,16 +582,24 @@ def test_a_unit_in_a_folder_is_put_back(run):
     assert hidden(run) == []
 
 
-def test_a_unit_moved_aside_and_replaced_is_removed_but_for_what_is_not_ours(run):
+def test_a_unit_moved_aside_and_replaced_is_removed(run):
     directory = finish(run, source(), "old")
-    (directory / "notes.txt").write_text("mine")
     kill(run, "os.rename 4", source())  # the new one is in its place
     assert (directory / "input.png").read_text() == "new"
-    assert not (directory / "notes.txt").exists()
+    assert len(hidden(run)) == 1
     sweep(run)
     assert (directory / "input.png").read_text() == "new"
-    assert (directory / "notes.txt").read_text() == "mine"
     assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_foreign_file_in_a_unit_moved_aside_is_kept(run):
+    """Earlier versions moved such units aside."""
+    finish(run, source(), "old")
+    kill(run, "os.rename 4", source())
+    (left,) = run.glob(".fmapviz-*")
+    (left / "notes.txt").write_text("mine")
+    sweep(run)
+    assert (left / "notes.txt").read_text() == "mine"
 
 
 def test_a_unit_moved_aside_does_not_come_back_over_a_newer_one(run):
@@ -586,9 +638,9 @@ def test_a_unit_that_cannot_be_put_back_is_kept(run):
 REPLACED = """
 import os, sys
 from pathlib import Path
-from fmapviz.staging import stage
-from fmapviz.units import commit
-from fmapviz.values import ImageFile
+from fmapviz.runs.commit import stage
+from fmapviz.runs.commit import commit
+from fmapviz.core.types import ImageFile
 
 run, what = Path(sys.argv[1]), sys.argv[2]
 mtime = {"the same": 999, "another": 7}.get(what)
@@ -625,9 +677,9 @@ def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
 MANY = """
 import os, sys
 from pathlib import Path
-from fmapviz.staging import stage
-from fmapviz.units import commit, sweep
-from fmapviz.values import ImageFile
+from fmapviz.runs.commit import stage
+from fmapviz.runs.commit import commit, sweep
+from fmapviz.core.types import ImageFile
 
 run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
@@ -649,7 +701,6 @@ def work(process):
 @pytest.mark.parametrize("task", ["same", "force", "newer", "names"])
 def test_eight_processes_finish_units_at_the_same_moment(task, run):
     finish(run, source("/a/lena.png"), "old")
-    (run / "lena.png/notes.txt").write_text("mine")
     result = run_python(MANY + EIGHT_AT_ONCE, run, task, 20)
     assert (result.stdout, result.stderr) == ("", "")
     sweep(run)
@@ -658,8 +709,7 @@ def test_eight_processes_finish_units_at_the_same_moment(task, run):
         assert units_there == sorted(["lena.png", *(f"lena.png~{path_hash(f'/{n}/lena.png')}" for n in range(8))])
     else:
         assert units_there == ["lena.png"]
-    assert (run / "lena.png/notes.txt").read_text() == "mine"
-    assert problems(run) == [f"{run}/lena.png/notes.txt: not made by fmapviz"]
+    assert problems(run) == []
 
 
 def test_eight_processes_sweep_at_the_same_moment(run):
@@ -668,14 +718,12 @@ def test_eight_processes_sweep_at_the_same_moment(run):
         kill(run, "writing", file)
     for file in files[3:]:
         finish(run, file, "old")
-        (run / file.unit / "notes.txt").write_text("mine")
         kill(run, "os.rename 3" if file is not files[5] else "os.rename 4", file)
     result = run_python(MANY + EIGHT_AT_ONCE, run, "sweep", 1)
     assert (result.stdout, result.stderr) == ("", "")
     assert sorted(path.name for path in run.iterdir()) == ["3.png", "4.png", "5.png"]
     for name, content in (("3.png", "old"), ("4.png", "old"), ("5.png", "new")):
         assert (run / name / "input.png").read_text() == content
-        assert (run / name / "notes.txt").read_text() == "mine"
 
 
 def test_where_nothing_can_be_made_that_is_said():
@@ -684,4 +732,4 @@ def test_where_nothing_can_be_made_that_is_said():
 
 
 def test_units_does_not_load_torch():
-    assert run_python("import sys, fmapviz.units; sys.exit('torch' in sys.modules)").returncode == 0
+    assert run_python("import sys, fmapviz.runs.unit; sys.exit('torch' in sys.modules)").returncode == 0

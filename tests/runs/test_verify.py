@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_units import make_unit
+from run_infos import run_info
 
-from fmapviz import png, registry
-from fmapviz.errors import RequestError
-from fmapviz.options import Style
-from fmapviz.records import seal
-from fmapviz.runs import note_failure, open_run, read_failures
-from fmapviz.staging import stage
-from fmapviz.units import commit
-from fmapviz.values import Failure, ImageFile, Picture, RunInfo
-from fmapviz.verification import verify
+from fmapviz.core import registry
+from fmapviz.core.checksummed_json import seal
+from fmapviz.core.errors import RequestError
+from fmapviz.core.types import Failure, ImageFile, Picture
+from fmapviz.render import png
+from fmapviz.runs.commit import commit, stage
+from fmapviz.runs.failures import append_failure, read_failures
+from fmapviz.runs.run import open_run
+from fmapviz.runs.verify import verify
 
-INFO = RunInfo(
-    "net", "random weights, seed 0", None, "crop", ("Conv2d",), (), (), ("maps",), ("png", "tensorboard"), Style()
-)
+INFO = run_info(to=("png", "tensorboard"))
 FILES = ["00_conv.maps.png", "events.out.tfevents.fmapviz", "unit.json"]
 
 
@@ -33,9 +33,9 @@ def finish(run, unit):
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     picture = Picture("maps", "00 conv", png.encode(pixels, {"Layer": "conv"}), 4, 3, {"Layer": "conv"})
     with stage(run) as staging:
-        for form in INFO.formats:
-            with registry.fetch("fmapviz.writers", form).open_writer(staging, None) as write:
-                write(picture)
+        for form in INFO.config.to:
+            with registry.fetch("fmapviz.writers", form).open_writer(staging) as writer:
+                writer.add(make_unit(), [picture])
         return commit(staging, run, ImageFile(f"/photos/{unit}", unit, 10, 20), {"run": INFO.fingerprint, "model": "net"})
 
 
@@ -45,7 +45,7 @@ def out(tmp_path):
     first = open_run(tmp_path / "out", INFO)
     finish(first, "a.png")
     finish(first, "cats/b.png")
-    note_failure(first, Failure("/photos/c.png", "E_DECODE", "damaged"))
+    append_failure(first, Failure("/photos/c.png", "E_DECODE", "damaged"))
     finish(open_run(tmp_path / "out", INFO, name="other"), "a.png")
     return tmp_path / "out"
 
@@ -98,7 +98,7 @@ def test_the_command_tells_of_what_is_hidden(out, fmapviz):
     (out / "net/.fmapviz-0").mkdir()
     done = fmapviz("verify", out)
     assert (done.returncode, done.stderr.decode().splitlines()) == (
-        0, ["notice: 1 hidden, of commands that still run or were killed: the next into the run removes the latter"],
+        0, ["notice: 1 hidden directory of running or killed commands; the next run removes the latter"],
     )  # fmt: skip
 
 
@@ -122,13 +122,13 @@ def remedies(directory):
 def test_a_unit_of_another_run_is_named(out, unit):
     other = open_run(out, replace(INFO, weights="others"), name="third")
     shutil.copytree(unit, other / "cats/b.png")
-    assert problems(out) == [(str(other / "cats/b.png"), "of a run with other settings")]
+    assert problems(out) == [(str(other / "cats/b.png"), "belongs to a run with other settings")]
     assert remedies(out) == {"remove"}
 
 
 def test_a_copy_of_a_unit_in_its_own_run_is_named(out, unit):
     shutil.copytree(unit, out / "net/b copy.png")
-    assert problems(out) == [(str(out / "net/b copy.png"), "the directory of 'cats/b.png', in another place")]
+    assert problems(out) == [(str(out / "net/b copy.png"), "the unit 'cats/b.png' under another name")]
 
 
 def test_an_image_may_be_called_like_a_file_of_ours(out):
@@ -201,17 +201,17 @@ def test_without_hashing_only_sizes_are_compared(out, unit):
 
 def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_off_is_not(out):
     path = out / "net/failures.jsonl"
-    note_failure(out / "net", Failure("/photos/d.png", "E_FORMAT", "not an image"))
+    append_failure(out / "net", Failure("/photos/d.png", "E_FORMAT", "not an image"))
     whole = path.read_bytes()
     for position in range(0, len(whole) - 1, 2):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         (message,) = [message for _, message in problems(out)]
-        assert message in {f"line {line} is damaged: to be taken out" for line in (1, 2)}, position
+        assert message in {f"line {line} is damaged: remove it" for line in (1, 2)}, position
     second = whole.index(b"\n") + 1
     for length in range(second, len(whole) - 1, 3):
         path.write_bytes(whole[:length])
         assert problems(out) == [], length
-    note_failure(out / "net", Failure("/photos/e.png", "E_FORMAT", "not an image"))
+    append_failure(out / "net", Failure("/photos/e.png", "E_FORMAT", "not an image"))
     assert problems(out) == []
     assert [failure["path"] for failure in read_failures(out / "net")] == ["/photos/c.png", "/photos/e.png"]
 
@@ -246,7 +246,7 @@ def test_many_directories_are_told_in_order(out):
 def test_every_flipped_byte_is_named(name, unit):
     path = unit / name
     whole = path.read_bytes()
-    message = "damaged" if name == "unit.json" else "other content than was written"
+    message = "damaged" if name == "unit.json" else "changed since it was written"
     for position in range(len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         assert (str(path), message) in problems(unit), position
@@ -363,7 +363,10 @@ def test_a_directory_that_fmapviz_did_not_make_is_a_wrong_request(kind, tmp_path
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from fmapviz.verification import verify
+from fmapviz.core import layout
+from fmapviz.runs.verify import verify
+
+layout.own_run_files(), layout.signatures()  # reads what a process without rights may not be able to read
 
 if os.getuid() == 0:
     os.setuid(65534)

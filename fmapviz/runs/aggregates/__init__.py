@@ -1,0 +1,1 @@
+"""Results over all images of a run."""

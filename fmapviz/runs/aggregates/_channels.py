@@ -1,0 +1,148 @@
+"""Statistics of every channel over a set of images: the values, what is derived from them, and how two sets are combined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMapInfo:
+    """The feature map that statistics describe.
+
+    Attributes:
+        layer: The layer's name.
+        of: The tensor of the layer: `output`, `input`, `gradient` or `input gradient`.
+        target: For gradients the class as it was requested, otherwise empty.
+        type: The layer's class.
+        channels: Number of channels.
+    """
+
+    layer: str
+    of: str
+    target: str
+    type: str
+    channels: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What identifies the feature map in all images."""
+        return self.layer, self.of, self.target, self.channels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelStatistics:
+    """Statistics of all channels of several feature maps over a set of images.
+
+    Attributes:
+        images: Number of images.
+        maps: The feature maps, in the order of execution.
+        columns: Arrays (of smaller types for a single image) over the channels of all feature maps, one map after the other:
+
+            * `images`: number of images that have the feature map, int64.
+            * `finite`, `nonfinite`: number of finite values in all images, and of NaN and infinite ones, int64.
+            * `zeros`: number of values that are exactly zero, int64.
+            * `single`: whether no image has more than one value, bool.
+            * `min`, `max`: of the finite values, float64; NaN if no value is finite.
+            * `mean`: of the finite values, float64. If no value is finite, 0 where it is to be combined, NaN once merged.
+            * `scatter`: sum of squared distances of the finite values from their mean, float64.
+            * `dead`: whether all values of each single image are equal and finite, bool.
+    """
+
+    images: int
+    maps: tuple[FeatureMapInfo, ...]
+    columns: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        return self.columns[column]
+
+    @property
+    def values(self) -> NDArray[np.int64]:
+        """Number of values in all images."""
+        return np.asarray(self["finite"] + self["nonfinite"])
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Population standard deviation of the finite values; NaN if no value is finite."""
+        finite = self["finite"]
+        variance = np.divide(self["scatter"], finite, out=np.full(len(finite), np.nan), where=finite > 0)
+        return np.asarray(np.sqrt(variance))
+
+    @property
+    def constant(self) -> NDArray[np.bool_]:
+        """Whether all values of all images are equal and finite."""
+        return np.asarray((self["min"] == self["max"]) & (self["nonfinite"] == 0) & (self["finite"] > 1))
+
+    @property
+    def flat(self) -> NDArray[np.bool_]:
+        """Whether a channel is constant on every image; with one value per image, whether it is equal in all images."""
+        return np.where(self["single"], self.constant, self["dead"])
+
+    def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:
+        """Yield each feature map, and where its channels are in the columns."""
+        ends = np.cumsum([0, *(each.channels for each in self.maps)]).tolist()
+        for info, (begin, end) in zip(self.maps, pairwise(ends), strict=True):
+            yield info, slice(begin, end)
+
+
+# A channel that no image has.
+_NEUTRAL = {
+    **dict.fromkeys(("images", "finite", "nonfinite", "zeros"), np.array([0])),
+    **dict.fromkeys(("min", "max"), np.array([np.nan])),
+    **dict.fromkeys(("mean", "scatter"), np.array([0.0])),
+    **dict.fromkeys(("single", "dead"), np.array([True])),
+}
+NO_IMAGES = ChannelStatistics(0, (), {name: column[:0] for name, column in _NEUTRAL.items()})
+
+
+def combine(one: ChannelStatistics, other: ChannelStatistics) -> ChannelStatistics:
+    """Combine the statistics of two disjoint sets of images.
+
+    Means and scatters: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
+    1979.
+    """
+    if one.maps != other.maps:
+        maps = _union(one.maps, other.maps)
+        one, other = _spread(one, maps), _spread(other, maps)
+    sums = {name: one[name] + other[name] for name in ("images", "finite", "nonfinite", "zeros")}
+    share = other["finite"] / np.maximum(sums["finite"], 1)
+    apart = other["mean"] - one["mean"]
+    columns = {
+        **sums,
+        **{name: one[name] & other[name] for name in ("single", "dead")},
+        "min": np.fmin(one["min"], other["min"]),
+        "max": np.fmax(one["max"], other["max"]),
+        "mean": one["mean"] + apart * share,
+        "scatter": one["scatter"] + other["scatter"] + apart * apart * (one["finite"] * share),
+    }
+    return ChannelStatistics(one.images + other.images, one.maps, columns)
+
+
+def _union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
+    """Join two lists of feature maps; each stays behind the map that ran before it."""
+    union = {each.key: each for each in one}
+    order, position = list(union), 0
+    for each in other:
+        if each.key in union:
+            position = order.index(each.key) + 1
+        else:
+            order.insert(position, each.key)
+            position += 1
+    union = {each.key: each for each in other} | union
+    return tuple(union[key] for key in order)
+
+
+def _spread(known: ChannelStatistics, maps: tuple[FeatureMapInfo, ...]) -> ChannelStatistics:
+    """Insert feature maps that no image of the set has."""
+    at = {info.key: range(own.start, own.stop) for info, own in known.slices()}
+    rows = [row for each in maps for row in at.get(each.key, [-1] * each.channels)]  # -1 is the neutral one at the end
+    columns = {name: np.append(known[name], value)[np.array(rows, np.intp)] for name, value in _NEUTRAL.items()}
+    return ChannelStatistics(known.images, maps, columns)

@@ -1,0 +1,167 @@
+"""The shards of a run: units of many images.
+
+A shard holds N images that follow each other in listing order. An image
+stays in its shard, whatever is listed before or after it later; new images make new shards. So an interrupted run holds some
+of the shards of the complete run, and the missing ones come out as they would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz.core import checksummed_json
+from fmapviz.core.layout import shard_files
+from fmapviz.core.types import ImageFile
+from fmapviz.images.names import in_natural_order
+from fmapviz.runs.commit import remove_damaged
+from fmapviz.runs.unit import PREFIX, is_damaged, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import Part
+    from fmapviz.core.events import Outcome
+    from fmapviz.core.types import Failure
+    from fmapviz.runs.unit import Group
+
+_FAILED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the shards of a run record of an image.
+
+    Attributes:
+        shard: Index into `KnownImages.directories`; negative: the image failed.
+        same: Whether the image has not changed.
+        index: Index of the entry.
+    """
+
+    shard: int
+    same: bool
+    index: int
+
+
+class KnownImages:
+    """The images that the shards of a run hold when it is opened; about 20 bytes for each.
+
+    Attributes:
+        directories: The shards.
+        numbers: Their numbers.
+    """
+
+    def __init__(self, run: Path, fingerprint: str, *, accept_damaged: bool = True) -> None:
+        """Read all records.
+
+        Args:
+            run: The run directory.
+            fingerprint: Of the run; shards of other runs are ignored.
+            accept_damaged: Whether a record counts that differs from its checksum but can be parsed.
+        """
+        self.directories: list[Path] = []
+        self.numbers: list[int] = []
+        keys: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
+        states: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
+        owners: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        for directory in find_shards(run):
+            record = read_unit(directory)
+            if record is None or record.get("run") != fingerprint or not (accept_damaged or not is_damaged(directory)):
+                continue
+            images = record["images"]
+            owner = np.full(len(images), len(self.directories), np.int32)
+            owner[[index for index, image in enumerate(images) if "failed" in image]] = _FAILED
+            keys.append(np.fromiter((_path_key(image["path"]) for image in images), np.uint64, len(images)))
+            states.append(
+                np.fromiter((_state_key(image["size"], image["mtime_ns"]) for image in images), np.uint64, len(images))
+            )
+            owners.append(owner)
+            self.directories.append(directory)
+            self.numbers.append(record["shard"])
+        all_keys, all_owners = np.concatenate(keys), np.concatenate(owners)
+        # If an image failed in one shard and is in another one, the latter counts.
+        order = np.lexsort((all_owners == _FAILED, all_keys))
+        self._keys, self._owners, self._states = all_keys[order], all_owners[order], np.concatenate(states)[order]
+        self._reported = np.zeros(len(order), np.bool_)
+
+    def find(self, file: ImageFile) -> Entry | None:
+        """Return the entry of an image; None if it is new."""
+        key = _path_key(file.path)
+        index = int(np.searchsorted(self._keys, np.uint64(key)))
+        if index == len(self._keys) or int(self._keys[index]) != key:
+            return None
+        same = int(self._states[index]) == _state_key(file.size, file.mtime_ns)
+        return Entry(int(self._owners[index]), same, index)
+
+    def report(self, entry: Entry) -> None:
+        """Note that an image was reported as finished."""
+        self._reported[entry.index] = True
+
+    def was_reported(self, file: ImageFile) -> bool:
+        """Return True if an image was reported as finished."""
+        entry = self.find(file)
+        return entry is not None and bool(self._reported[entry.index])
+
+
+def find_shards(run: Path) -> Iterator[Path]:
+    """Return the directories of a run that are named like shards, in natural order."""
+    with os.scandir(run) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)]
+    for name in sorted(names, key=lambda name: in_natural_order([name])):
+        yield run / name
+
+
+def remove_damaged_shards(run: Path, part: Part | None = None) -> None:
+    """Remove shards without a record; their images were put into other shards, as far as they still exist.
+
+    Raises:
+        OSError: One could not be removed.
+    """
+    for directory in find_shards(run):
+        number = directory.name.removeprefix(PREFIX).partition("~")[0]
+        if number.isdecimal() and (part is None or part.has(int(number))):
+            remove_damaged(directory, run, shard_files())
+
+
+def describe_members(group: Group, written: Mapping[int, Outcome], failed: Mapping[int, Failure]) -> list[dict[str, Any]]:
+    """Return what `unit.json` records of the images of a shard.
+
+    Args:
+        group: The images.
+        written: Those that are in the shard, by position.
+        failed: Those that are not, by position.
+    """
+    records = []
+    for position, file in enumerate(group.members):
+        if position in failed:
+            outcome: dict[str, Any] = {"failed": failed[position].code}
+        else:
+            done = written[position]
+            outcome = {"pictures": done.pictures, **({"notices": list(done.notices)} if done.notices else {})}
+        identity = {"path": file.path, "name": file.unit, "size": file.size, "mtime_ns": file.mtime_ns}
+        records.append({**identity, **outcome})
+    return records
+
+
+def members_of(record: Mapping[str, Any]) -> list[ImageFile]:
+    """Return the images of a shard's record, including those that failed."""
+    return [ImageFile(image["path"], image["name"], image["size"], image["mtime_ns"]) for image in record["images"]]
+
+
+def _path_key(path: str) -> int:
+    return _digest(os.fsencode(path) if checksummed_json.is_path(path) else path.encode("utf-8", "surrogatepass"))
+
+
+def _state_key(size: int, mtime_ns: int) -> int:
+    return _digest(b"%d %d" % (size, mtime_ns))
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())

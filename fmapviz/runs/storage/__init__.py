@@ -1,0 +1,1 @@
+"""Where runs are written: a directory of this machine, or an object store."""

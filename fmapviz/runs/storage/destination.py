@@ -1,0 +1,156 @@
+"""Where runs are written: a local directory, or an object store.
+
+This is all that the engine knows of storage. It writes each run in a local directory; a destination adds what makes the
+results visible to others.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.urls import HINT, is_unknown, is_url
+from fmapviz.runs import run as runs
+from fmapviz.runs import verify
+from fmapviz.runs.storage.remote import open_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.core.types import ImageFile
+
+
+class Destination(Protocol):
+    """A directory of runs; its methods are all that the engine asks of storage.
+
+    Attributes:
+        directory: The local directory in which runs are written.
+        address: The directory or address for messages.
+        is_local: True if results stay in `directory`, so that they must fit on its disk.
+    """
+
+    @property
+    def directory(self) -> Path: ...  # noqa: D102
+
+    @property
+    def address(self) -> Path | str: ...  # noqa: D102
+
+    @property
+    def is_local(self) -> bool: ...  # noqa: D102
+
+    def check(self) -> None:
+        """Check, without writing anything, that runs can be written.
+
+        Raises:
+            OutputError: They cannot.
+        """
+
+    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
+        """See `fmapviz.runs.run.find_run`."""
+
+    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
+        """See `fmapviz.runs.run.open_run`."""
+
+    def join_run(self, name: str) -> Path:
+        """Return the directory of a run that another process has opened."""
+
+    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
+        """Make the records of these images' units available in a process that did not open the run."""
+
+    def upload(self, unit: Path) -> Path:
+        """Publish a committed unit, and return its directory, which may have been renamed.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+
+    def is_intact(self, unit: Path) -> bool:
+        """Return True if all files of a unit exist with their recorded content."""
+
+    def share_file(self, run: Path, name: str) -> None:
+        """Publish a run-level file, unless another process has done so: then take over that."""
+
+    def upload_failures(self, run: Path, *, now: bool = False) -> None:
+        """Publish the list of failures, unless that was done a moment ago and need not be `now`."""
+
+    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
+        """Make the files that summarize all units, publish them, and return the units that had to be left out."""
+
+    def discard_run(self, run: Path) -> None:
+        """Remove a run that this process began, if its directory was removed."""
+
+    def address_of(self, path: Path) -> Path:
+        """Return a path or address for messages."""
+
+
+class LocalDestination:
+    """A local directory: a unit is visible to others when it is renamed, so most methods have nothing left to do."""
+
+    is_local = True
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = self.address = directory
+
+    def check(self) -> None:
+        """See `Destination`."""
+        runs.check_output(self.directory)
+
+    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
+        """See `Destination`."""
+        return runs.find_run(self.directory, info, name=name)
+
+    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
+        """See `Destination`."""
+        return runs.open_run(self.directory, info, name=name, sync=sync)
+
+    def join_run(self, name: str) -> Path:
+        """See `Destination`."""
+        return self.directory / name
+
+    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
+        """See `Destination`."""
+
+    def upload(self, unit: Path) -> Path:
+        """See `Destination`."""
+        return unit
+
+    def is_intact(self, unit: Path) -> bool:
+        """See `Destination`."""
+        return verify.is_sound(unit)
+
+    def share_file(self, run: Path, name: str) -> None:
+        """See `Destination`."""
+
+    def upload_failures(self, run: Path, *, now: bool = False) -> None:
+        """See `Destination`."""
+
+    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:  # noqa: ARG002
+        """See `Destination`."""
+        return make()
+
+    def discard_run(self, run: Path) -> None:
+        """See `Destination`."""
+
+    def address_of(self, path: Path) -> Path:
+        """See `Destination`."""
+        return path
+
+
+@contextmanager
+def open_destination(out: str | Path) -> Iterator[Destination]:
+    """Open a directory of runs, given by path or address.
+
+    Raises:
+        RequestError: The address is invalid, or not supported.
+    """
+    if is_unknown(out):
+        hint = "a path without file://" if str(out).startswith("file:") else HINT
+        raise RequestError(f"unsupported address: {quote(out)}", hint=hint)
+    if is_url(str(out)):
+        with open_remote(str(out)) as remote:
+            yield remote
+    else:
+        yield LocalDestination(Path(out))

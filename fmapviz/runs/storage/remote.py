@@ -1,0 +1,264 @@
+"""Write runs to an object store.
+
+The program works in a temporary local directory. Units are finished there, and uploaded by `RemoteUnits`. After that the
+local directory keeps their records and what run-level files are made from: all that a run asks of its finished units.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
+from fmapviz.core.files import writing_to
+from fmapviz.core.layout import FAILURES_FILE, PRODUCTS_FILE, RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.object_store import open_store
+from fmapviz.core.urls import UrlPath, scheme_of
+from fmapviz.runs import run as runs
+from fmapviz.runs import run_files
+from fmapviz.runs.aggregates.base import unit_files
+from fmapviz.runs.commit import leftovers, stage
+from fmapviz.runs.storage.remote_units import TRIES, RemoteUnits, list_objects
+from fmapviz.runs.storage.run_sync import RunSync
+from fmapviz.runs.unit import possible_paths, possible_paths_of, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.core.object_store import Store
+    from fmapviz.core.types import ImageFile
+
+UPLOAD_SECONDS = 10.0  # between two uploads of the failures
+_ENDING = "-remote"
+_THREADS = 16
+
+
+@contextmanager
+def open_remote(url: str) -> Iterator[RemoteDestination]:
+    """Open a directory of runs in an object store.
+
+    Raises:
+        RequestError: The address is invalid, or read-only.
+    """
+    if scheme_of(url) in {"http", "https"}:
+        raise RequestError(f"cannot write to a web address: {quote(url)}", hint="s3://..., or a local directory")
+    store = open_store(url)
+    here = Path(tempfile.gettempdir())
+    pool = ThreadPoolExecutor(_THREADS)
+    with ExitStack() as stack:
+        _sweep(here)
+        stack.callback(_sweep, here)  # of workers that were killed
+        with writing_to(here):
+            directory = stack.enter_context(stage(here, _ENDING))
+            files.protect(directory)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        yield RemoteDestination(store, directory, pool)
+
+
+class RemoteDestination:
+    """A directory of runs in an object store, with the methods of `fmapviz.runs.storage.destination.Destination`.
+
+    `upload`, `is_intact` and `fetch_records` are safe in several threads.
+    """
+
+    is_local = False
+
+    def __init__(self, store: Store, directory: Path, pool: ThreadPoolExecutor) -> None:
+        self.directory = directory
+        self.address = store.url
+        self._store = store
+        self._pool = pool
+        self._units = RemoteUnits(store, pool)
+        self._sync = RunSync(store, directory, pool)
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()  # units that are being uploaded
+        self._upload_due = 0.0
+
+    def check(self) -> None:
+        """See `Destination`."""
+        with self._writing():
+            next(self._store.list(), None)
+
+    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
+        """See `Destination`."""
+        with self._writing():
+            self._download_run_files(info, name)
+        with self._with_addresses():
+            run = runs.find_run(self.directory, info, name=name)
+        if run:
+            self._refresh(run)
+        return run
+
+    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
+        """See `Destination`."""
+        self._sync.copied = unit_files(info.config.to)
+        for _ in range(TRIES):
+            with self._writing():
+                chosen = self._download_run_files(info, name)
+                with self._with_addresses():
+                    run = runs.open_run(self.directory, info, name=chosen, sync=sync)
+                self.share_file(run, RUN_FILE)
+            if (runs.read_run(run) or {}).get("fingerprint") == info.fingerprint:
+                self._refresh(run)
+                return run
+        raise RefusedError(f"no free name in {quote(self.address)}")
+
+    def join_run(self, name: str) -> Path:
+        """See `Destination`."""
+        run = self.directory / name
+        with self._writing():
+            list(self._pool.map(self._sync.download, (f"{name}/{file}" for file in own_run_files())))
+        return run
+
+    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
+        """See `Destination`."""
+        names = [self._name(place / UNIT_FILE) for image in images for place in possible_paths(run, image)]
+        with self._writing():
+            list(self._pool.map(self._sync.download, names))
+
+    def upload(self, unit: Path) -> Path:
+        """See `Destination`."""
+        name, record = self._name(unit), self._name(unit / UNIT_FILE)
+        with self._lock:
+            self._busy.add(record)
+        try:
+            with self._writing(name):
+                committed = self._units.commit(name, unit, replaces=self._sync.is_known(record))
+                if committed is None:
+                    return self._upload_under_another_name(unit)
+                keep = self._sync.store if committed.is_others else self._sync.reduce
+                keep(record, committed.record)
+                return unit
+        finally:
+            with self._lock:
+                self._busy.discard(record)
+
+    def is_intact(self, unit: Path) -> bool:
+        """See `Destination`."""
+        record = read_unit(unit)
+        if record is None or not checksummed_json.is_sealed(files.read(unit / UNIT_FILE)):
+            return False
+        with self._reading(unit):
+            return self._units.is_intact(self._name(unit), record)
+
+    def share_file(self, run: Path, name: str) -> None:
+        """See `Destination`."""
+        with self._writing(run.name, name):
+            self._sync.upload(self._name(run / name))
+
+    def upload_failures(self, run: Path, *, now: bool = False) -> None:
+        """See `Destination`."""
+        begun = time.monotonic()
+        if not files.exists(run / FAILURES_FILE) or not (now or begun > self._upload_due):
+            return
+        with self._writing(run.name, FAILURES_FILE):
+            self._sync.append_failures(self._name(run / FAILURES_FILE))
+        self._upload_due = time.monotonic() + max(UPLOAD_SECONDS, 20 * (time.monotonic() - begun))
+
+    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
+        """See `Destination`."""
+        left_out: list[Path] = []
+        for _ in range(TRIES):
+            self._refresh(run)
+            with self._with_addresses():
+                left_out = make()
+            with self._writing():
+                made = run_files.read(run) or {"files": []}
+                names = [*(entry["name"] for entry in made["files"]), PRODUCTS_FILE]
+                uploaded = [self._sync.upload(self._name(run / name)) for name in names]
+            if all(uploaded) and not self._refresh(run):
+                break
+        return left_out
+
+    def discard_run(self, run: Path) -> None:
+        """See `Destination`."""
+        if not files.exists(run):
+            self._sync.discard(run.name)
+
+    def address_of(self, path: Path) -> Path:
+        """See `Destination`."""
+        if not path.is_relative_to(self.directory):
+            return path
+        return UrlPath(self.address, *path.relative_to(self.directory).parts)
+
+    def _upload_under_another_name(self, unit: Path) -> Path:
+        record = read_unit(unit)
+        assert record
+        run = self.directory / unit.relative_to(self.directory).parts[0]
+        for place in possible_paths_of(run, record):
+            if not files.exists(place):
+                files.make_folders(place.parent)
+                files.rename(unit, place)
+                self._sync.download(self._name(unit / UNIT_FILE))
+                return self.upload(place)
+        raise RefusedError(f"no free name for {quote(record['source']['path'])} in {quote(self.address_of(run))}")
+
+    def _refresh(self, run: Path) -> bool:
+        """Download what other processes have changed; return True if there was anything."""
+        self.upload_failures(run, now=True)
+        with self._reading(run):
+            with self._lock:
+                busy = set(self._busy)
+            changed, marked = self._sync.refresh(run.name, busy)
+            for name, entries in marked.items():
+                self._units.remove_orphans(name.removesuffix(f"/{UNIT_FILE}"), self.directory / name, entries)
+        return changed
+
+    def _download_run_files(self, info: RunInfo, name: str | None) -> str:
+        """Download the files of runs that may have these settings; return the name of that run, or a free one."""
+        for candidate in runs.names_of(info, name):
+            run = self.directory / candidate
+            if not next(self._store.list(candidate), None):
+                return candidate
+            files.make_folders(run)
+            found = list(self._pool.map(self._sync.download, (f"{candidate}/{file}" for file in own_run_files())))
+            if not any(found) and not any(run.iterdir()):
+                files.write(run / "others")  # marks the directory as not empty
+            if (runs.read_run(run) or self._any_record(candidate)).get("fingerprint") == info.fingerprint:
+                break
+        return candidate
+
+    def _any_record(self, run: str) -> dict[str, object]:
+        """Return the fingerprint of a run whose `run.json` is lost, as one of its units recorded it."""
+        for entry in list_objects(self._store, run):
+            name = f"{run}/{entry.name}"
+            if name.endswith(f"/{UNIT_FILE}") and self._sync.download(name):
+                return {"fingerprint": (read_unit((self.directory / name).parent) or {}).get("run")}
+        return {}
+
+    @contextmanager
+    def _with_addresses(self) -> Iterator[None]:
+        """Name addresses in place of local directories in refusals."""
+        try:
+            yield
+        except RefusedError as error:
+            raise RefusedError(str(error).replace(str(self.directory), self.address), hint=error.hint) from error
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.directory).as_posix()
+
+    def _writing(self, *names: str) -> AbstractContextManager[None]:
+        return writing_to(self._store.address(*names))
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            address = quote(self.address_of(path))
+            raise OutputError(f"cannot read {address}: {error.strerror or error}") from error
+
+
+def _sweep(here: Path) -> None:
+    """Remove the directories of processes that no longer run."""
+    for old in leftovers(here):
+        if old.name.endswith(_ENDING):
+            files.remove_tree(old)
