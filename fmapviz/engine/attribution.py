@@ -1,8 +1,9 @@
-"""Class activation maps in one's own code."""
+"""Class activation maps in Python: `fmapviz.cam`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,49 +13,50 @@ import numpy as np
 import torch
 from torch import nn
 
-from fmapviz import registry
-from fmapviz.automatic import Choices
-from fmapviz.class_maps import ClassMaps
-from fmapviz.colors import overlay
-from fmapviz.errors import RequestError, quote, suggest
-from fmapviz.gradients import frozen, recording
-from fmapviz.hooks import observe
-from fmapviz.layers import unwrap
-from fmapviz.options import Style
-from fmapviz.plan import Plan, is_heat_map, make_method
-from fmapviz.png import encode
-from fmapviz.preparation import as_seen
-from fmapviz.randomness import undisturbed
-from fmapviz.registry import VIEWS
-from fmapviz.shapes import is_unrolled
-from fmapviz.targets import Wanted, parse
-from fmapviz.values import Layer, Model, Preparation
+from fmapviz.core import registry
+from fmapviz.core.config import Style
+from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.registry import VIEWS
+from fmapviz.core.types import Layer, Model, Preparation
+from fmapviz.engine.cam_pass import ClassMaps
+from fmapviz.engine.plan import Plan, make_method
+from fmapviz.images.preprocess import as_seen
+from fmapviz.inspection.cam_layers import Choices
+from fmapviz.inspection.gradients import frozen, recording
+from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.layers import unwrap
+from fmapviz.inspection.layout import is_unrolled
+from fmapviz.inspection.random_state import undisturbed
+from fmapviz.inspection.targets import Wanted, parse
+from fmapviz.render.colormaps import overlay
+from fmapviz.render.png import encode
+from fmapviz.views import is_heat_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
     from types import ModuleType
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.automatic import Chosen
-    from fmapviz.findings import Found
-    from fmapviz.values import FeatureMap
+    from fmapviz.core.types import FeatureMap
+    from fmapviz.engine.layer_results import BatchResults
+    from fmapviz.inspection.forward_record import ForwardRecord
 
 _AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClassActivation:
-    """Where N images speak for a class each.
+    """Class activation maps of N images.
 
     Attributes:
         raw: float32 `(N, h, w)`, signed, at the layer's resolution.
         map: float32 `(N, H, W)`, 0..1, at the images' resolution: negative values are zero, then enlarged bilinearly, then
             stretched from each one's minimum to its maximum.
         layer: The feature map's name; empty if the map is of the images themselves.
-        target: The class of each image; empty for a method that knows no classes.
-        score: `(N,)`, the score of that class, a logit most often.
+        target: The class of each image; empty for a method that is independent of classes.
+        score: `(N,)`, the score of that class, usually a logit.
     """
 
     raw: Tensor
@@ -78,11 +80,11 @@ class ClassActivation:
         return np.stack(drawn)
 
     def __repr__(self) -> str:
-        """Say what it is, not every number in it."""
+        """Summarize it, without its arrays."""
         return f"ClassActivation(layer={self.layer!r}, target={self.target}, score={self.score.tolist()})"
 
     def _repr_png_(self) -> bytes:
-        """Show all of them in a notebook, side by side."""
+        """Show all maps in a notebook, side by side."""
         return encode(np.concatenate(list(self.overlay), axis=1), {})
 
 
@@ -135,24 +137,28 @@ def cam(
         output=None if output is None else str(output),
         automatic=layer == _AUTO,
     )
-    choices = _choices(network, method)
+    (way,) = plan.methods.values()
+    choices = _choices(network, exact=way.exact)
     learnt = plan.automatic and choices.of(batch.shape) is not None
     found = _differentiate(network, known, batch, plan, layer, choices=choices)
-    if learnt and not found.heats:  # another class may depend on other layers
+    if learnt and not found.layers:  # another class may depend on other layers
         choices.forget(batch.shape)
         found = _differentiate(network, known, batch, plan, layer, choices=choices)
-    if not found.heats:
+    if not found.layers:
         raise _nothing(layer, found)
-    (heat,) = found.heats
-    targets = [each for each in heat.targets if each]
-    if heat.skipped:
-        raise RequestError(f"the network sees no such class in image {min(heat.skipped)}: {quote(wanted.label)}")
+    (result,) = found.layers
+    targets = [each for each in result.targets or () if each]
+    if result.targets and None in result.targets:
+        raise RequestError(f"the network sees no such class in image {result.targets.index(None)}: {quote(wanted.label)}")
+    content = result.drawings[method]
+    assert content
+    raw = content.tensors["raw"]
     return ClassActivation(
-        raw=heat.raw,
-        map=heat.heat,
-        layer=heat.place.name if heat.place else "",
+        raw=raw,
+        map=content.tensors["heat"],
+        layer=result.template.layer,
         target=tuple(each.index for each in targets),
-        score=torch.tensor([each.score for each in targets], device=heat.raw.device),
+        score=torch.tensor([each.score for each in targets], device=raw.device),
         _pixels=batch.detach(),
         _preparation=known.preparation if known else _UNKNOWN,
         _style=style or Style(),
@@ -161,52 +167,43 @@ def cam(
 
 def _differentiate(
     network: nn.Module, model: Model | None, batch: Tensor, plan: Plan, layer: str, *, choices: Choices
-) -> Found:
+) -> BatchResults:
     """Run the network under hooks, and draw."""
-    class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices)
+    modules = dict(network.named_modules())  # once: listing them takes as long as some layers
+    ordered = not is_unrolled(modules.values())
+    class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices, ordered=ordered)
     forward = model.forward if model else nn.Module.__call__
-    with frozen(network), recording():
-        return class_maps.repeat(lambda chosen: _pass(class_maps, network, forward, batch, layer=layer, chosen=chosen))
+
+    with frozen(network), recording(), ExitStack() as hooks:
+        for record, given, results in class_maps.passes(batch):  # noqa: B007  those of the last pass count
+
+            def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
+                if record.over:
+                    return
+                if feature_map.name == layer:
+                    record.outputs.append(record.point(feature_map, copied=True))
+                record.keep(feature_map)
+
+            hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
+            names = record.names if layer == _AUTO else {layer}
+            layers = _layers(modules, names, heads=class_maps.exact)
+            hooks.enter_context(observe(network, layers, receive, attached=True))
+            with undisturbed(batch.device):
+                record.output = forward(network, given)
+            record.over = True
+    return results
 
 
-def _pass(
-    class_maps: ClassMaps,
-    network: nn.Module,
-    forward: Callable[[nn.Module, Tensor], object],
-    batch: Tensor,
-    *,
-    layer: str,
-    chosen: Chosen | None,
-) -> Found:
-    modules = dict(network.named_modules())  # once: to go through them takes as long as some layers
-    tape, given = class_maps.begin(batch, ordered=not is_unrolled(modules.values()), chosen=chosen)
-
-    def receive(feature_map: FeatureMap) -> None:
-        if tape.over:
-            return
-        if feature_map.name == layer:
-            tape.outputs.append(tape.place(feature_map, copied=True))
-        tape.keep(feature_map)
-
-    names = None if tape.places.all_kept else {layer} if layer != _AUTO else tape.chosen.names
-    layers = _layers(modules, names, heads=class_maps.exact)
-    with observe(network, layers, receive, attached=True):
-        with undisturbed(batch.device):
-            tape.output = forward(network, given)
-        tape.over = True
-        return class_maps.draw(tape)
-
-
-# What was chosen for a network before, as long as its modules are the same.
+# What earlier calls have shown about a network, as long as its modules are the same; by whether the method is exact.
 _chosen: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[bool, Choices]]] = WeakKeyDictionary()
 
 
-def _choices(network: nn.Module, method: str) -> Choices:
-    """Remember the layers chosen automatically, so that only the first call for a network has to look for them."""
+def _choices(network: nn.Module, *, exact: bool) -> Choices:
+    """Return what earlier calls have shown about a network, so that only the first one has to choose layers."""
     modules = tuple(map(id, network.modules()))
     if network not in _chosen or _chosen[network][0] != modules:
         _chosen[network] = (modules, {})
-    return _chosen[network][1].setdefault(method == "cam", Choices())
+    return _chosen[network][1].setdefault(exact, Choices())
 
 
 def _prepare_nothing(_picture: object) -> Tensor:
@@ -217,7 +214,7 @@ _UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
 
 
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
-    """Give the layers to look at: those of some feature maps, or all of them."""
+    """Return the layers to hook: those of some feature maps, or all."""
     found = [Layer(own, type(module).__name__, module) for own, module in modules.items() if own]
     if names is None:
         return found
@@ -246,7 +243,7 @@ def _batch(x: object) -> Tensor:
 
 
 def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
-    """Read one class for all images, or one for each: numbers and names, also of NumPy and torch."""
+    """Parse one class for all images, or one for each: numbers and names, also of NumPy and torch."""
     asked = target.tolist() if isinstance(target, torch.Tensor | np.ndarray | np.generic) else target
     if isinstance(asked, str | int):
         return _read_one(asked, classes)
@@ -270,7 +267,7 @@ def _read_one(target: object, classes: Sequence[str]) -> Wanted:
 
 
 def _name_of(layer: object, network: nn.Module) -> str:
-    """Give a layer's name, which may be given as the module itself."""
+    """Return a layer's name; the layer may be the module itself."""
     if isinstance(layer, nn.Module):
         layer = next((name for name, module in network.named_modules() if module is layer and name), layer)
     if not isinstance(layer, str):
@@ -278,7 +275,7 @@ def _name_of(layer: object, network: nn.Module) -> str:
     return layer
 
 
-def _nothing(layer: str, found: Found) -> RequestError:
+def _nothing(layer: str, found: BatchResults) -> RequestError:
     reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
     return RequestError(
         f"no class activation map of {quote(layer)}: {reasons[0]}", hint="layer='auto' finds one that has one"

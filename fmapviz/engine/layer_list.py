@@ -1,4 +1,4 @@
-"""List a model's layers in the order of execution, with their shapes, before any picture is made."""
+"""List a model's layers in the order of execution, with their shapes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import torch
 from PIL import Image as PillowImage
 from torch import nn
 
-from fmapviz.drawing import ForwardError
-from fmapviz.hooks import observe
-from fmapviz.layers import find_layers, select_layers, several, unwrap
-from fmapviz.models import load_model, outline_model
-from fmapviz.options import InputOptions
-from fmapviz.own_networks import describe_network
-from fmapviz.pixels import Bands
-from fmapviz.tracebacks import report_of
-from fmapviz.values import LayerInfo
+from fmapviz.core.config import InputOptions
+from fmapviz.core.types import Bands, LayerInfo
+from fmapviz.engine.forward_pass import ForwardError
+from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
+from fmapviz.models.load import load_model, outline_model
+from fmapviz.models.network import describe_network
+from fmapviz.models.user_code import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.values import FeatureMap, Layer, Model
+    from fmapviz.core.types import FeatureMap, Layer, Model
 
 
 def list_layers(
@@ -36,15 +35,15 @@ def list_layers(
 ) -> list[LayerInfo]:
     """List layers in the order of execution, those that do not run at the end.
 
-    A model given by name is built without weights, on the meta device if it can run there, so that the largest takes no
-    longer than a small one.
+    A model given by name is built without weights, on the meta device if it can run there: a large one takes no longer than
+    a small one.
 
     Args:
         model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
-        options: What is wanted otherwise in the preparation of the input, such as its size.
+        options: Changes to the preparation of the input, such as its size.
 
     Raises:
         RequestError: An unknown model, a type or glob that fits nothing.
@@ -61,7 +60,7 @@ def list_layers(
     if isinstance(model, str):
         try:
             return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
-        except ForwardError:  # what depends on values, as detectors do, cannot run on the meta device
+        except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", options=options)
     if isinstance(model, nn.Module):
         module = unwrap(model)
@@ -78,7 +77,7 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
     def receive(feature_map: FeatureMap) -> None:
         nonlocal last
         last = feature_map.name
-        # Only the shape is wanted; all layers of a detector together are gigabytes.
+        # Only the shape is needed; all layers of a detector together take gigabytes.
         seen[feature_map.layer.name].append(replace(feature_map, values=feature_map.values.to("meta")))
 
     own = next(model.module.parameters(), torch.empty(0))
@@ -97,7 +96,7 @@ def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude:
 
 
 def _picture(channels: int) -> PillowImage.Image | Bands:
-    """Make a grey picture of so many channels."""
+    """Return a grey picture with this number of channels."""
     size = (640, 480)
     if channels in {1, 3}:
         return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")

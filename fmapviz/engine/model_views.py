@@ -1,4 +1,4 @@
-"""Draw what a network has learnt, whatever image it sees: once for a run, into a directory of its own."""
+"""Draw what a network has learnt, independent of any image: once for a run, into a directory of its own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
-from fmapviz.pictures import kernel_picture
-from fmapviz.runs import writing_to
-from fmapviz.sketches import measures_of
-from fmapviz.staging import stage
-from fmapviz.tiling import measure
-from fmapviz.units import commit, find_done, read_unit
-from fmapviz.values import Drawing, Drawn, ImageFile, Statistics, Unit
-from fmapviz.verification import is_whole
-from fmapviz.views.kernels import choose, rows_of, tiles_of, weight_of
+from fmapviz.core.files import writing_to
+from fmapviz.core.types import Drawing, ImageFile, ImageResult, LayerResult, Statistics, UnitImage
+from fmapviz.engine.layer_results import measures_of
+from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.picture import make_picture
+from fmapviz.render.ranges import measure
+from fmapviz.runs.commit import commit, stage
+from fmapviz.runs.unit import find_done, read_unit
+from fmapviz.runs.verify import is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import torch
     from torch import nn
 
-    from fmapviz.options import Style
-    from fmapviz.outputs import Output
-    from fmapviz.plan import DrawKernels
-    from fmapviz.values import Layer, Picture, RunInfo
+    from fmapviz.core.config import RunInfo, Style
+    from fmapviz.core.types import Layer
+    from fmapviz.runs.storage.destination import Destination
+    from fmapviz.views.base import ModelView
+    from fmapviz.writers.base import OpenWriter
 
-    OpenWriter = Callable[[Path, Unit], AbstractContextManager[Callable[[Picture], None]]]
 
 UNIT = "_model"
 KIND = "model"
@@ -39,12 +38,12 @@ KIND = "model"
 
 def draw_model(
     layers: Sequence[Layer],
-    views: Mapping[str, DrawKernels],
+    views: Mapping[str, ModelView],
     writers: Mapping[str, OpenWriter],
     info: RunInfo,
     run: Path,
     *,
-    output: Output,
+    output: Destination,
     force: bool,
     repair: bool = False,
     sync: bool = False,
@@ -52,102 +51,88 @@ def draw_model(
     """Draw the weights of layers, unless that is done.
 
     Args:
-        layers: Which ones, in the order of their definition.
+        layers: In the order of their definition.
         views: What to draw of them.
         writers: Where to.
         info: The run's settings.
         run: The run directory.
         output: Where it is.
-        force: Draw them again even if they are there.
-        repair: Do so if a file of them is missing or changed.
+        force: Redraw them even if they are there.
+        repair: Redraw them if a file of them is missing or changed.
         sync: Wait until all of it would survive a power failure.
 
     Returns:
-        How many pictures were written, and which layers have no kernels, with the reason.
+        The number of pictures written, and the layers without any, with the reason.
 
     Raises:
         OutputError: The output could not be written.
     """
-    weights = {layer.name: _read(layer.module) for layer in layers}
-    known = {name: weight for name, weight in weights.items() if weight is not None}
-    undrawn = {name: "has no kernels" for name, weight in weights.items() if weight is None}
-    for name, weight in list(known.items()):
-        chosen = choose(weight, info.style)
-        if chosen is not None and not len(chosen):
-            undrawn[name] = f"has {len(weight)} filters, none of those chosen"
-            del known[name]
-    file = _identify(known, info)
-    force = force or (repair and not is_whole(run, file, info.fingerprint, is_sound=output.is_sound))
+    known: dict[tuple[int, str], torch.Tensor] = {}
+    undrawn: dict[str, str] = {}
+    for index, layer in enumerate(layers):
+        for view, module in views.items():
+            try:
+                known[index, view] = _read(module, layer.module, info.config.style)
+            except NotAMapError as reason:
+                undrawn[layer.name] = str(reason)
+    file = _identify(known.values(), info)
+    force = force or (repair and not is_whole(run, file, info.fingerprint, is_sound=output.is_intact))
     if not known or (not force and find_done(run, file, info.fingerprint)):
         return 0, undrawn
-    drawings = [
-        _describe(layer, index, known[layer.name], view=view, draw=draw, style=info.style)
-        for index, layer in enumerate(layers)
-        if layer.name in known
-        for view, draw in views.items()
-    ]
     digits = max(2, len(str(len(layers) - 1)))
     with writing_to(run), stage(run) as staging:
         with ExitStack() as stack:
-            unit = Unit(file, Drawn((), (), undrawn), (), info)
-            writes = [stack.enter_context(open_writer(staging, unit)) for open_writer in writers.values()]
-            for drawing in drawings:
-                picture = kernel_picture(drawing, info, digits=digits, rows=rows_of(drawing.shape, info.style))
-                for write in writes:
-                    write(picture)
+            image = UnitImage(file, ImageResult((), (), undrawn), (), info)
+            pictures = []
+            for (index, view), values in known.items():
+                drawing = Drawing(view, views[view].draw(values, info.config.style))
+                result = _describe(layers[index], index, values, drawing)
+                pictures.append(make_picture(result, drawing, info, digits=digits))
+            for open_writer in writers.values():
+                stack.enter_context(open_writer(staging)).add(image, pictures)
         record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
-        output.deliver(commit(staging, run, file, record, force=force, sync=sync))
-    return len(drawings), undrawn
+        output.upload(commit(staging, run, file, record, force=force, sync=sync))
+    return len(known), undrawn
 
 
 def has_model(run: Path) -> bool:
-    """Tell whether a run holds pictures of its model."""
+    """Return True if a run holds pictures of its model."""
     return any((record := read_unit(place)) and record.get("kind") == KIND for place in run.glob(f"{UNIT}*"))
 
 
-def _read(module: nn.Module) -> torch.Tensor | None:
-    """Read a layer's kernels as it has them for good: in training mode, reading what is parametrized may change it."""
+def _read(view: ModelView, module: nn.Module, style: Style) -> torch.Tensor:
+    """Read a layer's weights in evaluation mode: in training mode, reading what is parametrized may change it."""
     training = {part: part.training for part in module.modules()}
     try:
         module.eval()
-        return weight_of(module)
+        return view.read(module, style)
     finally:
         for part, mode in training.items():
             part.training = mode
 
 
-def _identify(weights: Mapping[str, torch.Tensor], info: RunInfo) -> ImageFile:
-    """Tell the weights from others, as size and time of modification tell an image from others."""
+def _identify(weights: Iterable[torch.Tensor], info: RunInfo) -> ImageFile:
+    """Identify weights by size and checksum, as size and time of modification identify an image."""
     size, checksum = 0, 0
-    for weight in weights.values():
+    for weight in weights:
         data = np.ascontiguousarray(weight.cpu().numpy())
         size += data.nbytes
         checksum = google_crc32c.extend(checksum, data.tobytes())
     return ImageFile(f"model:{info.label}", UNIT, size, checksum)
 
 
-def _describe(layer: Layer, index: int, weight: torch.Tensor, *, view: str, draw: DrawKernels, style: Style) -> Drawing:
-    chosen = choose(weight, style)
+def _describe(layer: Layer, index: int, weight: torch.Tensor, drawing: Drawing) -> LayerResult:
     finite = weight[weight.isfinite()]
     low, high, mean = (float(value) for value in (finite.min(), finite.max(), finite.mean())) if len(finite) else [None] * 3
-    limits = style.limits
-    if style.norm in {"layer", "run"}:
-        shown = weight if chosen is None else weight[chosen]
-        known = shown[shown.isfinite()]
-        limits = (float(known.min()), float(known.max())) if len(known) else None
     (measures,) = measures_of(measure(weight.reshape(1, len(weight), 1, -1), moments=True))
-    return Drawing(
-        view=view,
-        layer=layer.name,
-        type=layer.type,
+    return LayerResult(
+        layer.name,
+        layer.type,
         call=1,
         index=index,
         shape=tuple(weight.shape),
-        pixels=draw(weight, style).cpu().numpy(),
-        statistics=Statistics(low, high, mean, (), weight.numel() - len(finite)),
         of="weights",
-        tiles=tiles_of(tuple(weight.shape), style),
-        channels=None if chosen is None else tuple(chosen.tolist()),
+        statistics=Statistics(low, high, mean, (), weight.numel() - len(finite)),
         measures=measures,
-        limits=limits,
+        drawings=(drawing,),
     )

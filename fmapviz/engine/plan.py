@@ -1,15 +1,16 @@
-"""What the views of a run want to see of each forward pass."""
+"""What the views of a run capture in each forward and backward pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from fmapviz import registry
-from fmapviz.registry import VIEWS
-from fmapviz.targets import TOP1, parse
+from fmapviz.core import registry
+from fmapviz.core.registry import VIEWS
+from fmapviz.inspection.targets import TOP1, parse
+from fmapviz.views import CAPTURES
+from fmapviz.views.base import draw_reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,28 +18,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.options import Style
-    from fmapviz.targets import Wanted
-    from fmapviz.tiling import Ranges, Shared
-    from fmapviz.values import Of
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import Of
+    from fmapviz.inspection.targets import Wanted
+    from fmapviz.render.picture import Compose
+    from fmapviz.render.ranges import Shared
+    from fmapviz.views.base import BatchContent, LayerMaps, ModelView
 
-    Draw = Callable[[Tensor, Ranges, Style], Tensor]
-    Count = Callable[[Tensor], Sequence[Tensor]]
-    DrawKernels = Callable[[Tensor, Style], Tensor]
-
-_CAPTURES = ("outputs", "inputs", "gradients", "input_gradients")
-_KERNELS = "kernels"
+    # None: the view is requested, but no requested format shows pictures.
+    Draw = Callable[[LayerMaps, Style], BatchContent] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """How a heat map is computed.
+    """How a heat map is computed, see `fmapviz.views.base.CamMethod`.
 
     Attributes:
-        attribute: Gives the signed map, float32 `(N, h, w)`, for what it needs.
+        attribute: Returns the signed map, float32 `(N, h, w)`.
         needs: The names of its parameters: `activations`, `gradients`, `weights`, `pixel_gradients`.
-        targets: For which classes; empty if it knows no classes.
-        over: Whether its pictures lie over the input.
+        targets: The classes; empty if it is independent of classes.
+        over: Whether its pictures are drawn over the input.
+        colormap: Used unless the style names one.
         sheet: Whether the maps of several layers and classes are one picture.
     """
 
@@ -46,11 +46,12 @@ class Method:
     needs: tuple[str, ...]
     targets: tuple[Wanted, ...]
     over: bool = True
+    colormap: str = "turbo"
     sheet: bool = False
 
     @property
     def of_pixels(self) -> bool:
-        """Whether it looks at the network's input, at no layer."""
+        """Whether it needs gradients at the network's input, not at a layer."""
         return "pixel_gradients" in self.needs
 
     @property
@@ -59,44 +60,35 @@ class Method:
         return "weights" in self.needs
 
     def apply(self, **captured: Tensor) -> Tensor:
-        """Compute the map from whatever of this is needed."""
+        """Compute the map from those of the captured tensors that it needs."""
         return self.attribute(**{name: captured[name] for name in self.needs})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reduction:
-    """How all channels of a layer become one map.
-
-    Attributes:
-        reduce: Makes float32 `(N, h, w)` of maps `(N, C, h, w)`.
-        over: Whether the map lies over the input; otherwise it keeps the layer's resolution.
-    """
-
-    reduce: Callable[[Tensor], Tensor]
-    over: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The views of a run, sorted by what they need.
+    """The views of a run, sorted by what they capture.
 
     Attributes:
         outputs: Views of what a layer returns: from name to `draw` function.
         inputs: Views of what goes into a layer.
         gradients: Views of the gradient of a class score at a layer's output.
         input_gradients: Views of the gradient at a layer's input.
-        methods: Views that are heat maps over the input.
+        methods: Views that are class activation maps.
+        of_model: Views of a layer's weights, which need no image.
+        sheets: Views that compose the maps of all layers into one picture.
+        reductions: The views among `outputs` whose content is a heat map, not the values themselves.
+        unscaled: The views that no norm changes.
         targets: The classes whose scores are differentiated.
-        output: Which part of what the network returns holds the class scores; None: whichever it must be.
+        output: Which part of the network's output holds the class scores; None: detected.
         automatic: Whether the layers of heat maps are chosen automatically.
-        reduces: Views that put all channels of what a layer returns together.
-        counts: Views that count how often which values occur.
-        kernels: Views of a layer's weights, which see no image.
-        moments: Whether each channel's mean, scatter and zeros are wanted.
-        kept: The type in which values themselves are wanted, `float32` or `float16`; None if they are not.
-        shared: What all images of the run have in common: by what it is of, the feature map's name, and the class.
-        principal: Whether all channels are wanted, to find the principal components that images share.
-        drawn: Whether pictures are wanted.
+        moments: Whether each channel's mean, standard deviation and zeros are requested.
+        kept: The type of raw values, `float32` or `float16`; None if they are not requested.
+        shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
+        principal: Whether all channels are requested, for principal components shared by all images.
+        drawn: Whether pictures are requested.
+        draws: The views by what they draw of a layer.
+        of_maps: Whether there are heat maps of layers.
+        of_classes: Whether the whole forward pass is needed, and its output.
     """
 
     outputs: Mapping[str, Draw] = field(default_factory=dict)
@@ -104,128 +96,128 @@ class Plan:
     gradients: Mapping[str, Draw] = field(default_factory=dict)
     input_gradients: Mapping[str, Draw] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
+    of_model: Mapping[str, ModelView] = field(default_factory=dict)
+    sheets: Mapping[str, Compose] = field(default_factory=dict)
+    reductions: frozenset[str] = frozenset()
+    unscaled: frozenset[str] = frozenset()
     targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
     automatic: bool = False
-    reduces: Mapping[str, Reduction] = field(default_factory=dict)
-    counts: Mapping[str, Count] = field(default_factory=dict)
-    kernels: Mapping[str, DrawKernels] = field(default_factory=dict)
     moments: bool = False
     kept: str | None = None
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
     principal: bool = False
     drawn: bool = True
+    draws: Mapping[Of, Mapping[str, Draw]] = field(init=False)
+    of_maps: bool = field(init=False)
+    of_classes: bool = field(init=False)
 
-    @property
-    def of_outputs(self) -> bool:
-        """Whether some view is of what layers return."""
-        return bool(self.outputs or self.reduces or self.counts)
+    def __post_init__(self) -> None:  # these are asked for at each layer
+        draws = {
+            "output": self.outputs,
+            "input": self.inputs,
+            "gradient": self.gradients,
+            "input gradient": self.input_gradients,
+        }
+        object.__setattr__(self, "draws", draws)
+        object.__setattr__(self, "of_maps", any(not method.of_pixels for method in self.methods.values()))
+        object.__setattr__(self, "of_classes", bool(self.gradients or self.input_gradients or self.methods))
 
     @property
     def of_layers(self) -> bool:
-        """Whether some view is drawn of every chosen layer."""
-        return bool(self.of_outputs or self.inputs or self.gradients or self.input_gradients)
+        """Whether some view draws every chosen layer."""
+        return bool(self.outputs or self.inputs or self.gradients or self.input_gradients)
 
     @property
     def of_images(self) -> bool:
         """Whether some view needs an image."""
         return self.of_layers or bool(self.methods)
 
-    def draws(self, of: Of) -> Mapping[str, Draw]:
-        """Give the views that draw one thing of a layer."""
-        each: dict[Of, Mapping[str, Draw]] = {
-            "output": self.outputs,
-            "input": self.inputs,
-            "gradient": self.gradients,
-            "input gradient": self.input_gradients,
-        }
-        return each[of]
-
-    def without_pictures(self) -> Plan:
-        """Plan to find out the same and to draw nothing."""
-        return replace(
-            self,
-            outputs=dict.fromkeys(self.outputs, _draw_nothing),
-            inputs=dict.fromkeys(self.inputs, _draw_nothing),
-            gradients=dict.fromkeys(self.gradients, _draw_nothing),
-            input_gradients=dict.fromkeys(self.input_gradients, _draw_nothing),
-            drawn=False,
-        )
-
-    def gives(self, view: str) -> bool:
-        """Tell whether anything comes of a view."""
-        of_layers = (self.outputs, self.inputs, self.gradients, self.input_gradients)
-        return any(view in views for views in (*of_layers, self.methods, self.reduces, self.counts, self.kernels))
-
-    @property
-    def of_maps(self) -> bool:
-        """Whether there are heat maps of layers."""
-        return any(not method.of_pixels for method in self.methods.values())
-
-    @property
-    def of_classes(self) -> bool:
-        """Whether the whole forward pass is needed, and its output."""
-        return bool(self.gradients or self.input_gradients or self.methods)
-
     @property
     def from_pixels(self) -> bool:
-        """Whether gradients are asked for before the first layer."""
+        """Whether gradients are needed before the first layer."""
         return bool(self.input_gradients) or any(method.of_pixels for method in self.methods.values())
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """Every class that some view asks for, each once."""
+        """Every class that some view needs, each once."""
         asked = [self.targets] if self.gradients or self.input_gradients else []
         asked += [method.targets for method in self.methods.values()]
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
+
+    def without_pictures(self) -> Plan:
+        """Return a plan that captures and measures the same but draws nothing except reductions, which are values too."""
+        return replace(
+            self,
+            outputs={view: draw if view in self.reductions else None for view, draw in self.outputs.items()},
+            inputs=dict.fromkeys(self.inputs),
+            gradients=dict.fromkeys(self.gradients),
+            input_gradients=dict.fromkeys(self.input_gradients),
+            drawn=False,
+        )
+
+    def to_survey(self, *, principal: bool) -> Plan:
+        """Return a plan for what the images of a run share: ranges, and principal components if requested."""
+        plan = self.without_pictures()
+        outputs = {view: draw for view, draw in plan.outputs.items() if view not in self.unscaled}
+        return replace(plan, outputs=outputs, moments=False, kept=None, methods={}, principal=principal)
+
+    def has(self, view: str) -> bool:
+        """Return True if a view draws or captures anything."""
+        of_layers = (self.outputs, self.inputs, self.gradients, self.input_gradients)
+        return any(view in views for views in (*of_layers, self.methods, self.of_model))
 
 
 def make_plan(
     views: Sequence[str], *, targets: Sequence[str], classes: Sequence[str], output: str | None, automatic: bool
 ) -> Plan:
-    """Sort views by what they need.
+    """Sort views by what they capture.
 
     Args:
         views: Their names.
-        targets: The classes as the user wrote them; empty: the likeliest, for a view with a `TARGETS` of its own that.
+        targets: The classes as the user wrote them; empty: the default of each view.
         classes: The classes' names.
         output: See `Plan`.
         automatic: See `Plan`.
 
     Raises:
-        RequestError: There is no such view or class.
+        RequestError: No such view or class.
     """
-    modules = {view: registry.fetch(VIEWS, view) for view in views}
+    # Any: modules, each with the functions of its kind of view.
+    modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
     asked = parse(targets, classes) if targets else ()
-    # Any: what a module has of that name.
-    drawn: dict[str, Any] = {capture: {} for capture in (*_CAPTURES, _KERNELS)}
-    methods, reduces, counts = {}, {}, {}
+    drawn: dict[str, Any] = {capture: {} for capture in CAPTURES}
+    methods: dict[str, Method] = {}
+    of_model: dict[str, ModelView] = {}
     for view, module in modules.items():
-        if hasattr(module, "draw"):
-            drawn[getattr(module, "NEEDS", "outputs")][view] = module.draw
-        elif hasattr(module, "reduce"):
-            reduces[view] = Reduction(module.reduce, over=getattr(module, "OVER", True))
-        elif hasattr(module, "count"):
-            counts[view] = module.count
-        else:
+        if hasattr(module, "attribute"):
             methods[view] = make_method(module, asked)
+        elif hasattr(module, "read"):
+            of_model[view] = module
+        elif hasattr(module, "reduce"):
+            over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", "turbo")
+            drawn[module.NEEDS][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
+        else:
+            drawn[module.NEEDS][view] = module.draw
     return Plan(
         **drawn,
         methods=methods,
+        of_model=of_model,
+        sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
+        reductions=frozenset(view for view, module in modules.items() if hasattr(module, "reduce")),
+        unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
         targets=asked or (TOP1,),
         output=output,
         automatic=automatic,
-        reduces=reduces,
-        counts=counts,
     )
 
 
 def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
-    """Make a method of the module of a view.
+    """Build a method from the module of a view.
 
     Args:
-        module: Has `attribute` and `NEEDS`; may have `TARGETS`, its own default, `OVER` and `SHEET`.
-        targets: The classes asked for; empty: the default.
+        module: Has `attribute` and `NEEDS`; may have `TARGETS`, its own default, `OVER`, `COLORMAP` and `SHEET`.
+        targets: The requested classes; empty: the default.
     """
     needs = tuple(module.NEEDS.split())
     classless = needs == ("activations",)
@@ -235,15 +227,6 @@ def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
         needs,
         () if classless else tuple(targets) or default,
         over=getattr(module, "OVER", True),
+        colormap=getattr(module, "COLORMAP", "turbo"),
         sheet=getattr(module, "SHEET", False),
     )
-
-
-def is_heat_map(view: str) -> bool:
-    """Tell whether a view is a single heat map over the input, without importing it."""
-    needs = registry.constant(VIEWS, view, "NEEDS")
-    return needs not in {None, _KERNELS, *_CAPTURES} and not registry.constant(VIEWS, view, "SHEET")
-
-
-def _draw_nothing(maps: Tensor, _ranges: Ranges, _style: Style) -> Tensor:
-    return maps.new_zeros((len(maps), 0, 0), dtype=torch.uint8)

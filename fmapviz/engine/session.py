@@ -1,152 +1,161 @@
-"""Make of what was asked for what every step of a run needs to know."""
+"""Load what a configuration asks for: the model, its layers, the views."""
 
 from __future__ import annotations
 
 import platform
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from fmapviz import __version__, registry
-from fmapviz.errors import RequestError, quote
-from fmapviz.foresight import Foresight
-from fmapviz.formats import check_shards
-from fmapviz.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
-from fmapviz.models import load_model
-from fmapviz.own_networks import describe_network
-from fmapviz.plan import make_plan
-from fmapviz.predictions import TOP
-from fmapviz.registry import VIEWS, WRITERS
-from fmapviz.values import Model, RunInfo
-from fmapviz.vision import torchvision
-from fmapviz.work import Job
+from fmapviz.core import registry
+from fmapviz.core.config import RunInfo
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.lazy_torchvision import torchvision
+from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.types import Model
+from fmapviz.core.version import __version__
+from fmapviz.engine.plan import make_plan
+from fmapviz.inspection.cam_layers import Choices
+from fmapviz.inspection.early_stop import EarlyStop
+from fmapviz.inspection.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
+from fmapviz.inspection.predictions import TOP
+from fmapviz.models.load import load_model
+from fmapviz.models.network import describe_network
+from fmapviz.runs.storage.destination import LocalDestination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fmapviz.options import InputOptions, Style
-    from fmapviz.plan import Plan
-    from fmapviz.values import Layer
-
-# The run directory is known later.
-NOWHERE = Path()
+    from fmapviz.core.config import InputOptions, RunConfig
+    from fmapviz.core.types import Layer
+    from fmapviz.engine.pipeline.batching import Sharing
+    from fmapviz.engine.plan import Plan
+    from fmapviz.runs.storage.destination import Destination
+    from fmapviz.writers.base import OpenWriter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What was asked for, as far as it decides what is drawn of an image; see `fmapviz.visualize`."""
+class Session:
+    """A configuration with everything that was loaded for it.
 
-    model: str | nn.Module | Model
-    weights: str
-    layers: tuple[str, ...]
-    exclude: tuple[str, ...]
-    types: tuple[str, ...]
-    views: tuple[str, ...]
-    to: tuple[str, ...]
-    style: Style
-    dtype: str
-    options: InputOptions
-    device: str
-    top: int | None
-    targets: tuple[str, ...]
-    output: str | None
+    Attributes:
+        request: The configuration as it was given.
+        info: The identity of the run, with the resolved configuration.
+        model: The model, in whatever mode it came.
+        layers: The selected layers.
+        plan: What the views capture of them.
+        writers: The functions that open the writers of the formats.
+        device: Where to compute.
+        batch_size: Images in one forward pass; None: see `fmapviz.engine.pipeline.batching`.
+        workers: Threads.
+        early_stop: See `fmapviz.engine.forward_pass.attach`.
+        output: The destination of all runs.
+        directory: The run's directory; of a remote run, of its local copy.
+        several: Whether more than one image is expected.
+        choices: Remembers the layers that were chosen automatically.
+        sharing: Remembers whether images may share a forward pass; None: it is found out each time.
+    """
+
+    request: RunConfig
+    info: RunInfo
+    model: Model
+    layers: Sequence[Layer]
+    plan: Plan
+    writers: Mapping[str, OpenWriter]
+    device: torch.device
     batch_size: int | None
     workers: int
-    shard: int | None
+    early_stop: EarlyStop | None = None
+    output: Destination = field(default_factory=lambda: LocalDestination(Path()))
+    directory: Path = Path()
+    several: bool = True
+    choices: Choices = field(default_factory=Choices)
+    sharing: Sharing | None = None
 
     @property
-    def needs_images(self) -> bool:
-        """Whether anything is to be seen of images, and not of the model alone."""
-        return any(registry.constant(VIEWS, view, "NEEDS") != "kernels" for view in self.views)
-
-    def check(self) -> None:
-        """Make sure, before anything is loaded, that it can be.
-
-        Raises:
-            RequestError: It cannot.
-        """
-        _check_members(VIEWS, self.views)
-        _check_members(WRITERS, self.to)
-        _check_number("top", self.top, least=0)
-        _check_number("batch size", self.batch_size)
-        _check_number("workers", self.workers, most=1024)
-        check_shards(self.shard, self.to)
-        if self.dtype not in {"float32", "float16"}:
-            raise RequestError(f"no such dtype: {quote(self.dtype)}", hint="one of float32, float16")
-        _device(self.device, None)
+    def config(self) -> RunConfig:
+        """The resolved configuration, without inputs, engine and callback."""
+        return self.info.config
 
 
-def make_job(asked: Asked) -> tuple[Job, list[str]]:
-    """Load the model and choose its layers.
+def load_session(config: RunConfig) -> tuple[Session, list[str]]:
+    """Load the model and select its layers.
 
     Returns:
-        What every step needs to know, and what a person should.
+        The session, without a directory, and notices about the model and its layers.
 
     Raises:
         RequestError: An unknown model, layer or device, or weights that cannot be had.
     """
-    loaded = _load(asked.model, asked.weights, asked.options)
-    target = _device(asked.device, loaded.module if isinstance(asked.model, nn.Module) else None)
+    loaded = _load(config.model, config.weights, config.options)
+    device = _device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
-    kinds = tuple(sorted(asked.types)) or default_types(existing)
-    narrowed = bool(asked.layers or asked.exclude)
-    formats = _with_implied(asked.to)
+    types = tuple(sorted(config.types)) or default_types(existing)
+    narrowed = bool(config.layers or config.exclude)
+    formats = _with_implied(config.to)
     plan = make_plan(
-        tuple(dict.fromkeys(asked.views)),
-        targets=asked.targets,
+        tuple(dict.fromkeys(config.views)),
+        targets=config.target_names,
         classes=loaded.classes,
-        output=asked.output,
-        automatic=not (narrowed or asked.types),
+        output=config.output,
+        automatic=not (narrowed or config.types),
     )
-    plan = _adapt(plan, formats, asked.dtype, asked.views)
+    plan = _adapt(plan, formats, config.dtype, config.views)
     chosen = []
-    if plan.of_layers or plan.kernels or (plan.of_maps and not plan.automatic):
-        any_type = plan.of_maps and not asked.types
-        chosen = select_layers(existing, types=kinds, include=asked.layers, exclude=asked.exclude, any_type=any_type)
+    if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
+        any_type = plan.of_maps and not config.types
+        chosen = select_layers(existing, types=types, include=config.layers, exclude=config.exclude, any_type=any_type)
+    resolved = replace(
+        config,
+        model=loaded.name,
+        inputs=(),
+        engine=None,
+        on_event=None,
+        types=types,
+        views=tuple(dict.fromkeys(config.views)),
+        to=formats,
+        # An option without effect makes no other run.
+        style=config.style if registry.any_has(VIEWS, config.views, "SHARES") else replace(config.style, pca="image"),
+        top=_count_predictions(config.top, loaded, narrowed=narrowed and not plan.of_classes),
+        dtype=plan.kept or "float32",
+    )
     info = RunInfo(
         model=loaded.name,
         weights=loaded.weights,
         sha256=loaded.sha256,
         preparation=loaded.preparation.description,
-        types=kinds,
-        layers=asked.layers,
-        exclude=asked.exclude,
-        views=tuple(dict.fromkeys(asked.views)),
-        formats=formats,
-        # What changes nothing makes no other run.
-        style=asked.style if "pca" in asked.views else replace(asked.style, pca="image"),
-        top=_how_many(asked.top, loaded, narrowed=narrowed and not plan.of_classes),
-        targets=asked.targets,
-        output=asked.output,
-        dtype=plan.kept or "float32",
-        shard=asked.shard,
+        config=resolved,
         versions=_versions(),
     )
-    job = Job(
+    session = Session(
+        request=config,
+        info=info,
         model=loaded,
         layers=chosen,
         plan=plan,
-        writers={form: registry.fetch(WRITERS, form).open_writer for form in info.formats},
-        info=info,
-        directory=NOWHERE,
-        device=target,
-        batch_size=(asked.batch_size or (None if target.type == "cpu" else 16)) if loaded.batches else 1,
-        workers=asked.workers,
-        foresight=_foresee(loaded, chosen, narrowed=bool(narrowed or asked.types)) if chosen else None,
+        writers={form: registry.fetch(WRITERS, form).open_writer for form in formats},
+        device=device,
+        batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
+        workers=config.threads,
+        early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if chosen else None,
     )
-    remarks = _remarks(existing, asked.types, kinds) if chosen else ()
-    return job, [*remarks, *_fruitless(plan, info), *loaded.notices, *_unnamed(loaded, asked.top)]
+    notices = [*_notices(existing, config.types, types)] if chosen else []
+    if unused := [view for view in resolved.views if not plan.has(view)]:
+        notices.append(f"nothing comes of {', '.join(unused)}: pictures need --to png, html or tensorboard too")
+    notices += loaded.notices
+    if config.top and not loaded.classes:
+        notices.append(f"no predictions: class names are unknown for {loaded.label}")
+    return session, notices
 
 
 @contextmanager
 def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Have a module on another device for a while."""
+    """Move a module to a device, and back at the end."""
     home = _home(module)
     if home is None or home == device:
         yield
@@ -159,10 +168,10 @@ def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:
-    """Find out no more, and draw no more, than the formats need.
+    """Reduce a plan to what the formats need.
 
     Raises:
-        RequestError: A format would be given nothing.
+        RequestError: A format would get nothing.
     """
     needs = {need for form in formats for need in needs_of(form)}
     if not plan.of_images and "pictures" not in needs:
@@ -172,67 +181,50 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
     if "pictures" in needs:
         return plan
-    return replace(plan.without_pictures(), kernels={}, methods=plan.methods if "values" in needs else {})
+    return replace(plan.without_pictures(), of_model={}, methods=plan.methods if "values" in needs else {})
 
 
 def needs_of(form: str) -> list[str]:
-    """Say what a format is made of: `pictures`, `measures`, `values`."""
+    """Return what a format is made of: `pictures`, `measures`, `values`."""
     return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
 
 
 def _with_implied(formats: Iterable[str]) -> tuple[str, ...]:
-    """Add the formats that others are made of."""
+    """Add the formats that others need."""
     implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
     return tuple(sorted({*formats, *filter(None, implied)}))
 
 
-def _check_members(package: str, members: Sequence[str]) -> None:
-    for member in members:
-        registry.check(package, member)
-    if not members:
-        raise RequestError(f"nothing chosen of {', '.join(registry.names(package))}")
-
-
-def _check_number(option: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
-    if number is not None and number < least:
-        raise RequestError(f"{option} must be at least {least}: '{number}'")
-    if number is not None and number > most:
-        raise RequestError(f"{option} must be at most {most}: '{number}'")
-
-
-def _remarks(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
-    """Say what of a network is looked at otherwise than expected, or not at all."""
+def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:
     if not asked and types == ("Conv3d",):
         yield "the model has no Conv2d layer: its Conv3d layers are drawn, frame by frame"
     if absent := absent_types(layers, asked):
         yield f"no layer of type {', '.join(map(quote, absent))} in the model"
     if parts := scripted_parts(layers):
-        yield f"scripted, so that the layers inside cannot be seen: {', '.join(parts)}"
+        yield f"scripted modules, whose layers cannot be seen: {', '.join(parts)}"
 
 
-def _fruitless(plan: Plan, info: RunInfo) -> Iterator[str]:
-    """Say which views no format takes anything of."""
-    if views := [view for view in info.views if not plan.gives(view)]:
-        yield f"nothing comes of {', '.join(views)}: pictures need --to png, html or tensorboard too"
-
-
-def _how_many(top: int | None, model: Model, *, narrowed: bool) -> int:
-    """Say how many classes to predict; where only some layers are wanted, nobody should wait for the others unasked."""
+def _count_predictions(top: int | None, model: Model, *, narrowed: bool) -> int:
+    """Return the number of classes to predict; none by default if only some layers are selected, which is faster."""
     if not model.classes:
         return 0
     return (0 if narrowed else TOP) if top is None else min(top, len(model.classes))
 
 
-def _unnamed(model: Model, top: int | None) -> Iterator[str]:
-    if top and not model.classes:
-        yield f"no predictions: nobody knows what the outputs of {model.label} mean"
-
-
-def _foresee(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Foresight | None:
-    """Say when a forward pass may end; one whose output is wanted goes to its end all the same."""
+def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> EarlyStop | None:
+    """Return when a forward pass may stop, unless the model's output is needed."""
     if model.straight and all(layer.type in {"Conv2d", "Conv3d"} for layer in layers):
-        return Foresight(len(layers))
-    return Foresight() if narrowed else None
+        return EarlyStop(len(layers))
+    return EarlyStop() if narrowed else None
+
+
+def check_device(config: RunConfig) -> None:
+    """Check that the device exists here, before a model is loaded.
+
+    Raises:
+        RequestError: It does not.
+    """
+    _device(config, None)
 
 
 def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
@@ -254,7 +246,8 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
     )
 
 
-def _device(name: str, given: nn.Module | None) -> torch.device:
+def _device(config: RunConfig, given: nn.Module | None) -> torch.device:
+    name = config.device
     if name == "auto":
         home = _home(given) if given else None
         if home is not None:
@@ -264,9 +257,9 @@ def _device(name: str, given: nn.Module | None) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).cpu()  # the meta device gives nothing back
-    except Exception as error:  # RuntimeError, AssertionError, ...: each backend has its own way to be absent
-        raise RequestError(f"no such device here: {quote(name)}", hint="--device auto takes what there is") from error
+        torch.empty(1, device=device).cpu()  # the meta device holds no values
+    except Exception as error:  # each backend raises its own kind
+        raise RequestError(f"no such device here: {quote(name)}", hint="--device auto uses what is available") from error
     return device
 
 

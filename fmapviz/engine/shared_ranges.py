@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmapviz import files, records
-from fmapviz.principal import Basis, Covariance
-from fmapviz.records import FORMAT, seal
-from fmapviz.runs import SURVEY_FILE
-from fmapviz.staging import stage
-from fmapviz.tiling import Shared
-from fmapviz.units import make_way
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT, seal
+from fmapviz.core.layout import SURVEY_FILE
+from fmapviz.render.pca import Basis, Covariance
+from fmapviz.render.ranges import Shared
+from fmapviz.runs.commit import stage
+from fmapviz.runs.unit import check_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.values import Drawn, ImageFile
+    from fmapviz.core.types import ImageFile, ImageResult
 
     Key = tuple[str, str, str]
 
@@ -39,20 +39,21 @@ class Surveyor:
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
 
-    def note(self, file: ImageFile, drawn: Drawn) -> None:
+    def note(self, file: ImageFile, drawn: ImageResult) -> None:
         """Take note of an image."""
         with self._lock:
             self.images += 1
             self.paths.add(file.path)
-            for drawing in drawn.drawings:
-                key = (drawing.of, drawing.layer, drawing.target.label if drawing.target else "")
-                self._widen(key, drawing.statistics.minimum, drawing.statistics.maximum)
-                if drawing.everything is not None:
-                    self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(drawing.everything))
-            for heat in drawn.heats:
+            for layer in drawn.layers:
+                if layer.described and layer.statistics:
+                    key = (layer.of, layer.layer, layer.target.label if layer.target else "")
+                    self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
+                    if layer.maps is not None:
+                        self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(layer.maps))
+            for layer, view, heat in drawn.heat_maps:
                 finite = heat.raw[np.isfinite(heat.raw)]
-                if heat.reduced and finite.size:
-                    self._widen((heat.view, heat.layer, ""), float(finite.min()), float(finite.max()))
+                if heat.limits is not None and finite.size:
+                    self._widen((view, layer.layer, ""), float(finite.min()), float(finite.max()))
 
     def _widen(self, key: Key, low: float | None, high: float | None) -> None:
         if low is not None and high is not None:
@@ -88,8 +89,8 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
         RefusedError: There is a file of that name that fmapviz did not make.
         OSError: The disk is full, say.
     """
-    records = [_record(key, each) for key, each in survey.shared.items()]
-    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": records}
+    checksummed_json = [_record(key, each) for key, each in survey.shared.items()]
+    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": checksummed_json}
     with stage(run) as staging:
         content = seal(document)
         files.write(staging / SURVEY_FILE, content)
@@ -99,7 +100,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
             files.link(staging / SURVEY_FILE, run / SURVEY_FILE)
         except OSError:  # it is there already, or the file system knows no links
             if load(run, fingerprint) is None:
-                make_way(run / SURVEY_FILE, content)
+                check_replaceable(run / SURVEY_FILE, content)
                 files.replace(staging / SURVEY_FILE, run / SURVEY_FILE)
         if sync:
             files.sync(run)
@@ -110,13 +111,13 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
 
 def load(run: Path, fingerprint: str) -> Survey | None:
     """Give what a run remembers; None if there is nothing, or nothing that is whole."""
-    document = records.load(run / SURVEY_FILE, sealed=True)
+    document = checksummed_json.load(run / SURVEY_FILE, sealed=True)
     if document is None or document.get("run") != fingerprint:
         return None
     try:
         shared = {(each["of"], each["layer"], each["class"]): _shared(each) for each in document["layers"]}
         return Survey(int(document["images"]), shared)
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by somebody else
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # sealed, but by another program
         return None
 
 

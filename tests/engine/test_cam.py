@@ -14,8 +14,8 @@ from torchcam import methods as torchcam
 from torchvision import models
 
 import fmapviz
-from fmapviz.shapesnet.network import ShapesNet, prepare
-from fmapviz.shapesnet.pictures import paint
+from fmapviz.models.shapesnet.network import ShapesNet, prepare
+from fmapviz.models.shapesnet.pictures import paint
 
 CLASSES = [3, 717]
 GRAD_CAM = {

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from threading import Event
 
 import pytest
 from faults import Net, paint
 
-from fmapviz import cli, estimation, forecast
-from fmapviz.errors import RefusedError
-from fmapviz.forecast import BLOCK_BYTES
-from fmapviz.inputs import find_images
-from fmapviz.options import InputOptions, Part
-from fmapviz.pipeline import visualize
-from fmapviz.values import Outcome, Staged
+from fmapviz.cli import app
+from fmapviz.core.config import InputOptions, Part, RunConfig
+from fmapviz.core.errors import RefusedError
+from fmapviz.core.events import Counted, Notice, Outcome, Staged
+from fmapviz.core.files import BLOCK_BYTES
+from fmapviz.engine import disk_space, estimate
+from fmapviz.engine.run import visualize
+from fmapviz.images.find import find_images
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def inputs(tmp_path):
 
 
 def plan(inputs, out, **options):
-    given = {"to": ["png"], "options": InputOptions(fit="none"), "workers": 2, "name": None, "shard": None, "part": None}
-    return estimation.forecast(Net(), [inputs], out=out, force=False, on_event=lambda _event: None, **{**given, **options})
+    given = {"to": ["png"], "options": InputOptions(fit="none"), "workers": 2}
+    return estimate.estimate(RunConfig(Net(), [inputs], out=out, **{**given, **options}))
 
 
 def draw(inputs, out, **options):
@@ -87,16 +89,16 @@ def test_what_fails_is_told(inputs, tmp_path):
 def test_of_many_images_some_are_drawn_everywhere(tmp_path):
     for number in range(500):
         paint(tmp_path / f"in/{number}.png", number)
-    sample, count = estimation._sample(find_images([str(tmp_path / "in")]))
-    assert (len(sample), count) == (estimation.SAMPLE, 500)
+    sample, count = estimate._sample(find_images([str(tmp_path / "in")]))
+    assert (len(sample), count) == (estimate.SAMPLE, 500)
     numbers = sorted(int(file.unit.removesuffix(".png")) for file in sample)
     assert numbers[0] < 100
     assert numbers[-1] > 400
-    assert sample == estimation._sample(find_images([str(tmp_path / "in")]))[0]
+    assert sample == estimate._sample(find_images([str(tmp_path / "in")]))[0]
 
 
 def test_the_sample_ends_in_time(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(estimation, "SAMPLE_SECONDS", -1.0)
+    monkeypatch.setattr(estimate, "SAMPLE_SECONDS", -1.0)
     assert plan(inputs, tmp_path / "out", workers=1).sampled < 10
 
 
@@ -108,8 +110,8 @@ def full(monkeypatch):
     """Let a disk have room for only so many bytes, whatever is on it."""
 
     def fill(free, files=None):
-        monkeypatch.setattr(forecast, "free_space", lambda _place: (free, files))
-        monkeypatch.setattr(estimation, "free_space", lambda _place: (free, files))
+        monkeypatch.setattr(disk_space, "free_space", lambda _place: (free, files))
+        monkeypatch.setattr(estimate, "free_space", lambda _place: (free, files))
 
     return fill
 
@@ -127,14 +129,20 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
 @pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
 def test_images_of_shards_count_once_whoever_tells_of_them(kind, tmp_path, full):
     full(10_000)
-    room = forecast.Room(tmp_path, lambda: 92, part=None)
+    counted = Event()
+    room = disk_space.RunWatch(
+        tmp_path, relist=lambda: range(100), unfinished=lambda: 92, parts=1,
+        on_event=lambda event: isinstance(event, Counted) and counted.set(),
+    )  # fmt: skip
+    while not counted.is_set():
+        room.note(Notice(""))
     for number in range(7):
         if kind == "staged":
-            room.look(Staged(str(number), 1000), 100)
-        room.look(Outcome(str(number), "done", bytes=1000), 100)
+            room.note(Staged(str(number), 1000))
+        room.note(Outcome(str(number), "done", bytes=1000))
     last = Staged("7", 1000) if kind == "staged" else Outcome("7", "done", bytes=1000)
     with pytest.raises(RefusedError, match="92 more images will not fit: 92 kB at 1 kB each, and 10 kB are free"):
-        room.look(last, 100)
+        room.note(last)
 
 
 def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
@@ -200,5 +208,5 @@ def test_the_command_says_where_nothing_can_be_written(fmapviz, inputs, tmp_path
 def test_the_command_ends_with_6_where_it_does_not_fit(inputs, tmp_path, full, capsys, monkeypatch):
     full(10_000)
     monkeypatch.setattr(sys, "argv", ["fmapviz", "shapesnet", str(inputs), "--out", str(tmp_path / "out"), "--plan"])
-    assert cli._main() == 6
+    assert app._main() == 6
     assert "it does not fit" in capsys.readouterr().out

@@ -7,18 +7,19 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from results import as_grids, drawings_of
 from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_model, draw, images, overwritten
 from torch import nn
 
-from fmapviz.drawing import ForwardError, attach
-from fmapviz.foresight import Foresight
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.memory import is_out_of_memory
-from fmapviz.options import Style
-from fmapviz.plan import Plan
-from fmapviz.sketches import MixedBatchError
-from fmapviz.tiling import tile
-from fmapviz.values import Statistics
+from fmapviz.core.config import Style
+from fmapviz.core.types import Statistics
+from fmapviz.engine.forward_pass import ForwardError, attach
+from fmapviz.engine.layer_results import MixedBatchError
+from fmapviz.engine.plan import Plan
+from fmapviz.inspection.early_stop import EarlyStop
+from fmapviz.inspection.gradients import is_out_of_memory
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.render.grid import tile
 from fmapviz.views import maps as maps_view
 
 NAN, INF = float("nan"), float("inf")
@@ -33,27 +34,27 @@ def draw_all(module, batch, *, types=(), style=None, views=None, forward=nn.Modu
 def draw_values(values, style=None):
     """Draw a tensor as if a layer had returned it: one drawing per image."""
     drawn = draw_all(nn.Sequential(nn.Identity()), values, types=["Identity"], style=style)
-    return [each.drawings[0] for each in drawn]
+    return [drawings_of(each)[0] for each in drawn]
 
 
 def names(drawn):
-    return [drawing.layer for drawing in drawn.drawings]
+    return [drawing.layer for drawing in drawings_of(drawn)]
 
 
 # --- what is drawn
 
 
 def test_each_image_has_one_drawing_per_call_of_a_layer_and_view_in_the_order_of_execution():
-    views = {"maps": maps_view.draw, "again": lambda maps, _ranges, _style: (maps[:, 0] * 0).to(torch.uint8)}
+    views = {"maps": maps_view.draw, "again": lambda maps, _style: as_grids((maps.values[:, 0] * 0).to(torch.uint8))}
     drawn = draw_all(Calls(), images(3), types=["Conv2d", "ReLU"], views=views)
     assert len(drawn) == 3
     for each in drawn:
         calls = [("relu", 1), ("conv", 1), ("relu#2", 2), ("conv#2", 2), ("relu#3", 3)]
         expected = [(view, *call, index) for index, call in enumerate(calls) for view in ("maps", "again")]
-        assert [(drawing.view, drawing.layer, drawing.call, drawing.index) for drawing in each.drawings] == expected
-        assert [drawing.type for drawing in each.drawings[::2]] == ["ReLU", "Conv2d", "ReLU", "Conv2d", "ReLU"]
-        assert all(drawing.shape == (3, 16, 16) for drawing in each.drawings)
-        assert all(drawing.samples == 1 for drawing in each.drawings)
+        assert [(drawing.view, drawing.layer, drawing.call, drawing.index) for drawing in drawings_of(each)] == expected
+        assert [drawing.type for drawing in drawings_of(each)[::2]] == ["ReLU", "Conv2d", "ReLU", "Conv2d", "ReLU"]
+        assert all(drawing.shape == (3, 16, 16) for drawing in drawings_of(each))
+        assert all(drawing.samples == 1 for drawing in drawings_of(each))
         assert each.not_executed == ()
         assert each.undrawn == {}
 
@@ -102,7 +103,7 @@ def test_a_clip_is_drawn_frame_by_frame():
         values = module(clip)
     for image, each in enumerate(drawn):
         assert names(each) == [f"0.t{time:02d}" for time in range(12)]
-        for time, drawing in enumerate(each.drawings):
+        for time, drawing in enumerate(drawings_of(each)):
             assert drawing.index == 0
             assert drawing.shape == (4, 12, 8, 9)
             assert np.array_equal(drawing.pixels, tile(values[image, :, time]).numpy())
@@ -137,7 +138,7 @@ def test_drawing_twice_gives_the_same_and_keeps_no_memory_of_the_first():
     first, second = (draw_all(module, images(count)) for count in (1, 1))
     for one, two in zip(first, second, strict=True):
         assert names(one) == names(two)
-        assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(one.drawings, two.drawings, strict=True))
+        assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(drawings_of(one), drawings_of(two), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +152,8 @@ def test_a_batch_is_bit_for_bit_its_images_one_by_one(module):
     together = draw_all(nn.Sequential(module), batch, types=[type(module).__name__])
     for image, drawn in enumerate(together):
         (alone,) = draw_all(nn.Sequential(module), batch[image : image + 1], types=[type(module).__name__])
-        assert np.array_equal(drawn.drawings[0].pixels, alone.drawings[0].pixels)
-        assert drawn.drawings[0].statistics == alone.drawings[0].statistics
+        assert np.array_equal(drawings_of(drawn)[0].pixels, drawings_of(alone)[0].pixels)
+        assert drawings_of(drawn)[0].statistics == drawings_of(alone)[0].statistics
 
 
 # --- regions and mixed batches
@@ -161,7 +162,7 @@ def test_a_batch_is_bit_for_bit_its_images_one_by_one(module):
 def test_of_several_regions_of_one_image_the_first_is_drawn_and_all_are_counted():
     module = Regions(5)
     (drawn,) = draw_all(module, images(1))
-    backbone, head = drawn.drawings
+    backbone, head = drawings_of(drawn)
     assert backbone.samples == 1
     assert head.samples == 5
     assert head.shape == (2, 14, 14)
@@ -397,7 +398,7 @@ def test_values_that_float32_cannot_hold_are_counted_as_infinite():
 
 def test_maps_of_a_single_pixel_have_no_constant_channels():
     (drawn,) = draw_all(nn.Sequential(nn.Conv2d(3, 9, 16), nn.ReLU()), images(1), types=["Conv2d", "ReLU"])
-    conv, relu = drawn.drawings
+    conv, relu = drawings_of(drawn)
     assert conv.statistics.constant == relu.statistics.constant == ()
     assert not conv.pixels.any()  # what `make_grid` makes of single pixels: each its own minimum
     assert (conv.shape, relu.shape) == ((9, 1, 1), (9, 1, 1))
@@ -442,7 +443,7 @@ def test_what_is_drawn_keeps_its_pixels_alive_and_nothing_else():
     before = live_tensors()
     drawn = draw_all(overwritten(), images(5))
     assert live_tensors() - before == {torch.uint8: 2}  # the grids of two layers, five images each
-    assert [len(each.drawings) for each in drawn] == [2] * 5
+    assert [len(drawings_of(each)) for each in drawn] == [2] * 5
     del drawn
     assert live_tensors() == before
 
@@ -461,9 +462,9 @@ def test_a_pass_that_ends_early_frees_its_tensors_at_once():
     layers = select_layers(find_layers(module), types=["Noted"])
     gc.disable()
     try:
-        with attach(as_model(module), layers, Plan(outputs=VIEWS), Style(), foresight=Foresight(2)) as drawer:
+        with attach(as_model(module), layers, Plan(outputs=VIEWS), Style(), early_stop=EarlyStop(2)) as drawer:
             (drawn,) = drawer.draw(images(1))
-        assert [drawing.layer for drawing in drawn.drawings] == ["0", "1"]
+        assert [drawing.layer for drawing in drawings_of(drawn)] == ["0", "1"]
         assert [output() for output in outputs] == [None, None]
     finally:
         gc.enable()

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torchvision import models
 
-from fmapviz.errors import FmapvizError, RequestError
-from fmapviz.listing import list_layers
-from fmapviz.models import load_model, outline_model
-from fmapviz.options import InputOptions
-from fmapviz.values import LayerInfo
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import FmapvizError, RequestError
+from fmapviz.core.types import LayerInfo
+from fmapviz.engine.layer_list import list_layers
+from fmapviz.models.load import load_model, outline_model
 
 SIZE = (96, 96)
 SMALL = InputOptions(size=SIZE)
@@ -224,9 +224,9 @@ def test_a_large_model_is_listed_without_its_numbers(torch_alone):
     """ViT-H/14 has 2.5 GB of parameters."""
     code = """
 from pathlib import Path
-from fmapviz import vision
+from fmapviz.core import lazy_torchvision as vision
 vision.never_compile()
-from fmapviz.listing import list_layers
+from fmapviz.engine.layer_list import list_layers
 rows = list_layers("vit_h_14", types=["Module"])
 assert max(row.parameters for row in rows) > 600_000_000, rows
 # Not getrusage: in a child it begins with what the parent had.

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import time
+from dataclasses import replace
 
 import pytest
 from faults import Net, paint
 from torch import nn
 
-from fmapviz.distribution import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Deaths, Task, divide, do
-from fmapviz.errors import RequestError
-from fmapviz.grouping import Ending, Grouping, There
-from fmapviz.inputs import find_images
-from fmapviz.jobs import Asked, make_job
-from fmapviz.options import Engine, InputOptions, Style
-from fmapviz.shards import Member, Shard
-from fmapviz.sharing import Sharing
-from fmapviz.values import Failure, ImageFile, Outcome
+from fmapviz.core.config import Engine, InputOptions, RunConfig
+from fmapviz.core.errors import RequestError
+from fmapviz.core.events import Outcome
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.engine.pipeline.batching import Sharing
+from fmapviz.engine.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Deaths, Task, divide, do
+from fmapviz.engine.session import load_session
+from fmapviz.images.find import find_images
+from fmapviz.runs.shard_grouping import Finished, GroupEnd, Grouping
+from fmapviz.runs.unit import Group, Member
 
 FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
 
 
-def nobody(_event):
-    """Tell nobody."""
-
-
-def asked(**options):
+def configuration(**options):
     given = {
-        "model": Net(), "weights": "default", "layers": (), "exclude": (), "types": (), "views": ("maps",), "to": ("png",),
-        "style": Style(), "dtype": "float32", "options": InputOptions(fit="none"), "device": "cpu", "top": None,
-        "targets": (), "output": None, "batch_size": None, "workers": 2, "shard": None,
+        "model": Net(), "to": "png", "options": InputOptions(fit="none"), "device": "cpu", "workers": 2
     }  # fmt: skip
-    return Asked(**{**given, **options})
+    return RunConfig(**{**given, **options})
 
 
 def test_images_of_their_own_are_tasks_of_some(tmp_path):
@@ -46,25 +41,25 @@ def test_images_of_their_own_are_tasks_of_some(tmp_path):
 def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
     tasks = list(divide(Grouping(tmp_path, "run", 16).items(iter(FILES))))
     assert [[item.file for item in task.items] for task in tasks] == [FILES[:16], FILES[16:32], FILES[32:]]
-    assert all(task.items[0].shard.whole for task in tasks)
-    assert [task.items[0].shard.name for task in tasks] == ["shard-000000", "shard-000001", "shard-000002"]
+    assert all(task.items[0].group.complete for task in tasks)
+    assert [task.items[0].group.name for task in tasks] == ["shard-000000", "shard-000001", "shard-000002"]
 
 
 def test_what_is_there_is_no_task(tmp_path):
-    (event,) = divide([There(FILES[0], tmp_path)])
+    (event,) = divide([Finished(FILES[0], tmp_path)])
     assert event == Outcome("/in/0.png", "skipped", unit=tmp_path)
 
 
 def test_what_was_told_before_is_not_counted_again():
-    shard = Shard(0, 3, FILES[:3], told=frozenset({1}), whole=True)
-    (task,) = divide([*(Member(shard, position, file) for position, file in enumerate(FILES[:3]))])
+    shard = Group(0, 3, FILES[:3], reported=frozenset({1}), complete=True)
+    (task,) = divide([*(Member(shard, position) for position in range(3))])
     assert task.counted == 2
 
 
 def test_an_ending_ends_a_shard_that_is_not_full():
-    shard = Shard(0, 9)
+    shard = Group(0, 9)
     shard.members += FILES[:2]
-    (task,) = divide([Member(shard, 0, FILES[0]), Member(shard, 1, FILES[1]), Ending(shard)])
+    (task,) = divide([Member(shard, 0), Member(shard, 1), GroupEnd(shard)])
     assert [item.file for item in task.items] == FILES[:2]
 
 
@@ -101,30 +96,44 @@ def test_a_death_in_one_task_says_nothing_of_another():
         assert deaths.note(Task(number, tuple(FILES[:4])), "/in/1.png").lost == {}
 
 
+def done(session, task):
+    """Do a task here, and return what it reports meanwhile and its receipt."""
+    *reports, receipt = do(session, task)
+    return reports, receipt
+
+
 @pytest.fixture
-def job(tmp_path):
-    made, _ = make_job(asked())
-    made.directory = tmp_path / "out"
-    made.directory.mkdir()
+def session(tmp_path):
+    loaded, _ = load_session(configuration())
+    (tmp_path / "out").mkdir()
     for number in range(3):
         paint(tmp_path / f"in/{number}.png", number)
-    return made
+    return replace(loaded, directory=tmp_path / "out")
 
 
-def test_a_task_is_done_image_by_image_where_that_is_wanted(job, tmp_path):
+def test_a_careful_task_draws_one_image_after_the_other(session, tmp_path):
     files = tuple(find_images([str(tmp_path / "in")]))
     lost = {files[1].path: Failure(files[1].path, "E_WORKER", "died")}
-    begun = []
-    receipt = do(job, Task(7, files, lost=lost, careful=True), begun.append, nobody)
-    assert begun == [files[0], files[2]]
-    assert (receipt.number, receipt.layers, receipt.accepted, receipt.error) == (7, 2, True, None)
+    reports, receipt = done(session, Task(7, files, lost=lost, careful=True))
+    assert reports == [Begun(files[0].path), Begun(files[2].path)]
+    assert (receipt.progress.layers, receipt.progress.accepted, receipt.error) == (2, True, None)
     assert {event.path: event.status for event in receipt.events} == {
         files[0].path: "done", files[1].path: "failed", files[2].path: "done",
     }  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.png", "2.png"]
 
 
-def test_that_images_may_share_a_forward_pass_is_proven_once_for_all_tasks(job, tmp_path):
+def test_a_careful_task_waits_until_it_is_known_what_it_begins(session, tmp_path):
+    (file, *_) = find_images([str(tmp_path / "in")])
+    reports = do(session, Task(0, (file,), careful=True))
+    assert next(reports) == Begun(file.path)
+    time.sleep(0.2)  # long enough to draw it
+    assert list((tmp_path / "out").iterdir()) == []
+    (receipt,) = reports
+    assert [event.status for event in receipt.events] == ["done"]
+
+
+def test_that_images_may_share_a_forward_pass_is_found_out_once_for_all_tasks(session, tmp_path):
     for number in range(3, 14):
         paint(tmp_path / f"in/{number}.png", number)
     passes = []
@@ -135,22 +144,23 @@ def test_that_images_may_share_a_forward_pass_is_proven_once_for_all_tasks(job, 
             return super().forward(x)
 
     # Of smaller images torch computes a batch otherwise than one.
-    made, _ = make_job(asked(model=nn.Sequential(Noting(3, 4, 3)), options=InputOptions(size=(96, 96)), workers=1))
-    made.directory, made.sharing = job.directory, Sharing(made.model.module)
+    given = configuration(model=nn.Sequential(Noting(3, 4, 3)), options=InputOptions(size=(96, 96)), workers=1)
+    loaded, _ = load_session(given)
+    loaded = replace(loaded, directory=session.directory, sharing=Sharing(loaded.model.module))
     files = tuple(find_images([str(tmp_path / "in")]))
     for number, part in enumerate((files[:6], files[6:])):
-        assert {event.status for event in do(made, Task(number, part), nobody, nobody).events} == {"done"}
+        assert {event.status for event in done(loaded, Task(number, part))[1].events} == {"done"}
     # An image, noise alone and with other noise, the image that waited meanwhile, the others; then no noise any more.
     assert passes == [1, 1, 4, 1, 4, 4, 4]
 
 
-def test_a_wrong_request_comes_back_as_such(tmp_path, job):
-    made, _ = make_job(asked(views=("gradcam",), targets=("999",)))
-    made.directory = job.directory
-    receipt = do(made, Task(0, tuple(find_images([str(tmp_path / "in")]))), nobody, nobody)
-    assert isinstance(receipt.error, RequestError)
+def test_a_wrong_request_comes_back_as_such(tmp_path, session):
+    loaded, _ = load_session(configuration(views=("gradcam",), targets=("999",)))
+    loaded = replace(loaded, directory=session.directory)
+    files = tuple(find_images([str(tmp_path / "in")]))
+    assert isinstance(done(loaded, Task(0, files))[1].error, RequestError)
     # Of a later image it is that image's own failure.
-    later = do(made, Task(0, tuple(find_images([str(tmp_path / "in")])), accepted=True), nobody, nobody)
+    later = done(loaded, Task(0, files, accepted=True))[1]
     assert later.error is None
     assert {event.failure.code for event in later.events if isinstance(event, Outcome)} == {"E_CLASS"}
 
@@ -160,15 +170,10 @@ def test_a_wrong_request_comes_back_as_such(tmp_path, job):
     [
         ({"cpus": 0}, "worker CPUs must be at least 1: '0'"),
         ({"gpus": -0.5}, "worker GPUs must be 0 or more: '-0.5'"),
-        ({"gpus": 1.5}, "worker GPUs must be a part of one or whole ones: '1.5'"),
+        ({"gpus": 1.5}, "worker GPUs above 1 must be a whole number: '1.5'"),
     ],
 )
 def test_cores_and_gpus_that_no_worker_can_have_are_refused(number, message):
     with pytest.raises(RequestError, match=message):
         Engine(**number)
     assert [Engine(gpus=gpus).gpus for gpus in (0, 0.25, 1.0, 4.0)] == [0, 0.25, 1, 4]
-
-
-def test_the_ledger_starts_without_what_workers_need():
-    check = "import sys, fmapviz.ledger, fmapviz.values; sys.exit(bool({'torch', 'numpy'} & {*sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

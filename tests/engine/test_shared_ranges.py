@@ -13,11 +13,11 @@ from PIL import Image
 from torch import nn
 from torchvision.utils import make_grid
 
-from fmapviz.errors import FmapvizError, RefusedError, RequestError
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.values import Notice
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import FmapvizError, RefusedError, RequestError
+from fmapviz.core.events import Notice
+from fmapviz.engine.run import visualize
+from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -384,7 +384,7 @@ def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
     summary = look([folder / "0.png", folder / "1.png"])
     (summary.directory / "survey.json").unlink()
     before = pictures(summary.directory)
-    with pytest.raises(RefusedError, match=r"survey\.json .* 2 were drawn") as refused:
+    with pytest.raises(RefusedError, match=r"the survey of the 2 images .* survey\.json") as refused:
         look([folder / name for name in given])
     assert "--force" in refused.value.hint
     assert pictures(summary.directory) == before
@@ -422,7 +422,7 @@ def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look
     listed = "".join(f"{folder / name}\n" for name in ("3.png", "1.png", "0.png", "2.png")).encode()
     piped = fmapviz(*arguments, "-", "--out", tmp_path / "piped", stdin=listed)
     assert piped.returncode == 0, piped.stderr
-    assert b"going through 4 images" in piped.stderr
+    assert b"surveying 4 images" in piped.stderr
     named = look([folder], "shapesnet", top=0)
     assert len(pictures(named.directory)) > 8
     assert pictures(tmp_path / "piped/shapesnet") == pictures(named.directory)

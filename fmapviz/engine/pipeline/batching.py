@@ -1,4 +1,4 @@
-"""Find out whether images may share a forward pass: only if each comes out of it as it comes out alone, bit for bit."""
+"""Decide whether images may share a forward pass: only if each one's results are the same as alone, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.drawing import ForwardError
-from fmapviz.foresight import state_of
-from fmapviz.memory import is_out_of_memory
-from fmapviz.sketches import MixedBatchError
+from fmapviz.core.types import HeatMap
+from fmapviz.engine.forward_pass import ForwardError
+from fmapviz.engine.layer_results import MixedBatchError
+from fmapviz.inspection.early_stop import state_of
+from fmapviz.inspection.gradients import is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
-    from fmapviz.values import Drawn
+    from fmapviz.core.types import ImageResult
 
 IMAGES = 4  # with two MobileNet takes 0.85 of the time, with four 0.73 to 0.83
 PICTURE_BYTES = 160 * 2**10  # where pictures are larger on average, the values take the time, not the layers
@@ -27,16 +28,16 @@ DRAWN_BYTES = 10 * 2**20
 
 
 class Sharing:
-    """How many images share a forward pass on the CPU: one, until it is proven that more leave no trace.
+    """Number of images that share a forward pass on the CPU: one, until more are proven to make no difference.
 
-    Of a network of many small layers, such as MobileNet, four images in one pass take up to a quarter less time than one
-    after the other; of ResNet-50 they take no less, of VGG more. But a convolution of a batch may be computed in another way
-    than that of one image, and round otherwise: in GoogLeNet, SqueezeNet, DenseNet and RegNet it does. Which way is taken
-    depends on the shapes, not on the values. And a network may mix the images of a batch, by its mean, say. So after the
-    first image noise of its shape is drawn, alone and as the first and the last of a batch with other noise between, and
-    everything is compared. A network that changes by being run, such as one that counts, is left in peace.
+    In a network of many small layers, such as MobileNet, four images in one pass take up to a quarter less time than one by
+    one; in ResNet-50 they take no less, in VGG more. But a convolution may use another algorithm for a batch than for one
+    image, and round differently, as in GoogLeNet, SqueezeNet, DenseNet and RegNet. The algorithm depends on the shapes, not
+    on the values. A network may also mix the images of a batch, by their mean, for example. So after the first image, noise
+    of its shape is drawn alone, and as the first and the last of a batch with other noise between, and all results are
+    compared. A network that changes when it runs, such as one that counts, is not tried.
 
-    Its methods may be called in several threads at once.
+    Methods may be called from several threads at once.
 
     Args:
         network: Before its first forward pass.
@@ -50,37 +51,42 @@ class Sharing:
         self._shape: torch.Size | None = None
 
     def begin(self) -> None:
-        """Take note of what the network is like before a forward pass: hooks are others each time it is given work."""
+        """Record the network's state before a forward pass: each run attaches other hooks."""
         self._before = self._before if self._noted else _state(self._network)
 
     @property
     def images(self) -> int:
-        """How many may share a forward pass, as far as is known."""
+        """Number of images that may share a forward pass, as far as is known."""
         return IMAGES if self._shape else 1
 
-    def note(self, image: Tensor, drawn: Drawn) -> None:
-        """Take note of the first image; if the network's layers are small enough, there is a proof to try.
+    def note(self, image: Tensor, drawn: ImageResult) -> None:
+        """Record the first image; if the network's layers are small enough, a proof will be tried.
 
         Args:
-            image: As the network was given it, without the batch.
-            drawn: What was drawn of it alone.
+            image: As the network received it, without the batch axis.
+            drawn: Its results.
         """
         if self._noted:
             return
         self._noted = True
         # Nothing may be drawn of layers of which only numbers are wanted.
-        size = sum(max(drawing.pixels.nbytes, prod(drawing.shape)) for drawing in drawn.drawings)
-        if size <= min(DRAWN_BYTES, PICTURE_BYTES * len(drawn.drawings)) and _state(self._network) == self._before:
+        sizes = [
+            max(getattr(getattr(drawing.content, "pixels", None), "nbytes", 0), prod(layer.shape))
+            for layer in drawn.layers
+            for drawing in layer.drawings
+            if not isinstance(drawing.content, HeatMap)
+        ]
+        if sum(sizes) <= min(DRAWN_BYTES, PICTURE_BYTES * len(sizes)) and _state(self._network) == self._before:
             self._samples.append(image)
 
-    def try_out(self, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -> int | None:
+    def try_out(self, draw: Callable[[Sequence[Tensor]], list[ImageResult]]) -> int | None:
         """Try the proof, in the first thread that asks.
 
         Args:
             draw: Draws several images in one forward pass.
 
         Returns:
-            How many images may share one from now on; None if that was not found out just now.
+            Number of images that may share one from now on; None if this call has not decided it.
         """
         sample = None
         with suppress(IndexError):  # several threads may ask at once
@@ -91,19 +97,19 @@ class Sharing:
         return IMAGES
 
     def allows(self, images: Sequence[Tensor]) -> bool:
-        """Tell whether these images, all of one shape, may share a forward pass."""
+        """Return True if these images, all of one shape, may share a forward pass."""
         return len(images) == 1 or (len(images) == IMAGES and images[0].shape == self._shape)
 
 
 def _state(network: nn.Module) -> object:
-    """Give what a network may change by being run."""
+    """Return the state that a network may change by being run."""
     return state_of(network), [values._version for values in network.buffers()]
 
 
-def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -> bool:
-    # Of an image that is all black nothing but zeros might come, rounded alike in every way.
+def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[ImageResult]]) -> bool:
+    # A black image might give zeros only, which are never rounded.
     noise = torch.randn(IMAGES - 1, *image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    ranged = [values * factor for factor, values in enumerate(noise, start=1)]  # others than the first's are among them
+    ranged = [values * factor for factor, values in enumerate(noise, start=1)]  # ranges differ from the first
     try:
         (alone,) = draw(ranged[:1])
         first, *_, last = draw([*ranged, ranged[0]])
@@ -116,26 +122,20 @@ def _is_proven(image: Tensor, draw: Callable[[Sequence[Tensor]], list[Drawn]]) -
     return _is_same(first, alone) and _is_same(last, alone)
 
 
-def _is_same(one: Drawn, other: Drawn) -> bool:
+def _is_same(one: ImageResult, other: ImageResult) -> bool:
     if (one.not_executed, one.undrawn, one.predictions) != (other.not_executed, other.undrawn, other.predictions):
         return False
     mine, theirs = (list(_contents(drawn)) for drawn in (one, other))
     return len(mine) == len(theirs) and all(map(_is_equal, mine, theirs))
 
 
-def _contents(drawn: Drawn) -> Iterator[object]:
-    """Give everything that must be the same, one after the other."""
-    for drawing in drawn.drawings:
-        yield drawing.layer, drawing.view, drawing.shape, drawing.statistics, drawing.channels, drawing.samples
-        yield drawing.pixels
-        for part in (drawing.measures, drawing.histogram):
+def _contents(drawn: ImageResult) -> Iterator[object]:
+    """Yield everything that must be equal."""
+    for layer in drawn.layers:
+        yield layer.layer, layer.of, layer.shape, layer.statistics, layer.samples
+        for part in (layer.measures, layer.values, *(drawing.content for drawing in layer.drawings)):
             yield from (getattr(part, name) for name in part.__slots__) if part is not None else ()
-    for heat in drawn.heats:
-        yield heat.layer, heat.view, heat.shape
-        yield from (heat.raw, heat.pixels)
-    for kept in drawn.kept:
-        yield kept.layer, kept.of
-        yield kept.values
+        yield from (drawing.view for drawing in layer.drawings)
 
 
 def _is_equal(one: object, other: object) -> bool:

@@ -1,9 +1,9 @@
-"""Hand out the steps of many images to a few threads, and bound what waits between the steps.
+"""Run the stages of many images in a few threads, and bound the memory between the stages.
 
-Each thread does whatever comes next: write what is drawn, draw what is read, read what is listed, in this order, so that an
-image is finished before another is begun. What waits is bounded in bytes: no image is read while `READ_BYTES` wait to be
-drawn, and no batch is drawn while `DRAWN_BYTES` wait to be written. A slow disk, or a slow reader of what is told, slows a
-run down and never fills memory.
+Each thread takes the next step: write what is drawn, else draw what is read, else read what is listed. So an image is
+finished before another one is begun. Memory is bounded in bytes: no image is read while `READ_BYTES` wait to be drawn, and
+no batch is drawn while `DRAWN_BYTES` wait to be written. A slow disk or a slow reader of events slows a run down and never
+fills memory.
 """
 
 from __future__ import annotations
@@ -17,31 +17,59 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from queue import Empty, Full, Queue
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from fmapviz.core.events import Notice, Outcome, Staged
+    from fmapviz.engine.pipeline.stages import Preprocessed, Result
+    from fmapviz.runs.shard_grouping import Item
+
+    Event = Outcome | Notice | Staged
+    Tell = Callable[[Event], None]
+    Step = Callable[[Tell], None]
+
 READ_BYTES = 64 * 2**20
 DRAWN_BYTES = 64 * 2**20
-PATIENCE_SECONDS = 0.1  # how long an incomplete batch waits for another image
-PARTING_SECONDS = 1.5  # how long a run that is ended waits for the steps under way
-_ALERT_SECONDS = 0.25  # how late a signal may be heeded that came just before the wait for an event, and did not end it
+BATCH_SECONDS = 0.1  # how long an incomplete batch waits for another image
+PARTING_SECONDS = 1.5  # how long a run that has ended waits for its threads
+_SIGNAL_SECONDS = 0.25  # worst-case signal latency
 
 
 class StoppedError(Exception):
-    """The run has ended; what is in flight is dropped."""
+    """The run has ended; images in work are dropped."""
+
+
+class Stop:
+    """Tells the stages that the run has ended.
+
+    Attributes:
+        stopped: Whether it has.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def check(self) -> None:
+        """Return if the run goes on.
+
+        Raises:
+            StoppedError: The run has ended.
+        """
+        if self.stopped:
+            raise StoppedError
 
 
 @dataclass(slots=True)
 class Limits:
-    """How much may be done at once; the steps may change it on the way.
+    """Limits of what is done at once; the runner may change them.
 
     Attributes:
-        threads: Steps at the same time.
-        drawing: Batches drawn at the same time.
+        threads: Number of threads.
+        drawing: Largest number of batches drawn at once.
         batch_size: Images in a batch.
-        drawn_ahead: Images that may wait to be written when a thread draws another batch instead of writing them.
+        drawn_ahead: Images that may wait to be written while a thread draws another batch instead of writing them.
     """
 
     threads: int
@@ -50,164 +78,89 @@ class Limits:
     drawn_ahead: int = 0
 
 
-class Read(Protocol):
-    """What waits to be drawn."""
+class Reader(Protocol):
+    """Reads inputs, in many threads."""
+
+    def read(self, item: Item, tell: Tell, /) -> tuple[Preprocessed | None, Result | None]:
+        """Read an input; return an image to be drawn, or a result to be written, or neither."""
+
+
+class Runner(Protocol):
+    """Draws batches, in many threads."""
 
     @property
-    def bytes(self) -> int:
-        """How much memory it takes."""
+    def limits(self) -> Limits:
+        """Limits of what is done at once."""
 
-    @property
-    def shape(self) -> object:
-        """Only what has the same shape goes into one batch."""
-
-
-class Drawn(Protocol):
-    """What waits to be written."""
-
-    @property
-    def bytes(self) -> int:
-        """How much memory it takes."""
+    def draw(self, batch: list[Preprocessed], tell: Tell, /) -> tuple[list[Result], list[Preprocessed]]:
+        """Draw a batch; return the results, and images to be drawn again later."""
 
 
-Item = TypeVar("Item")
-R = TypeVar("R", bound=Read)
-D = TypeVar("D", bound=Drawn)
-Event = TypeVar("Event")
-Told_co = TypeVar("Told_co", covariant=True)
-
-
-class Steps(Protocol[Item, R, D, Told_co]):
-    """What is done with each image. All but `listed` are called in many threads."""
-
-    limits: Limits
+class Writer(Protocol):
+    """Writes results, in many threads."""
 
     @property
     def held(self) -> int:
-        """How many bytes are drawn, but cannot be written before something that was listed earlier is."""
+        """Bytes of results that cannot be written before an image that was listed earlier."""
 
-    def listed(self, item: Item) -> Item:
-        """Take note of an input, in order."""
-
-    def read(self, item: Item, tell: Callable[[Told_co], None]) -> R | None:
-        """Read an input; None if that is all there is to do with it."""
-
-    def draw(self, batch: list[R], tell: Callable[[Told_co], None]) -> tuple[list[D], list[R]]:
-        """Draw a batch; what could not be drawn now is given back, to be drawn again."""
-
-    def write(self, drawn: D, tell: Callable[[Told_co], None]) -> None:
-        """Write what was drawn of one image."""
+    def write(self, result: Result, tell: Tell, /) -> None:
+        """Write a result."""
 
 
-class Schedule(Generic[Item, R, D, Event]):
-    """What waits between the steps, and what comes next. Everything in it changes under one lock."""
+class Queues:
+    """The queues between the stages, and the choice of the next step. All of it changes under one lock.
 
-    def __init__(self, steps: Steps[Item, R, D, Event]) -> None:
-        self.stopped = False
-        self._steps = steps
-        self._limits = steps.limits
-        self._events: Queue[Event | _Ended] = Queue(2 * steps.limits.threads)
+    Each step is a function that takes a function `tell`, which passes an event on.
+    """
+
+    def __init__(self, reader: Reader, runner: Runner, writer: Writer, stop: Stop) -> None:
+        self._reader = reader
+        self._runner = runner
+        self._writer = writer
+        self._stop = stop
+        self._limits = runner.limits
         self._changed = Condition()
         self._listed: deque[tuple[int, Item]] = deque()
-        self._read: list[tuple[int, R]] = []  # in the order in which they were listed
-        self._drawn: deque[D] = deque()
+        self._read: list[tuple[int, Preprocessed]] = []  # in listing order
+        self._drawn: deque[Result] = deque()
         self._listing = True
         self._reading = self._drawing = self._writing = 0
         self._last_read = 0.0
         self._tried = False  # the first batch is drawn alone: it may show that there cannot be several at once
 
-    def run(self, found: Iterable[Item]) -> Generator[Event, None, None]:
-        """Do everything with every input, and give what the steps tell.
+    def add(self, number: int, item: Item) -> None:
+        """Add an input, and wait until there is room for another one."""
+        with self._changed:
+            self._listed.append((number, item))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stop.stopped or len(self._listed) < 2 * self._limits.threads)
 
-        The inputs are listed in a thread of their own, since a list on standard input may be slow to arrive. When it is
-        closed nothing goes on behind it, but for a step that does not come to an end: nobody waits long for it.
-
-        Raises:
-            BaseException: Whatever a step or the listing raised.
-        """
-        threads = [Thread(target=self._work, daemon=True) for _ in range(self._limits.threads)]
-        listing = Thread(target=self._list, args=(found,), daemon=True)
-        try:
-            for thread in (listing, *threads):
-                thread.start()
-            while not isinstance(event := self._event(), _Ended):
-                yield event
-            if event.error is not None:
-                raise event.error
-        finally:
-            self._stop()
-            until = time.monotonic() + PARTING_SECONDS
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(max(0.0, until - time.monotonic()))
-
-    def _event(self) -> Event | _Ended:
-        while True:
-            with suppress(Empty):
-                return self._events.get(timeout=_ALERT_SECONDS)
-
-    def _list(self, found: Iterable[Item]) -> None:
-        try:
-            for number, item in enumerate(found):
-                noted = self._steps.listed(item)
-                with self._changed:
-                    self._listed.append((number, noted))
-                    self._changed.notify_all()
-                    self._changed.wait_for(lambda: self.stopped or len(self._listed) < 2 * self._limits.threads)
-                if self.stopped:
-                    return
-        except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
-            self._fail(error)
+    def end_list(self) -> None:
+        """Note that there are no further inputs."""
         with self._changed:
             self._listing = False
             self._changed.notify_all()
 
-    def _work(self) -> None:
-        try:
-            while step := self._next():
-                step()
-                del step  # and what it was about, before waiting for another
-        except StoppedError:
-            pass
-        except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
-            self._fail(error)
-
-    def _stop(self) -> None:
+    def end(self) -> None:
+        """End the run."""
         with self._changed:
-            self.stopped = True
+            self._stop.stopped = True
             self._changed.notify_all()
 
-    def _fail(self, error: BaseException) -> None:
-        with suppress(StoppedError):
-            self._tell(_Ended(error))
-        self._stop()
-
-    def _tell(self, event: Event | _Ended) -> None:
-        while not self.stopped:
-            with suppress(Full):
-                self._events.put(event, timeout=PATIENCE_SECONDS)
-                return
-        raise StoppedError
-
-    def _next(self) -> Callable[[], None] | None:
-        """Wait for something to do; None when everything is done."""
+    def next_step(self) -> Step | None:
+        """Wait for the next step; None when everything is done, or the run has ended."""
         with self._changed:
-            while not self.stopped:
-                step = self._choose()
-                if step is not None:
+            while not self._stop.stopped:
+                if step := self._choose():
                     return step
-                if not self._is_anything_left():
+                waiting = self._listing or self._listed or self._read or self._drawn
+                if not (waiting or self._reading or self._drawing or self._writing):
                     break
-                self._changed.wait(PATIENCE_SECONDS)
+                self._changed.wait(BATCH_SECONDS)
             self._changed.notify_all()
-        self._tell(_Ended(None))
         return None
 
-    def _is_anything_left(self) -> bool:
-        waiting = self._listing or self._listed or self._read or self._drawn
-        return bool(waiting or self._reading or self._drawing or self._writing)
-
-    def _choose(self) -> Callable[[], None] | None:
+    def _choose(self) -> Step | None:
         if len(self._drawn) > self._limits.drawn_ahead:
             return self._write_next()
         if self._may_draw():
@@ -224,49 +177,49 @@ class Schedule(Generic[Item, R, D, Event]):
         return ahead < wanted and sum(each.bytes for _, each in self._read) < READ_BYTES
 
     def _may_draw(self) -> bool:
-        """Tell whether another batch may be drawn now, and one is complete, or will not be for a while."""
+        """Return True if a batch may be drawn now, and is complete or will not be completed soon."""
         if not self._read or self._drawing >= (self._limits.drawing if self._tried else 1):
             return False
-        held = self._steps.held
-        if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and self._is_idle()):
+        held = self._writer.held
+        # If no step is running, the first image that was read is the one that the held ones wait for.
+        idle = not (self._reading or self._drawing or self._writing or self._drawn)
+        if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and idle):
             return False
         batch = len(self._next_batch())
         if batch == self._limits.batch_size or batch < len(self._read):
             return True
         more = self._reading or ((self._listing or self._listed) and self._may_read())
-        return not more or time.monotonic() >= self._last_read + PATIENCE_SECONDS
+        return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
 
-    def _is_idle(self) -> bool:
-        """Tell whether nothing is under way, so that what others wait for is the first that was read."""
-        return not (self._reading or self._drawing or self._writing or self._drawn)
-
-    def _next_batch(self) -> list[tuple[int, R]]:
+    def _next_batch(self) -> list[tuple[int, Preprocessed]]:
         shape = self._read[0][1].shape
         return list(takewhile(lambda each: each[1].shape == shape, islice(self._read, self._limits.batch_size)))
 
-    def _read_next(self) -> Callable[[], None]:
+    def _read_next(self) -> Step:
         number, item = self._listed.popleft()
         self._reading += 1
         self._changed.notify_all()  # there is room in the list
 
-        def step() -> None:
-            read = self._steps.read(item, self._tell)
+        def step(tell: Tell) -> None:
+            read, result = self._reader.read(item, tell)
             with self._changed:
                 self._reading -= 1
                 if read is not None:
                     insort(self._read, (number, read), key=itemgetter(0))
                     self._last_read = time.monotonic()
+                if result is not None:
+                    self._drawn.append(result)
                 self._changed.notify_all()
 
         return step
 
-    def _draw_next(self) -> Callable[[], None]:
+    def _draw_next(self) -> Step:
         batch = self._next_batch()
         del self._read[: len(batch)]
         self._drawing += 1
 
-        def step() -> None:
-            drawn, back = self._steps.draw([each for _, each in batch], self._tell)
+        def step(tell: Tell) -> None:
+            drawn, back = self._runner.draw([each for _, each in batch], tell)
             numbers = {id(each): number for number, each in batch}
             with self._changed:
                 self._drawing -= 1
@@ -278,17 +231,99 @@ class Schedule(Generic[Item, R, D, Event]):
 
         return step
 
-    def _write_next(self) -> Callable[[], None]:
+    def _write_next(self) -> Step:
         drawn = self._drawn.popleft()
         self._writing += 1
 
-        def step() -> None:
-            self._steps.write(drawn, self._tell)
+        def step(tell: Tell) -> None:
+            self._writer.write(drawn, tell)
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
 
         return step
+
+
+class Schedule:
+    """The threads of a run, and the events that they report."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        runner: Runner,
+        writer: Writer,
+        *,
+        stop: Stop | None = None,
+    ) -> None:
+        self._stop = stop or Stop()
+        self._queues = Queues(reader, runner, writer, self._stop)
+        self._threads = runner.limits.threads
+        self._events: Queue[Event | _Ended] = Queue(2 * self._threads)
+
+    def run(self, found: Iterable[Item]) -> Generator[Event, None, None]:
+        """Take every input through all stages, and yield the events.
+
+        The inputs are listed in a thread of their own, because a list on standard input may be slow to arrive. Closing the
+        generator ends the threads, but waits `PARTING_SECONDS` at most for steps that do not end.
+
+        Raises:
+            BaseException: What a step or the listing raised.
+        """
+        threads = [Thread(target=self._work, daemon=True) for _ in range(self._threads)]
+        listing = Thread(target=self._list, args=(found,), daemon=True)
+        try:
+            for thread in (listing, *threads):
+                thread.start()
+            while True:
+                try:
+                    event = self._events.get(timeout=_SIGNAL_SECONDS)
+                except Empty:
+                    continue
+                if not isinstance(event, _Ended):
+                    yield event
+                    continue
+                if event.error is not None:
+                    raise event.error
+                return
+        finally:
+            self._queues.end()
+            until = time.monotonic() + PARTING_SECONDS
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(max(0.0, until - time.monotonic()))
+
+    def _list(self, found: Iterable[Item]) -> None:
+        try:
+            for number, item in enumerate(found):
+                self._queues.add(number, item)
+                if self._stop.stopped:
+                    return
+        except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
+            self._fail(error)
+        self._queues.end_list()
+
+    def _work(self) -> None:
+        try:
+            while step := self._queues.next_step():
+                step(self._tell)
+                del step  # and its image, before waiting for another
+            self._tell(_Ended(None))
+        except StoppedError:
+            pass
+        except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with suppress(StoppedError):
+            self._tell(_Ended(error))
+        self._queues.end()
+
+    def _tell(self, event: Event | _Ended) -> None:
+        while not self._stop.stopped:
+            with suppress(Full):
+                self._events.put(event, timeout=BATCH_SECONDS)
+                return
+        raise StoppedError
 
 
 @dataclass(frozen=True, slots=True)

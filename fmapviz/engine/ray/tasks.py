@@ -1,45 +1,48 @@
-"""Have the work of a run done elsewhere: divide it into tasks, and account for what comes back.
+"""Divide the work of a run into tasks, do one, and account for how it ended.
 
-A task is a shard, or a few images that have directories of their own. It is done as it would be here, by `fmapviz.work`;
-only what it is about and how it ended travels, never pixels. A task may be done twice: the name that a directory is given
-decides which of the two counts.
+A task is a shard, or a few images that have directories of their own. Only paths and events travel, never pixels. A task may
+be done twice: the rename of a unit decides which of the two counts.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from fmapviz.errors import FmapvizError, OutputError, quote
-from fmapviz.grouping import Ending, Lost, There
-from fmapviz.runs import remedy_of
-from fmapviz.shards import Member
-from fmapviz.values import Failure, ImageFile, Notice, Outcome, Staged
-from fmapviz.work import work
+from fmapviz.core.errors import FmapvizError, OutputError, quote
+from fmapviz.core.events import Notice, Outcome, Staged
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.engine.pipeline.stages import Progress
+from fmapviz.engine.pipeline.work import work
+from fmapviz.runs.run import remedy_of
+from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
+from fmapviz.runs.unit import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from fmapviz.grouping import Item
-    from fmapviz.work import Job
+    from fmapviz.engine.session import Session
+    from fmapviz.runs.shard_grouping import Item
 
 IMAGES = 16  # in a task, if each has its own directory
 ATTEMPTS = 3  # at an image over which workers die
-MOST_UNEXPLAINED = 6  # deaths in one task over no image that is known
+MOST_UNEXPLAINED = 6  # deaths in one task over no known image
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What a worker is given at once.
+    """The work of one call of a worker.
 
     Attributes:
-        number: Unlike that of any other.
+        number: Unlike that of any other task.
         items: Images, each of its own or all of one shard.
-        lost: Images that are not to be tried again, by path.
-        careful: Whether to do one after the other, and to note each before it is begun.
-        accepted: Whether something was drawn of some image already, so that no request can be wrong as such.
+        lost: Images that are not tried again, by path.
+        careful: Whether to draw one image after the other, and to report each before it is begun.
+        accepted: Whether something was drawn of some image already, so that the request as such is valid.
     """
 
     number: int
@@ -50,8 +53,8 @@ class Task:
 
     @property
     def counted(self) -> int:
-        """How many of them it is told how they end."""
-        return sum(not (isinstance(item, Member) and item.position in item.shard.told) for item in self.items)
+        """Number of images whose end it reports."""
+        return sum(not (isinstance(item, Member) and item.position in item.group.reported) for item in self.items)
 
     @property
     def paths(self) -> list[str]:
@@ -60,81 +63,94 @@ class Task:
         return [path for path in paths if path not in self.lost]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A careful task is about to read an image."""
+
+    path: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Receipt:
     """How a task ended.
 
     Attributes:
-        number: Of the task.
-        events: What was told.
-        layers: Feature maps drawn of the last image.
-        accepted: Whether something was drawn of some image.
-        not_executed: Chosen layers that did not run.
-        undrawn: Layers that ran but gave no picture, with the reason.
-        error: What ends the whole run.
+        events: What it reported.
+        progress: What it found out.
+        error: The error that ends the whole run.
     """
 
-    number: int
-    events: tuple[Outcome | Notice | Staged, ...]
-    layers: int
-    accepted: bool
-    not_executed: frozenset[str]
-    undrawn: Mapping[str, str]
+    events: tuple[Outcome | Notice | Staged, ...] = ()
+    progress: Progress = field(default_factory=Progress)
     error: FmapvizError | None = None
 
 
-class Note(Protocol):
-    """Remembers, wherever the worker may end, which image it has begun."""
+def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
+    """Do a task; yield what it reports meanwhile, and its receipt at the end.
 
-    def __call__(self, file: ImageFile, /) -> None:
-        """Remember an image."""
-
-
-def do(job: Job, task: Task, note: Note, tell: Callable[[Staged], None]) -> Receipt:
-    """Do a task, in the process that is meant to, and tell meanwhile how far it is."""
-    job = replace(job, accepted=job.accepted or task.accepted)
+    A careful task goes on with an image only after the `Begun` of it was taken.
+    """
+    progress = Progress(accepted=task.accepted)
     if task.careful:
-        job = replace(job, workers=1, batch_size=1, on_begun=note)
-    told: list[Outcome | Notice | Staged] = []
-    error = None
-    try:
-        with closing(work(job, _without_lost(task))) as events:
-            for event in events:
-                told.append(event)
-                if isinstance(event, Staged):
-                    tell(event)
-    except FmapvizError as failure:
-        error = failure
-        if isinstance(error, OutputError):
-            error.hint = error.hint or remedy_of(error)  # its cause does not travel
-    return Receipt(
-        number=task.number,
-        events=tuple(told),
-        layers=job.last_drawn,
-        accepted=job.accepted,
-        not_executed=frozenset(job.not_executed),
-        undrawn=dict(job.undrawn),
-        error=error,
-    )
+        session = replace(session, workers=1, batch_size=1)
+    reports: queue.Queue[tuple[Begun, threading.Event] | Outcome | Notice | Staged | Receipt] = queue.Queue(64)
+
+    def begin(file: ImageFile) -> None:
+        taken = threading.Event()
+        reports.put((Begun(file.path), taken))
+        taken.wait()
+
+    def run() -> None:
+        try:
+            on_begun = begin if task.careful else None
+            with closing(work(session, _items(task), progress=progress, on_begun=on_begun)) as events:
+                for event in events:
+                    reports.put(event)
+            reports.put(Receipt())
+        except FmapvizError as error:
+            if isinstance(error, OutputError):
+                error.hint = error.hint or remedy_of(error)  # its cause does not travel
+            reports.put(Receipt(error=error))
+        except BaseException as error:  # noqa: BLE001  a bug, raised in the caller's thread
+            failures.append(error)
+            reports.put(Receipt())
+
+    failures: list[BaseException] = []
+    reported: list[Outcome | Notice | Staged] = []
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        report = reports.get()
+        if isinstance(report, tuple):
+            yield report[0]
+            report[1].set()
+        elif isinstance(report, Receipt):
+            if failures:
+                raise failures[0]
+            yield replace(report, events=tuple(reported), progress=progress)
+            return
+        else:
+            reported.append(report)
+            if isinstance(report, Staged):
+                yield report
 
 
 def divide(items: Iterable[Item]) -> Iterator[Task | Outcome]:
-    """Make tasks of what is to be done; what is done already, or cannot be, is told at once."""
+    """Make tasks of inputs; those that are finished or cannot be read end at once."""
     number = 0
     images: list[ImageFile] = []
     for item in items:
         task: tuple[Member | ImageFile, ...] = ()
         if isinstance(item, Failure):
             yield Outcome(item.path, "failed", failure=item)
-        elif isinstance(item, There):
-            yield Outcome(item.file.path, "skipped", unit=item.place)
-        elif isinstance(item, Ending):
-            item.shard.whole = True
-            task = tuple(Member(item.shard, position, file) for position, file in enumerate(item.shard.members))
+        elif isinstance(item, Finished):
+            yield Outcome(item.file.path, "skipped", unit=item.unit)
+        elif isinstance(item, GroupEnd):
+            item.group.complete = True
+            task = tuple(Member(item.group, position) for position in range(len(item.group.members)))
         elif isinstance(item, Member):
-            shard = item.shard
-            if shard.whole and item.position == len(shard.members) - 1:
-                task = tuple(Member(shard, position, file) for position, file in enumerate(shard.members))
+            group = item.group
+            if group.complete and item.position == len(group.members) - 1:
+                task = tuple(Member(group, position) for position in range(len(group.members)))
         elif isinstance(item, ImageFile):
             images.append(item)
             if len(images) == IMAGES:
@@ -147,10 +163,10 @@ def divide(items: Iterable[Item]) -> Iterator[Task | Outcome]:
 
 
 class Deaths:
-    """Counts how often workers died, and over which images, and decides how to go on.
+    """Counts the deaths of workers by image, and decides how to go on.
 
-    The first time any image of a task may be to blame: from then on they are tried one by one, each noted before it is
-    begun. An image over which workers have died twice more is not tried again.
+    At the first death any image of a task may be to blame: from then on they are drawn one by one, each reported before
+    it is begun. An image over which workers died twice more is not tried again.
     """
 
     def __init__(self) -> None:
@@ -158,11 +174,11 @@ class Deaths:
         self._unexplained: Counter[int] = Counter()
 
     def note(self, task: Task, under_way: str | None) -> Task:
-        """Take note that a worker has died, and say how to try its task again.
+        """Count a death, and return the task as it is tried next.
 
         Args:
-            task: What it was at.
-            under_way: Which image it had begun, if it noted that.
+            task: The task that its worker did.
+            under_way: The image that it had begun last, if that is known.
         """
         lost = dict(task.lost)
         if under_way is None:
@@ -176,36 +192,36 @@ class Deaths:
         return replace(task, lost=lost, careful=True)
 
 
+def account(progress: Progress, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
+    """Add what a task found out to a run's progress, and yield its events, each notice once.
+
+    Raises:
+        FmapvizError: The error that ended the task.
+    """
+    progress.layers = receipt.progress.layers or progress.layers
+    progress.accepted |= receipt.progress.accepted
+    progress.not_executed |= receipt.progress.not_executed
+    progress.undrawn |= receipt.progress.undrawn
+    for event in receipt.events:
+        if isinstance(event, Notice):
+            if event.message in progress.reported:
+                continue
+            progress.reported.add(event.message)
+        yield event
+    if receipt.error:
+        raise receipt.error
+
+
+def _items(task: Task) -> Iterator[Item]:
+    for item in task.items:
+        path = item.file.path if isinstance(item, Member) else item.path
+        yield GivenUp(item, task.lost[path]) if path in task.lost else item
+
+
 def _blame(path: str) -> Failure:
     return Failure(
         path,
         "E_WORKER",
         f"its worker died {ATTEMPTS} times: {quote(path)}",
-        hint="memory that ran out, say, or a crash in code of the network's; the workers' logs may tell",
+        hint="it may have run out of memory, or crashed in the network's own code; see the workers' logs",
     )
-
-
-def _without_lost(task: Task) -> Iterator[Item]:
-    for item in task.items:
-        path = item.file.path if isinstance(item, Member) else item.path
-        yield Lost(item, task.lost[path]) if path in task.lost else item
-
-
-def account(job: Job, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
-    """Put together what a task has found out with what is known, and pass on what it told.
-
-    Raises:
-        FmapvizError: What ended it.
-    """
-    job.last_drawn = receipt.layers or job.last_drawn
-    job.accepted |= receipt.accepted
-    job.not_executed |= receipt.not_executed
-    job.undrawn |= receipt.undrawn
-    for event in receipt.events:
-        if isinstance(event, Notice):
-            if event.message in job.told:
-                continue
-            job.told.add(event.message)
-        yield event
-    if receipt.error:
-        raise receipt.error

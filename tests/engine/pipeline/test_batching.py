@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from results import drawn_layer, result_of
 from torch import nn
 
 import fmapviz
-from fmapviz.drawing import ForwardError
-from fmapviz.options import InputOptions
-from fmapviz.pipeline import visualize
-from fmapviz.sharing import IMAGES, PICTURE_BYTES, Sharing
-from fmapviz.sketches import MixedBatchError
-from fmapviz.values import Drawing, Drawn, Notice, Statistics
+from fmapviz.core.config import InputOptions
+from fmapviz.core.events import Notice
+from fmapviz.core.types import Grid, Statistics
+from fmapviz.engine.forward_pass import ForwardError
+from fmapviz.engine.layer_results import MixedBatchError
+from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing
+from fmapviz.engine.run import visualize
 
 # Of less than 20,480 values torch computes a batch otherwise than one image.
 SMALL = InputOptions(size=(96, 96))
@@ -209,7 +211,7 @@ def test_one_image_is_drawn_once(tmp_path):
 
 @pytest.mark.parametrize("limit", ["DRAWN_BYTES", "PICTURE_BYTES"])
 def test_a_large_network_is_not_tried(limit, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"fmapviz.sharing.{limit}", 1023)
+    monkeypatch.setattr(f"fmapviz.engine.pipeline.batching.{limit}", 1023)
     model = Net()
     look(paint(tmp_path / "pictures", 4), model, tmp_path / "out")
     assert model.passes == [1] * 4
@@ -305,17 +307,9 @@ IMAGE = torch.zeros(3, 4, 4)
 
 
 def drawn(**changes):
-    fields = {
-        "view": "maps",
-        "layer": "a",
-        "type": "Conv2d",
-        "call": 1,
-        "index": 0,
-        "shape": (1, 2, 2),
-        "pixels": np.zeros((2, 2), np.uint8),
-        "statistics": Statistics(0.0, 1.0, 0.5, (), 0),
-    }
-    return Drawn((Drawing(**{**fields, **changes}),), (), {})
+    pixels = changes.pop("pixels", np.zeros((2, 2), np.uint8))
+    grid = Grid(pixels, channels=changes.pop("channels", None))
+    return result_of(drawn_layer(changes.pop("layer", "a"), grid, **changes))
 
 
 def several(images):
@@ -363,10 +357,10 @@ def test_what_is_alike_may_share():
         drawn(shape=(1, 2, 3)),
         drawn(channels=(0,)),
         drawn(samples=2),
-        Drawn((), (), {}),
-        Drawn(drawn().drawings * 2, (), {}),
-        Drawn(drawn().drawings, ("b",), {}),
-        Drawn(drawn().drawings, (), {"b": "a vector"}),
+        result_of(),
+        result_of(*drawn().layers * 2),
+        result_of(*drawn().layers, not_executed=("b",)),
+        result_of(*drawn().layers, undrawn={"b": "a vector"}),
     ],
 )
 @pytest.mark.parametrize("last", [False, True])

@@ -11,8 +11,8 @@ from threading import Barrier, Event, Lock
 
 import pytest
 
-from fmapviz import schedule
-from fmapviz.schedule import Limits, Schedule
+from fmapviz.engine.pipeline import scheduler
+from fmapviz.engine.pipeline.scheduler import Limits, Schedule
 
 LONG = 30  # seconds that no test takes, unless something is wrong
 
@@ -34,7 +34,7 @@ class Fake:
     def __init__(self, threads=2, drawing=None, batch_size=1, drawn_ahead=0):
         self.limits = Limits(threads, drawing or threads, batch_size, drawn_ahead)
         self.log = []
-        self.schedule = Schedule(self)
+        self.schedule = Schedule(Reading(self), self, self)
 
     def listed(self, item):
         self.log.append(("listed", item.number))
@@ -53,10 +53,20 @@ class Fake:
         tell(item)
 
     def run(self, found):
-        return self.schedule.run(found)
+        return self.schedule.run(map(self.listed, found))
 
     def numbers(self, step):
         return [number for kind, number in self.log if kind == step]
+
+
+class Reading:
+    """The reader of steps, whose images are all drawn."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def read(self, item, tell):
+        return self.steps.read(item, tell), None
 
 
 class Peak:
@@ -145,6 +155,20 @@ def test_one_thread_keeps_the_order_and_finishes_each_before_it_begins_another()
     assert done == [(kind, number) for number in range(20) for kind in ("read", "draw", "write")]
 
 
+def test_what_the_reader_says_is_to_be_written_is_not_drawn():
+    class Undrawn(Fake):
+        def __init__(self):
+            super().__init__()
+            self.schedule = Schedule(self, self, self)
+
+        def read(self, item, _tell):
+            return (None, item) if item.number % 2 else (item, None)
+
+    steps = Undrawn()
+    assert sorted(item.number for item in steps.run(things(9))) == list(range(9))
+    assert sorted(steps.numbers("draw")) == [0, 2, 4, 6, 8]
+
+
 def test_what_is_told_on_the_way_arrives_in_the_order_of_telling():
     class Talkative(Fake):
         def read(self, item, tell):
@@ -178,7 +202,7 @@ def test_a_batch_holds_one_shape_and_no_more_than_its_size(threads):
 
 
 def test_batches_are_as_large_as_they_may_be(monkeypatch):
-    monkeypatch.setattr(schedule, "PATIENCE_SECONDS", LONG)
+    monkeypatch.setattr(scheduler, "BATCH_SECONDS", LONG)
     batches = []
 
     class Noting(Fake):
@@ -227,8 +251,8 @@ def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(thre
 
 
 def test_a_batch_that_no_more_may_be_read_for_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(schedule, "PATIENCE_SECONDS", 3)
-    monkeypatch.setattr(schedule, "READ_BYTES", 100)
+    monkeypatch.setattr(scheduler, "BATCH_SECONDS", 3)
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
     begun = time.monotonic()
     told = Fake(2, drawing=1, batch_size=50).run(endless())
     next(told)
@@ -343,15 +367,15 @@ class Weighed(Fake):
     waiting = ()
 
     def weigh(self, waiting):
-        with self.schedule._changed:
-            items = getattr(self.schedule, waiting)
+        with self.schedule._queues._changed:
+            items = getattr(self.schedule._queues, waiting)
             items = [item for _, item in items] if waiting == "_read" else items
             self.waiting = (*self.waiting, sum(item.bytes for item in items))
 
 
 @pytest.mark.parametrize(("threads", "drawing", "batch_size"), [(2, 1, 1), (4, 2, 1), (4, 2, 3), (5, 5, 1)])
 def test_with_a_slow_writer_what_waits_to_be_written_is_bounded(threads, drawing, batch_size, monkeypatch):
-    monkeypatch.setattr(schedule, "DRAWN_BYTES", 100)
+    monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
 
     class SlowWriter(Weighed):
         def write(self, item, tell):
@@ -367,8 +391,8 @@ def test_with_a_slow_writer_what_waits_to_be_written_is_bounded(threads, drawing
 
 @pytest.mark.parametrize(("threads", "batch_size"), [(1, 20), (2, 1), (4, 20)])
 def test_with_a_slow_drawer_what_is_read_ahead_is_bounded(threads, batch_size, monkeypatch):
-    monkeypatch.setattr(schedule, "READ_BYTES", 100)
-    monkeypatch.setattr(schedule, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
+    monkeypatch.setattr(scheduler, "BATCH_SECONDS", 0.01)
 
     class SlowDrawer(Weighed):
         def read(self, item, tell):
@@ -386,8 +410,8 @@ def test_with_a_slow_drawer_what_is_read_ahead_is_bounded(threads, batch_size, m
 
 
 def test_what_is_larger_than_any_bound_goes_through_one_by_one(monkeypatch):
-    monkeypatch.setattr(schedule, "READ_BYTES", 100)
-    monkeypatch.setattr(schedule, "DRAWN_BYTES", 100)
+    monkeypatch.setattr(scheduler, "READ_BYTES", 100)
+    monkeypatch.setattr(scheduler, "DRAWN_BYTES", 100)
     assert len(list(Fake(3, drawn_ahead=3).run(things(20, bytes=1000)))) == 20
 
 
@@ -442,10 +466,10 @@ class InOrder(Fake):
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
     steps = InOrder(threads, batch_size=batch_size)
-    items = [Thing(number, bytes=schedule.DRAWN_BYTES // 4) for number in range(40)]
+    items = [Thing(number, bytes=scheduler.DRAWN_BYTES // 4) for number in range(40)]
     assert len(list(steps.run(items))) == 40
     assert steps.written == list(range(40))
-    assert steps.most <= schedule.DRAWN_BYTES + threads * batch_size * schedule.DRAWN_BYTES // 4
+    assert steps.most <= scheduler.DRAWN_BYTES + threads * batch_size * scheduler.DRAWN_BYTES // 4
 
 
 def test_what_was_listed_first_is_drawn_first_though_it_was_read_last():
@@ -621,7 +645,7 @@ def test_closing_it_does_not_wait_for_a_list_that_is_slow_to_arrive():
 
 @pytest.mark.parametrize("place", ["read", "draw", "write"])
 def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(place, monkeypatch):
-    monkeypatch.setattr(schedule, "PARTING_SECONDS", 0.2)
+    monkeypatch.setattr(scheduler, "PARTING_SECONDS", 0.2)
     begun, released = Event(), Event()
 
     class Hanging(Fake):

@@ -17,25 +17,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import dismiss_helpers
+from conftest import end_idle_workers
 from PIL import Image
+from run_infos import run_info
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 from warm import Process
 
-from fmapviz.errors import OutputError
-from fmapviz.inputs import find_images
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.plan import Plan
-from fmapviz.preparation import standard
-from fmapviz.runs import open_run
-from fmapviz.values import Model, Outcome, RunInfo
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import OutputError
+from fmapviz.core.events import Outcome
+from fmapviz.core.types import Model
+from fmapviz.engine.pipeline.stages import Progress
+from fmapviz.engine.pipeline.work import work
+from fmapviz.engine.plan import Plan
+from fmapviz.engine.run import visualize
+from fmapviz.engine.session import Session
+from fmapviz.images.find import find_images
+from fmapviz.images.preprocess import standard
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.runs.run import open_run
+from fmapviz.runs.verify import verify
 from fmapviz.views import maps
-from fmapviz.work import Job, work
 
 SMALL = InputOptions(size=(16, 16))
 
@@ -178,32 +182,43 @@ def test_inputs_are_not_listed_far_ahead(pictures, look):
     assert max(ahead) <= 2 + 1 + 3  # in the queue, being written, in hand
 
 
+class OddWriter:
+    """Writes each picture to a file of its own, after something odd."""
+
+    members = {}  # noqa: RUF012  never changed
+
+    def __init__(self, directory, odd):
+        self.directory, self.odd = directory, odd
+
+    def add(self, _image, pictures):
+        for picture in pictures:
+            self.odd()
+            (self.directory / picture.file_name).write_bytes(picture.png)
+        return ()
+
+
 @contextmanager
-def write_slowly(directory, _unit):
-    def write(picture):
-        time.sleep(0.01)
-        (directory / picture.file_name).write_bytes(picture.png)
-
-    yield write
+def open_slow_writer(directory, *, many=False):
+    yield OddWriter(directory, lambda: time.sleep(0.01))
 
 
-def make_job(directory, model=None, **changes):
-    """Make what `visualize` makes, with a writer of our own."""
+def make_session(directory, model=None, **changes):
+    """A session as `visualize` loads it, with a writer of our own."""
     module = model or Net()
-    info = RunInfo("net", "", None, "", (), (), (), ("maps",), ("slow",), Style())
+    info = run_info()
     fields = {
+        "request": info.config,
         "model": Model("net", module, "", None, standard(SMALL), nn.Module.__call__),
         "layers": select_layers(find_layers(module)),
         "plan": Plan(outputs={"maps": maps.draw}),
-        "writers": {"slow": write_slowly},
+        "writers": {"slow": open_slow_writer},
         "info": info,
         "directory": open_run(directory, info),
         "device": torch.device("cpu"),
         "batch_size": 1,
         "workers": 2,
-        "force": False,
     }
-    return Job(**{**fields, **changes})
+    return Session(**{**fields, **changes})
 
 
 def test_what_is_drawn_does_not_pile_up_before_a_slow_disk(pictures, tmp_path):
@@ -215,7 +230,9 @@ def test_what_is_drawn_does_not_pile_up_before_a_slow_disk(pictures, tmp_path):
             return super().forward(x)
 
     model, ahead = Counting(), []
-    for finished, _ in enumerate(work(make_job(tmp_path / "out", model), find_images([str(pictures)]))):
+    for finished, _ in enumerate(
+        work(make_session(tmp_path / "out", model), find_images([str(pictures)]), progress=Progress())
+    ):
         ahead.append(passes["all"] - finished)
     assert len(ahead) == 12
     assert max(ahead) <= 2 + 2  # being written, and told but not yet counted here
@@ -224,20 +241,19 @@ def test_what_is_drawn_does_not_pile_up_before_a_slow_disk(pictures, tmp_path):
 def test_a_writer_that_fails_ends_the_run(pictures, tmp_path):
     written = []
 
+    def fail():
+        written.append(1)
+        if len(written) == 10:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
     @contextmanager
-    def fail(directory, _unit):
-        def write(picture):
-            written.append(picture)
-            if len(written) == 10:
-                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-            (directory / picture.file_name).write_bytes(picture.png)
+    def open_failing_writer(directory, *, many=False):
+        yield OddWriter(directory, fail)
 
-        yield write
-
-    job = make_job(tmp_path / "out", writers={"failing": fail})
+    session = make_session(tmp_path / "out", writers={"failing": open_failing_writer})
     outcomes = []
-    with pytest.raises(OutputError, match=f"cannot write to '{job.directory}': {os.strerror(errno.EDQUOT)}"):
-        outcomes.extend(work(job, find_images([str(pictures)])))
+    with pytest.raises(OutputError, match=f"cannot write to '{session.directory}': {os.strerror(errno.EDQUOT)}"):
+        outcomes.extend(work(session, find_images([str(pictures)]), progress=Progress()))
     assert hidden(tmp_path / "out") == []
     assert problems(tmp_path / "out") == []
     assert wait_until(lambda: not threads())
@@ -454,7 +470,7 @@ def test_threads_and_open_files_are_as_before(pictures, look):
     look(pictures, batch_size=2)  # whatever is opened once for the whole process
 
     def handles():
-        dismiss_helpers()
+        end_idle_workers()
         return Counter(str(handle.readlink()) for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink())
 
     before = handles(), threading.active_count()
@@ -486,11 +502,11 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, look):
 SERVER = """
 import errno, json, os, resource, sys
 import torch
-from fmapviz import registry
-from fmapviz.errors import FmapvizError
-from fmapviz.pipeline import visualize
-from fmapviz.options import InputOptions
-from fmapviz.plan import Plan
+from fmapviz.core import registry
+from fmapviz.core.errors import FmapvizError
+from fmapviz.engine.run import visualize
+from fmapviz.core.config import InputOptions
+from fmapviz.engine.plan import Plan
 from fmapviz.views import maps
 from fmapviz.writers import png, tensorboard
 from PIL import Image
@@ -596,12 +612,12 @@ def situation(request, server, tmp_path):
         for path in paths:
             paint(path, 7)
         assert server({"inputs": [inputs], "out": start})[0]["counts"] == [2, 2, 0, 0]
-        (start / "net/0.png/notes.txt").write_text("mine")
+        (start / "net/notes.txt").write_text("mine")
     for seed, path in enumerate(paths):
         paint(path, seed)
     assert server({"inputs": [inputs], "out": tmp_path / "reference"})[0]["counts"] == [2, 2, 0, 0]
     expected = content(tmp_path / "reference")
-    return inputs, start, expected | ({"net/0.png/notes.txt": b"mine"} if start else {})
+    return inputs, start, expected | ({"net/notes.txt": b"mine"} if start else {})
 
 
 def prepare(out, start):

@@ -1,0 +1,1 @@
+"""Run one configuration over all images, here or on a cluster."""

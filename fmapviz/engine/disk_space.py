@@ -1,0 +1,159 @@
+"""Watch the disk during a run, and end it early if the rest will not fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from math import ceil
+from typing import TYPE_CHECKING
+
+from fmapviz.core.errors import RefusedError, quote
+from fmapviz.core.events import Counted, Outcome, Staged
+from fmapviz.core.types import Failure
+from fmapviz.runs.shards import KnownImages
+from fmapviz.runs.unit import find_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import ImageFile
+
+_ENOUGH = 8  # images that an estimate is made of
+
+
+class RunWatch:
+    """Passes on the events of a run, adds the number of inputs once it is known, and ends a run that will not fit.
+
+    Args:
+        directory: The run directory.
+        relist: Lists the inputs again; None: they can be listed only once, and their number stays unknown.
+        unfinished: Counts the inputs that are still to be drawn, which takes a while; None: the disk is not watched.
+        parts: Number of commands that share the work.
+        on_event: Receives the events.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        relist: Callable[[], Iterable[object]] | None,
+        unfinished: Callable[[], int] | None,
+        parts: int,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._directory = directory
+        self._unfinished = unfinished
+        self._parts = parts
+        self._on_event = on_event
+        self._total: int | None = None
+        self._total_shown = False
+        self._images = self._bytes = self._accounted = self._staged = 0
+        self._next = _ENOUGH
+        if relist:
+            # The run begins before it is known how many inputs there are.
+            threading.Thread(target=self._count, args=(relist,), daemon=True).start()
+
+    def note(self, event: Event) -> None:
+        """Pass an event on.
+
+        Raises:
+            RefusedError: The images that are still to be written will not fit on the disk.
+        """
+        self._on_event(event)
+        total = self._total
+        if total is not None and not self._total_shown:
+            self._total_shown = True
+            self._on_event(Counted(-(-total // self._parts)))
+        if self._unfinished and isinstance(event, Staged | Outcome) and self._add(event) and total is not None:
+            self._check(total)
+
+    def _count(self, relist: Callable[[], Iterable[object]]) -> None:
+        try:
+            self._total = sum(1 for _ in relist())
+        except Exception:  # noqa: BLE001  only the remaining time would be missing; the run itself reports the failure
+            return
+
+    def _add(self, event: Staged | Outcome) -> bool:
+        """Add what was written of an image; return True if it is time for another check."""
+        done = isinstance(event, Staged) or event.status == "done"
+        if isinstance(event, Staged):
+            self._staged += 1
+        elif done and self._staged:
+            self._staged -= 1  # it was counted when it was staged
+            return False
+        self._accounted += 1
+        if done:
+            self._images += 1
+            self._bytes += event.bytes
+        return done
+
+    def _check(self, total: int) -> None:
+        if self._images < min(self._next, total):
+            return
+        self._next *= 2
+        free = free_space(self._directory)[0]
+        each = self._bytes / self._images
+        if free is None or each * (total / self._parts - self._accounted) <= free:
+            return
+        assert self._unfinished
+        left = ceil(self._unfinished() / self._parts)  # some may be finished already
+        if each * left > free:
+            raise RefusedError(
+                f"{left:,} more images will not fit: {format_bytes(each * left)} at {format_bytes(each)} each, "
+                f"and {format_bytes(free)} are free in {quote(self._directory)}",
+                hint="another --out, --to stats, fewer --layers; --plan shows what is written; --force continues regardless",
+            )
+
+
+def count_unfinished(
+    found: Iterable[ImageFile | Failure], run: Path | None, fingerprint: str, *, shards: bool
+) -> tuple[int, int]:
+    """Count the inputs, and those of them that are not finished.
+
+    Args:
+        found: The inputs.
+        run: The run directory; None if it does not exist yet.
+        fingerprint: That of the run.
+        shards: Whether many images share a directory.
+    """
+    known = KnownImages(run, fingerprint) if run and shards else None
+    images = unfinished = 0
+    for file in found:
+        images += 1
+        if isinstance(file, Failure):
+            continue
+        if known:
+            entry = known.find(file)
+            unfinished += entry is None or entry.shard < 0 or not entry.same
+        else:
+            unfinished += run is None or find_done(run, file, fingerprint) is None
+    return images, unfinished
+
+
+def free_space(path: Path) -> tuple[int | None, int | None]:
+    """Return the free bytes and inodes where a directory is or will be; None if unknown."""
+    while not path.exists():
+        path = path.parent
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None, None
+    # Some file systems have no fixed number of inodes.
+    return shutil.disk_usage(path).free, status.f_favail if status.f_files else None
+
+
+def format_bytes(number: float) -> str:
+    """Format a size.
+
+    Example:
+        >>> format_bytes(999), format_bytes(2_500_000), format_bytes(2.5e12)
+        ('999 bytes', '2.5 MB', '2.5 TB')
+    """
+    units = ["kB", "MB", "GB", "TB"]
+    unit = "bytes"
+    while number >= 999.5 and units:
+        number, unit = number / 1000, units.pop(0)
+    return f"{number:.3g} {unit}"

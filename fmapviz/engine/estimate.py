@@ -1,0 +1,250 @@
+"""Dry run: estimate the size and time of a run from a small sample of its images (`--plan`)."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from fmapviz.core import checksummed_json, registry
+from fmapviz.core.errors import NothingToDoError, printable
+from fmapviz.core.events import Outcome, Staged, Started
+from fmapviz.core.files import size_in_blocks
+from fmapviz.core.layout import UNIT_FILE, unit_patterns
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.types import Failure
+from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
+from fmapviz.engine.run import run
+from fmapviz.images.find import find_images
+from fmapviz.runs.run import check_name, is_surveyed, name_run
+from fmapviz.runs.run_files import find_units
+from fmapviz.runs.storage.destination import open_destination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from fmapviz.core.config import RunConfig, RunInfo
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import ImageFile
+    from fmapviz.runs.storage.destination import Destination
+
+SAMPLE = 24  # images
+SAMPLE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run will write, and how long it will take.
+
+    Attributes:
+        directory: The run directory, which may not exist yet.
+        model: Name and weights.
+        images: Inputs found.
+        to_draw: Those of them that are not finished.
+        failing: Share of images of the sample that failed, 0..1.
+        sampled: Images drawn for this estimate.
+        pictures: In all.
+        bytes: By format, in whole blocks of the file system; `records` are the files that describe units.
+        files: In all.
+        seconds: On this machine.
+        free: Free bytes; None if unknown.
+        free_files: Free inodes; None if unknown.
+    """
+
+    directory: Path
+    model: str
+    images: int
+    to_draw: int
+    failing: float
+    sampled: int
+    pictures: int
+    bytes: Mapping[str, int]
+    files: int
+    seconds: float
+    free: int | None
+    free_files: int | None
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes in all formats together."""
+        return sum(self.bytes.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it."""
+        fit_bytes = self.free is None or self.all_bytes <= self.free
+        return fit_bytes and (self.free_files is None or self.files <= self.free_files)
+
+    def lines(self) -> list[str]:
+        """Format the estimate as text."""
+        there = self.images - self.to_draw
+        lines = [
+            f"{self.images:,} images{f', {there:,} of them finished already or in other parts' if there else ''}",
+            f"{printable(self.model)} into {printable(str(self.directory))}",
+            f"{self.pictures:,} pictures in {self.files:,} files and directories",
+            *(f"  {form:<12}{format_bytes(size):>10}" for form, size in self.bytes.items()),
+            f"  {'in all':<12}{format_bytes(self.all_bytes):>10}",
+        ]
+        if self.free is not None:
+            lines.append(f"  {'free':<12}{format_bytes(self.free):>10}{'' if self.fits else ': it does not fit'}")
+        if self.free_files is not None and self.files > self.free_files:
+            lines.append(f"only {self.free_files:,} more files fit on that disk: --shard N puts N images into a few files")
+        if self.failing:
+            lines.append(f"{self.failing:.0%} of the sample could not be drawn")
+        rate = self.to_draw / self.seconds if self.seconds else 0.0
+        lines.append(f"about {_format_time(self.seconds)} on this machine, {rate:.3g} images/s")
+        lines.append(f"from {self.sampled} images drawn into a temporary directory; nothing was written to the one above")
+        return lines
+
+
+def estimate(config: RunConfig) -> Estimate:
+    """Estimate what `run` would do with a configuration, without writing to its `out`.
+
+    All inputs are listed, and a random sample of them is drawn into a temporary directory.
+
+    Raises:
+        FmapvizError: As `run` does.
+    """
+    with open_destination(config.out) as destination:
+        destination.check()
+        check_name(config.name)
+        return _estimate(config, [os.fspath(path) for path in config.paths], destination)
+
+
+def _estimate(config: RunConfig, paths: list[str], destination: Destination) -> Estimate:
+    sample, images = _sample(find_images(paths, avoid=destination.address))
+    if not sample:
+        raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
+    shard, parts = config.shard, config.part.count if config.part else 1
+    clock = _Clock(config.on_event)
+    with tempfile.TemporaryDirectory(prefix="fmapviz-plan-") as directory:
+        summary = run(
+            replace(
+                config,
+                inputs=clock.until_time_is_up(file.path for file in sample),
+                out=directory,
+                name=None,
+                shard=min(shard, len(sample)) if shard else None,
+                on_event=clock.note,
+                part=None,
+                engine=None,
+                force=False,
+                repair=False,
+            )
+        )
+        bytes_each, files_each = _measure(summary.directory, config.to, shard=shard)
+    info = replace(clock.info, config=replace(clock.info.config, shard=shard))
+    existing = destination.find_run(info, name=config.name)
+    to_draw = images
+    if existing and not config.force:
+        found = find_images(paths, avoid=destination.address)
+        images, to_draw = count_unfinished(found, existing, info.fingerprint, shards=shard is not None)
+    to_draw = -(-to_draw // parts)
+    succeeding = summary.done / max(1, summary.found)
+    free, free_files = free_space(destination.directory) if destination.is_local else (None, None)
+    return Estimate(
+        directory=destination.address_of(
+            existing or destination.directory / (config.name or name_run(destination.directory, info))
+        ),
+        model=info.label,
+        images=images,
+        to_draw=to_draw,
+        failing=1 - succeeding,
+        sampled=summary.done,
+        pictures=round(to_draw * succeeding * summary.pictures / max(1, summary.done)),
+        bytes={form: round(size * to_draw * succeeding) for form, size in bytes_each.items()},
+        files=round(files_each * to_draw * succeeding),
+        seconds=clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings)) * to_draw,
+        free=free,
+        free_files=free_files,
+    )
+
+
+class _Clock:
+    """Measures the time per image, and ends the sample when its time is up."""
+
+    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+        self.info: RunInfo
+        self._on_event = on_event
+        self._times: list[float] = []
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.info = event.info
+        elif isinstance(event, Staged) or (
+            isinstance(event, Outcome) and (event.status == "failed" or not self.info.config.shard)
+        ):
+            self._times.append(time.monotonic())
+        if self._on_event:
+            self._on_event(event)
+
+    def until_time_is_up(self, paths: Iterable[str]) -> Iterator[str]:
+        for path in paths:
+            if self._times and time.monotonic() > self._times[0] + SAMPLE_SECONDS:
+                return
+            yield path
+
+    def seconds_each(self, all_seconds: float, *, surveyed: bool) -> float:
+        """Return the time of one of many images: from the first that was finished to the last."""
+        if len(self._times) < 3 or surveyed:  # a survey goes through all images twice
+            return all_seconds / max(1, len(self._times))
+        return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+
+
+def _sample(found: Iterable[ImageFile | Failure]) -> tuple[list[ImageFile], int]:
+    """Choose images with equal probability, the same for the same inputs, and count all inputs.
+
+    Vitter, "Random Sampling with a Reservoir", 1985, algorithm R.
+    """
+    chance = random.Random(0)  # noqa: S311  not for a secret
+    sample: list[ImageFile] = []
+    images = inputs = 0
+    for file in found:
+        inputs += 1
+        if isinstance(file, Failure):
+            continue
+        images += 1
+        if len(sample) < SAMPLE:
+            sample.append(file)
+        elif (index := chance.randrange(images)) < SAMPLE:
+            sample[index] = file
+    return sample, inputs
+
+
+def _measure(directory: Path, formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:
+    """Return the bytes by format, and the number of files, that a run has for each image."""
+    implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
+    patterns = [(pattern, form) for form in {*formats, *filter(None, implied)} for pattern in unit_patterns(form)]
+    images = files = 0
+    sizes: dict[str, int] = {}
+    units = list(find_units(directory))
+    for unit in units:
+        record = checksummed_json.load(unit / UNIT_FILE) or {}
+        images += sum("failed" not in image for image in record["images"]) if shard else record.get("kind") is None
+        for path in unit.iterdir():
+            form = next((form for pattern, form in patterns if fnmatchcase(path.name, pattern)), "records")
+            size = path.stat().st_size
+            sizes[form] = sizes.get(form, 0) + (size if shard else size_in_blocks([size]))
+            files += 1
+        files += 1  # the directory itself
+    each = {form: size / max(1, images) for form, size in sorted(sizes.items(), key=lambda item: -item[1])}
+    return each, files / max(1, images) if not shard else files / max(1, len(units)) / shard
+
+
+def _format_time(seconds: float) -> str:
+    """Format a duration.
+
+    Example:
+        >>> _format_time(42), _format_time(100), _format_time(9000), _format_time(400_000)
+        ('42 s', '2 min', '2.5 h', '4.6 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds:.1f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.2g} h" if seconds < 172_800 else f"{seconds / 86400:.2g} days"

@@ -1,0 +1,299 @@
+"""Run a network over a batch of images and draw what its layers return meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.errors import FmapvizError, quote
+from fmapviz.core.types import ImageResult
+from fmapviz.engine.cam_pass import ClassMaps
+from fmapviz.engine.layer_results import BatchResults, draw_feature_map, finish_all
+from fmapviz.inspection.cam_layers import Choices
+from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
+from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
+from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
+from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.layout import is_unrolled
+from fmapviz.inspection.predictions import predict
+from fmapviz.inspection.random_state import Numbers, undisturbed
+from fmapviz.inspection.targets import part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import FeatureMap, Layer, Model, Prediction
+    from fmapviz.engine.layer_results import LayerBatch
+    from fmapviz.engine.plan import Plan
+
+
+class ForwardError(FmapvizError):
+    """The model's own forward pass failed; the message names the last layer that ran."""
+
+    @classmethod
+    def after(cls, layer: str, error: BaseException) -> ForwardError:
+        """Return the error for a failure after a layer; an empty name means before the first layer."""
+        position = f"after layer {quote(layer)}" if layer else "before the first layer"
+        return cls(f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+class _EnoughError(Exception):
+    """The last requested layer has run."""
+
+
+@contextmanager
+def attach(
+    model: Model,
+    layers: Sequence[Layer],
+    plan: Plan,
+    style: Style,
+    *,
+    top: int = 0,
+    early_stop: EarlyStop | None = None,
+    choices: Choices | None = None,
+    check: Callable[[], object] = bool,
+) -> Iterator[Drawer]:
+    """Attach hooks to a model for any number of images, and remove them afterwards.
+
+    Args:
+        model: On the device of the images.
+        layers: The layers to draw.
+        plan: What to draw of them.
+        style: How the pictures look.
+        top: Number of classes to predict per image; that takes the whole forward pass.
+        early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
+            learnt from the first pass that is certainly like all others. None: every pass runs to its end.
+        choices: What earlier passes have shown about the model, if other threads share it.
+        check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
+    """
+    whole = top or plan.of_classes
+    drawer = Drawer(
+        model,
+        layers,
+        plan,
+        style,
+        top=top,
+        early_stop=None if whole else early_stop,
+        choices=choices or Choices(),
+        check=check,
+    )
+    enter = drawer.enter if plan.inputs or plan.input_gradients else None
+    with ExitStack() as stack:
+        observed = observe(model.module, layers, drawer.receive, enter=enter, attached=plan.of_classes)
+        drawer.calls = stack.enter_context(observed)
+        if plan.of_maps:
+            everything = find_layers(model.module)
+            stack.enter_context(observe(model.module, everything, drawer.keep, attached=True))
+        if plan.of_classes:
+            stack.enter_context(frozen(model.module))
+        yield drawer
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """One forward pass.
+
+    Attributes:
+        record: For its backward passes.
+        results: Of these.
+        enough: Number of outputs after which it ends, None if it runs to its end.
+        watch: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
+        received: Number of outputs so far.
+        layers: Drawn so far.
+        seen: Layers that returned a tensor.
+        last: The last feature map.
+        complete: Whether it has been ended early.
+        error: An exception of ours within the network's pass, also if the network has caught it.
+    """
+
+    record: ForwardRecord
+    results: BatchResults
+    enough: int | None = None
+    watch: Watch | None = None
+    received: int = 0
+    layers: list[LayerBatch] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    last: str = ""
+    complete: bool = False
+    error: Exception | None = None
+
+    @contextmanager
+    def drawing(self) -> Iterator[bool]:
+        """Separate what is done in a hook from what the network does itself.
+
+        Yields:
+            Whether the forward pass is still running.
+        """
+        if self.watch:
+            self.watch.paused = True
+        try:
+            yield not self.record.over
+        except _EnoughError:  # not stored: its traceback would keep every tensor of the pass
+            self.complete = True
+            raise
+        except RecursionError:  # the model's: hooks are never deep
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            if self.watch:
+                self.watch.paused = False
+
+
+class Drawer:
+    """A model with hooks, made by `attach`.
+
+    Attributes:
+        calls: How often each layer's module has run in the last forward pass.
+        numbers: Whether it drew random numbers.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        layers: Sequence[Layer],
+        plan: Plan,
+        style: Style,
+        *,
+        top: int,
+        early_stop: EarlyStop | None,
+        choices: Choices,
+        check: Callable[[], object],
+    ) -> None:
+        self.calls: Mapping[nn.Module, int] = {}
+        self.numbers = Numbers()
+        self._model = model
+        self._layers = layers
+        self._plan = plan
+        self._style = style
+        self._top = top
+        self._early_stop = early_stop
+        self._check = check
+        self._ordered = not is_unrolled(model.module.modules())
+        self._class_maps = ClassMaps(model.module, plan, model.classes, style=style, choices=choices, ordered=self._ordered)
+        self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
+
+    def draw(self, batch: Tensor) -> list[ImageResult]:
+        """Run the model and draw what the plan requests of each layer.
+
+        What layers return and receive is drawn inside their hooks; gradients and heat maps after the pass, by one backward
+        pass for each class.
+
+        Args:
+            batch: Prepared images `(N, ...)`.
+
+        Returns:
+            One per image.
+
+        Raises:
+            ForwardError: The model raised an exception.
+            MixedBatchError: The images have to be run one by one.
+            RequestError: The request for classes does not fit the model.
+            torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        """
+        plan, network, early_stop = self._plan, self._model.module, self._early_stop
+        passes: Iterable[tuple[ForwardRecord, Tensor, BatchResults]]
+        if plan.of_classes:
+            passes = self._class_maps.passes(batch)
+        else:
+            passes = [(ForwardRecord(network, batch, self._ordered), batch, BatchResults(len(batch)))]
+        try:
+            for record, given, results in passes:
+                enough = early_stop.outputs(given.shape) if early_stop else None
+                learns = early_stop is not None and enough is None
+                state = state_of(network) if learns else None
+                current = self._pass = _Pass(record, results, enough, Watch() if learns else None)
+                try:
+                    recorded = recording() if plan.of_classes else torch.no_grad()
+                    with recorded, undisturbed(given.device) as self.numbers, current.watch or nullcontext():
+                        record.output = self._model.forward(network, given)
+                except (Exception, SystemExit) as error:  # a script's sys.exit() too
+                    if current.error is None and not current.complete:
+                        if is_out_of_memory(error):
+                            raise
+                        raise ForwardError.after(current.last, error) from error
+                looked = current.error or self.numbers.drawn or (current.watch and current.watch.looked)
+                if early_stop and learns and not looked and state == state_of(network):
+                    early_stop.learn(given.shape, current.received)
+                if current.error is not None:
+                    raise current.error
+                record.over = True
+            return self._finish(self._pass)
+        except BackwardError as error:
+            raise ForwardError(str(error)) from error.__cause__
+        finally:  # nothing of the graph is kept
+            self._pass = self._no_pass
+
+    def _finish(self, current: _Pass) -> list[ImageResult]:
+        results = current.results
+        images = len(current.record.pixels)
+        predictions = self._predict(current.record.output, images)
+        missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
+        ran = (layer.name for layer in self._layers if self.calls[layer.module])
+        silent = {name: "returned no tensor" for name in ran if name not in current.seen}
+        undrawn = {name: why for batch in current.layers for name, why in batch.undrawn.items()} | results.undrawn | silent
+        finished = finish_all([*current.layers, *results.layers], images)
+        return [
+            ImageResult(layers, missed, undrawn, seen, tuple(notices), tuple(results.remarks))
+            for layers, seen, notices in zip(finished, predictions, results.notices, strict=True)
+        ]
+
+    def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
+        if not self._top:
+            return [()] * images
+        part = output if self._plan.output is None else part_of(output, self._plan.output)
+        return predict(part, self._model.classes, top=self._top, images=images)
+
+    def receive(self, feature_map: FeatureMap) -> None:
+        """Draw one layer's output; called by its hook."""
+        current = self._pass
+        with current.drawing() as running:
+            if not running:
+                return
+            self._check()
+            current.seen.add(feature_map.layer.name)
+            current.last = feature_map.name
+            heats = self._plan.of_maps and not self._plan.automatic
+            if self._plan.gradients or heats:
+                current.record.outputs.append(current.record.point(feature_map, copied=heats))
+            if self._plan.outputs:
+                current.layers += draw_feature_map(
+                    feature_map, feature_map.values, self._plan, self._style, record=current.record
+                )
+            current.received += 1
+            if current.received == current.enough:
+                raise _EnoughError
+
+    def enter(self, feature_map: FeatureMap) -> Tensor:
+        """Draw one layer's input, and return what the layer receives instead; called by its hook."""
+        values = feature_map.values
+        current = self._pass
+        with current.drawing() as running:
+            if not running:
+                return values
+            self._check()
+            if self._plan.inputs:
+                current.layers += draw_feature_map(
+                    feature_map, values, self._plan, self._style, record=current.record, of="input"
+                )
+            if not self._plan.input_gradients:
+                return values
+            # A copy: the gradient at the tensor itself would include the other layers that it goes into.
+            own = values.clone()
+            current.record.inputs.append(GraphPoint.of(replace(feature_map, values=own), copied=False))
+            return own
+
+    def keep(self, feature_map: FeatureMap) -> None:
+        """Record the output of any layer, if a heat map may need it; called by its hook."""
+        with self._pass.drawing() as running:
+            if running:
+                self._check()
+                self._pass.record.keep(feature_map)

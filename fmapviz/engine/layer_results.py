@@ -1,0 +1,333 @@
+"""Draw a feature map of a batch of images; copying from the device is left for when a GPU has finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmapviz.core.types import Drawing, LayerResult, Measures, RawValues, Statistics
+from fmapviz.inspection.layout import NotAMapError, frames_of, picture_size
+from fmapviz.render.ranges import as_floats, measure
+from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import Content, FeatureMap, Of, Target
+    from fmapviz.engine.plan import Plan
+    from fmapviz.inspection.forward_record import ForwardRecord
+    from fmapviz.render.ranges import Ranges
+
+
+class MixedBatchError(Exception):
+    """A layer saw another number of samples than there are images, so the samples cannot be assigned in a batch."""
+
+
+@dataclass(slots=True, eq=False)
+class LayerBatch:
+    """One feature map of N images, still on the model's device.
+
+    Attributes:
+        images: N.
+        template: What the results of all images have in common.
+        targets: The class for each image, None for an image without it, which gets no result; None if no class is involved.
+        ranges: Extremes of the channels.
+        single: Whether the maps are of a single pixel.
+        moments: Means, deviations and zeros of all samples, if requested.
+        maps: All channels of all samples, if requested.
+        values: The raw values of each image, if requested.
+        drawings: By view; None if no requested format shows pictures.
+        undrawn: The views that drew nothing, with the reason.
+    """
+
+    images: int
+    template: LayerResult
+    targets: Sequence[Target | None] | None = None
+    ranges: Ranges | None = None
+    single: bool = False
+    moments: Ranges | None = None
+    maps: Tensor | None = None
+    values: Sequence[RawValues] | None = None
+    drawings: dict[str, BatchContent | None] = field(default_factory=dict)
+    undrawn: dict[str, str] = field(default_factory=dict)
+
+    def finish(self) -> Iterator[LayerResult | None]:
+        """Yield each image's result; None if nothing was found, or the image does not have the class."""
+        absent: list[Any] = [None] * self.images  # Any: of optional values
+        if not (self.drawings or self.moments or self.values or self.maps is not None):
+            yield from absent
+            return
+        statistics = _statistics(self.ranges, single=self.single) if self.ranges else absent
+        measures = measures_of(self.moments) if self.moments else absent
+        maps = None if self.maps is None else _numbers(self.maps)
+        contents: dict[str, Sequence[Content | None]] = {
+            view: absent if content is None else _contents(content) for view, content in self.drawings.items()
+        }
+        for image in range(self.images):
+            target = self.targets[image] if self.targets else None
+            if self.targets and target is None:
+                yield None
+                continue
+            yield replace(
+                self.template,
+                target=target,
+                statistics=statistics[image],
+                measures=measures[image],
+                values=self.values[image] if self.values else None,
+                maps=maps if maps is None or self.images == 1 else maps[image : image + 1],
+                drawings=tuple(Drawing(view, each[image]) for view, each in contents.items()),
+            )
+
+
+class BatchResults:
+    """What was found out about a batch of N images.
+
+    Attributes:
+        layers: The feature maps, in the order of `ImageResult`.
+        undrawn: What was not drawn, with the reason.
+        notices: For each image.
+        remarks: On the network.
+    """
+
+    def __init__(self, images: int) -> None:
+        self.layers: list[LayerBatch] = []
+        self.undrawn: dict[str, str] = {}
+        self.notices: list[list[str]] = [[] for _ in range(images)]
+        self.remarks: list[str] = []
+        self._missing: list[list[str]] = [[] for _ in range(images)]
+
+    def note(self, views: Iterable[str], layer: str, reason: str) -> None:
+        """Record why some views of a layer drew nothing."""
+        self.undrawn[f"{', '.join(views)} of {layer}"] = reason
+
+    def miss(self, target: str, images: Iterable[bool]) -> None:
+        """Record which images do not have a class."""
+        for own, is_missing in zip(self._missing, images, strict=True):
+            if is_missing:
+                own.append(target)
+
+    def notify_all(self, notice: str) -> None:
+        """Add a notice to every image."""
+        for own in self.notices:
+            own.append(notice)
+
+    def notify_missing(self, reason: str) -> None:
+        """Add a notice to each image about the classes that it does not have."""
+        for own, missing in zip(self.notices, self._missing, strict=True):
+            if missing:
+                shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"
+                own.append(f"nothing is drawn for {shown}: {reason}")
+
+
+def finish_all(batches: Sequence[LayerBatch], images: int) -> list[tuple[LayerResult, ...]]:
+    """Return each image's results, after waiting once for everything that a GPU still has to copy."""
+    device = next((batch.ranges.mean.device for batch in batches if batch.ranges), None)
+    if device and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    results: list[list[LayerResult]] = [[] for _ in range(images)]
+    for batch in batches:
+        for own, result in zip(results, batch.finish(), strict=True):
+            if result is not None:
+                own.append(result)
+    return [tuple(own) for own in results]
+
+
+def draw_feature_map(
+    feature_map: FeatureMap,
+    values: Tensor,
+    plan: Plan,
+    style: Style,
+    *,
+    record: ForwardRecord,
+    of: Of = "output",
+    targets: Sequence[Target | None] | None = None,
+) -> list[LayerBatch]:
+    """Draw a layer's output, input or gradient with the views of a plan.
+
+    Args:
+        feature_map: The layer it belongs to.
+        values: Its own values, or others of the same shape, such as their gradient.
+        plan: The views, and what else is requested.
+        style: How the pictures look.
+        record: The forward pass.
+        of: What the values are of the layer.
+        targets: Of gradients the class for each image.
+
+    Returns:
+        One value; of a clip one for each frame. What cannot be drawn is in `undrawn`, with the reason.
+
+    Raises:
+        MixedBatchError: The number of samples is not the number of images.
+    """
+    views, images, raw = plan.draws[of], len(record.pixels), None
+    shape = () if values.is_nested else feature_map.shape[1:]  # a nested tensor has none
+    template = LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape, of)
+    values = values.detach() if values.requires_grad else values
+    try:
+        if plan.kept and (of != "output" or views.keys() - plan.reductions):
+            raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
+        frames = frames_of(feature_map, values, record.pixels, ordered=record.ordered)
+    except NotAMapError as reason:
+        undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
+        return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]
+    batches = [] if raw is None or len(frames) == 1 else [LayerBatch(images, template, targets, values=raw)]
+    for suffix, maps in frames.items():
+        named = replace(template, layer=f"{template.layer}{suffix}")
+        batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
+        batch.values = raw if len(frames) == 1 else None
+        batches.append(batch)
+        for view, draw in views.items():
+            if draw is None:
+                batch.drawings[view] = None
+                continue
+            if common := plan.shared.get((view, named.layer, "")):
+                given = replace(given, limits=(common.low, common.high))
+            try:
+                batch.drawings[view] = _to_host(draw(given, style))
+            except NotAMapError as reason:
+                what = named.layer if isinstance(reason, NoChannelsError) else f"{view} of {named.layer}"
+                batch.undrawn[what] = str(reason)
+    return batches
+
+
+def keep_values(values: Tensor, dtype: str, *, images: int, view: str = "") -> list[RawValues]:
+    """Copy values, before a later layer changes them in place.
+
+    Args:
+        values: Any shape `(N, ...)`, any type; of a single image N may be any number of samples.
+        dtype: The type of the copy, `float32` or `float16`.
+        images: In the batch.
+        view: See `RawValues`.
+
+    Raises:
+        MixedBatchError: N is not the number of images.
+        NotAMapError: They are not an array.
+    """
+    if values.is_nested or values.layout is not torch.strided:
+        raise NotAMapError(f"a {'nested' if values.is_nested else 'sparse'} tensor")
+    if images > 1 and (values.ndim == 0 or len(values) != images):
+        raise MixedBatchError
+    plain = values.dequantize() if values.is_quantized else values
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    copied = plain.detach().to("cpu", getattr(torch, dtype), copy=True)
+    copied = copied if copied.ndim else copied[None]
+    overflows = [0] * images if dtype == "float32" else _count_overflows(plain, copied, images)
+    whole = copied.numpy()
+    arrays = whole if len(whole) == images else [whole]  # all samples of a single image
+    name = str(values.dtype).removeprefix("torch.")
+    return [RawValues(array, name, view, lost) for array, lost in zip(arrays, overflows, strict=True)]
+
+
+def measures_of(ranges: Ranges) -> list[Measures]:
+    """Return the statistics of each channel, for each image."""
+    moments = ranges.moments
+    assert moments
+    low, high, mean, std, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.std, moments.zeros))
+    bad = np.zeros_like(zeros) if ranges.bad is None else _numbers(ranges.bad)
+    return [Measures(moments.values, *own) for own in zip(low, high, mean, std, zeros, bad, strict=True)]
+
+
+def _measure(
+    template: LayerResult,
+    maps: Tensor,
+    plan: Plan,
+    style: Style,
+    *,
+    pixels: Tensor,
+    targets: Sequence[Target | None] | None,
+) -> tuple[LayerBatch, LayerMaps]:
+    """Measure maps `(N, C, H, W)`, or a vector `(N, K)`; of a single image N may be any number of samples."""
+    images, samples = len(pixels), len(maps)
+    if samples != images and images > 1:
+        raise MixedBatchError
+    vector = maps.ndim == 2
+    everything = as_floats(maps[:, :, None, None] if vector else maps)
+    maps = everything[:images]
+    ranges = measure(maps, moments=plan.moments or style.rank != "max")
+    label = next((target.label for target in targets or () if target), "")
+    if shared := plan.shared.get((template.of, template.layer, label)):
+        ranges = replace(ranges, shared=shared)
+    batch = LayerBatch(
+        images,
+        replace(template, samples=samples if images == 1 else 1),
+        targets,
+        ranges,
+        single=maps.shape[-1] * maps.shape[-2] == 1,
+        moments=_measure_samples(everything, ranges) if plan.moments else None,
+        maps=everything.clone() if plan.principal and template.of == "output" and not vector else None,
+    )
+    return batch, LayerMaps(maps, ranges, vector, picture_size(pixels))
+
+
+def _contents(batch: BatchContent) -> list[Content]:
+    """Return the content of each image."""
+    arrays = map(_numbers, batch.tensors.values())
+    parts = [array.tolist() if array.ndim == 1 else array for array in arrays]
+    return [batch.make(**dict(zip(batch.tensors, own, strict=True))) for own in zip(*parts, strict=True)]
+
+
+def _to_host(content: BatchContent) -> BatchContent:
+    """Start copying from a GPU, which may still be computing, and goes on with the next layer."""
+    if not any(values.is_cuda for values in content.tensors.values()):
+        return content
+    copies = {}
+    for name, values in content.tensors.items():
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        copies[name] = host.copy_(values, non_blocking=True)
+    return BatchContent(content.make, copies)
+
+
+def _measure_samples(everything: Tensor, first: Ranges) -> Ranges:
+    """Measure all samples of an image as one, if it has several."""
+    if len(everything) == len(first.mean):
+        return first
+    samples, channels, height, width = everything.shape
+    return measure(everything.transpose(0, 1).reshape(1, channels, samples * height, width), moments=True)
+
+
+def _count_overflows(values: Tensor, halves: Tensor, images: int) -> list[int]:
+    """Count the values of each image that overflow a half."""
+    if not bool(halves.isinf().any()):
+        return [0] * images
+    lost = halves.isinf() & values.isfinite().cpu().view(halves.shape)
+    counts = lost.flatten(1).sum(1) if lost.ndim > 1 else lost.long()
+    return counts.tolist() if len(counts) == images else [int(counts.sum())]
+
+
+def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
+    """Summarize each image's feature map."""
+    low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
+    constant = low == high
+    nonfinite = [0] * len(low)
+    if ranges.bad is not None:
+        bad = _numbers(ranges.bad)
+        constant &= bad == 0
+        nonfinite = bad.sum(1).tolist()
+    if single or not constant.any():
+        channels: list[tuple[int, ...]] = [()] * len(low)
+    else:
+        channels = [tuple(row.nonzero()[0].tolist()) for row in constant]
+    lowest = np.fmin.reduce(low, 1).tolist()  # skips NaN, of a channel without a finite value
+    highest = np.fmax.reduce(high, 1).tolist()
+    return [
+        Statistics(_finite(lowest), _finite(highest), _finite(mean), channels, nonfinite)
+        for lowest, highest, mean, channels, nonfinite in zip(
+            lowest, highest, means.tolist(), channels, nonfinite, strict=True
+        )
+    ]
+
+
+def _numbers(values: Tensor) -> NDArray[Any]:
+    return (values if values.is_cpu else values.cpu()).numpy()
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

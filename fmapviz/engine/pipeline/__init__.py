@@ -1,0 +1,1 @@
+"""Take images through reading, drawing and writing, several at a time."""

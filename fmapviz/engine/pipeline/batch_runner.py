@@ -1,0 +1,254 @@
+"""Run batches of images through the network: on the CPU several at once, in copies of it; split if memory runs out.
+
+On the CPU as many images are drawn at once as there are threads, each by its own copy of the network's modules and with its
+share of the cores. That keeps the cores busier than one forward pass on all of them. On a GPU one thread draws, in batches,
+while the others read and write.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.events import Notice
+from fmapviz.core.types import Failure
+from fmapviz.engine.forward_pass import ForwardError, attach
+from fmapviz.engine.layer_results import MixedBatchError
+from fmapviz.engine.pipeline.scheduler import Limits
+from fmapviz.engine.pipeline.stages import Failed, Processed
+from fmapviz.inspection.gradients import is_out_of_memory
+from fmapviz.models.network import input_type
+from fmapviz.models.replicas import replicate
+from fmapviz.models.user_code import report_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor, nn
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import ImageResult, Layer, Model
+    from fmapviz.engine.forward_pass import Drawer
+    from fmapviz.engine.pipeline.batching import Sharing
+    from fmapviz.engine.pipeline.scheduler import Tell
+    from fmapviz.engine.pipeline.stages import Preprocessed, Progress, Result
+    from fmapviz.engine.plan import Plan
+    from fmapviz.inspection.cam_layers import Choices
+    from fmapviz.inspection.early_stop import EarlyStop
+
+_MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A network and what is captured and drawn of it.
+
+    Attributes:
+        model: The network.
+        layers: The selected layers.
+        plan: What is captured and drawn of them.
+        style: How pictures look.
+        top: Number of classes to predict.
+        device: Where it runs.
+        early_stop: See `fmapviz.engine.forward_pass.attach`.
+        choices: Automatically chosen layers.
+    """
+
+    model: Model
+    layers: Sequence[Layer]
+    plan: Plan
+    style: Style
+    top: int
+    device: torch.device
+    early_stop: EarlyStop | None
+    choices: Choices
+
+
+class BatchRunner:
+    """Runs batches through a network that has hooks until `close`; `draw` may be called by several threads at once.
+
+    Args:
+        network: The network.
+        progress: Updated with what the results show.
+        workers: Threads.
+        batch_size: Images in a forward pass; None: see `fmapviz.engine.pipeline.batching`.
+        sharing: Decides how many images may share a forward pass; None: as many as `batch_size`.
+        check: Called now and then; raises if the run has ended.
+
+    Attributes:
+        limits: How many batches of how many images may be drawn at once; updated by the way.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        progress: Progress,
+        *,
+        workers: int,
+        batch_size: int | None,
+        sharing: Sharing | None,
+        check: Callable[[], object],
+    ) -> None:
+        self._network = network
+        self._progress = progress
+        self._check = check
+        self._hooks = ExitStack()
+        self._dtype = input_type(network.model.module)
+        on_cpu = network.device.type == "cpu"
+        self._pattern = replicate(network.model.module) if on_cpu and workers > 1 else None
+        # The same for a single image as for one of many: another number may round otherwise.
+        self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
+        self._idle = [self._attach(network.model.module)]
+        self._sharing = sharing
+        if sharing:
+            sharing.begin()
+        self.limits = Limits(
+            threads=workers,
+            drawing=workers if self._pattern else 1,
+            batch_size=batch_size or (sharing.images if sharing else 1),
+            drawn_ahead=0 if on_cpu else workers,
+        )
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        self._hooks.close()
+
+    def draw(self, batch: list[Preprocessed], tell: Tell) -> tuple[list[Result], list[Preprocessed]]:
+        """Run a batch; where it fails, its parts, down to the single image that is to blame.
+
+        Returns:
+            The results, and images to be drawn again later.
+        """
+        begun = time.monotonic()
+        torch.set_num_threads(self._cores)
+        drawer = self._take_drawer()
+        results: list[Result] = []
+        together = len(batch) if self._may_share(batch, drawer) else 1
+        parts, back = [batch[:together]], batch[together:]
+        while parts:
+            part = parts.pop()
+            try:
+                drawn = drawer.draw(self._stack([image.values for image in part]))
+            except Exception as error:
+                memory = is_out_of_memory(error)
+                # A wrong request shows at the first image; with a later one it is that image's own failure.
+                known = (ForwardError, MixedBatchError, *([RequestError] if self._progress.accepted else []))
+                if not memory and not isinstance(error, known):
+                    raise
+                if memory and self.limits.drawing > 1:
+                    self.limits.drawing = 1
+                    tell(Notice("out of memory with several images at once: going on with one"))
+                    parts.append(part)
+                    break
+                if len(part) == 1:
+                    results.append(self._failed(part[0], error))
+                else:
+                    parts += self._split(part, tell, memory=memory)
+            else:
+                results += [self._accept(image, each, begun, tell) for image, each in zip(part, drawn, strict=True)]
+                if self._sharing and len(part) == 1:
+                    self._sharing.note(part[0].values, drawn[0])
+        if drawer.numbers.drawn:
+            self.limits.drawing = 1  # the random numbers come from one sequence
+        self._idle.append(drawer)
+        return results, [*(image for part in reversed(parts) for image in part), *back]
+
+    def _may_share(self, batch: list[Preprocessed], drawer: Drawer) -> bool:
+        """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
+        if self._sharing is None:
+            return True
+        if shared := self._sharing.try_out(lambda images: drawer.draw(self._stack(images))):
+            self.limits.batch_size = shared
+        return self._sharing.allows([image.values for image in batch])
+
+    def _take_drawer(self) -> Drawer:
+        with suppress(IndexError):  # several threads may ask at once
+            return self._idle.pop()
+        copied = replicate(self._pattern) if self._pattern else None
+        assert copied  # a copy of a copy: what can be copied once can be copied again
+        self._check()
+        return self._attach(copied)
+
+    def _attach(self, module: nn.Module) -> Drawer:
+        """Add hooks to the network, or to a copy of it."""
+        network = self._network
+        copied = dict(module.named_modules())
+        return self._hooks.enter_context(
+            attach(
+                replace(network.model, module=module),
+                [replace(layer, module=copied[layer.name]) for layer in network.layers],
+                network.plan,
+                network.style,
+                top=network.top,
+                early_stop=network.early_stop,
+                choices=network.choices,
+                check=self._check,
+            )
+        )
+
+    def _stack(self, images: Sequence[Tensor]) -> Tensor:
+        return torch.stack([*images]).to(self._network.device, self._dtype)
+
+    def _failed(self, image: Preprocessed, error: Exception) -> Failed:
+        path = image.member.file.path
+        code, reason = ("E_MEMORY", "out of memory") if is_out_of_memory(error) else ("E_MODEL", str(error))
+        code = "E_CLASS" if isinstance(error, RequestError) else code
+        report = report_of(error.__cause__) if self._network.model.own and error.__cause__ else None
+        return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", report=report))
+
+    def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
+        """Return the parts of a batch that failed, the first one last."""
+        half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
+        if memory and self.limits.batch_size > half:
+            self.limits.batch_size = half
+            tell(Notice(f"out of memory with {len(batch)} images at once: going on with {half}"))
+        return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
+
+    def _accept(self, image: Preprocessed, drawn: ImageResult, begun: float, tell: Tell) -> Result:
+        """Update the progress, and report what is noticed about the network once."""
+        progress = self._progress
+        if not drawn.layers:
+            return _nothing_drawn(image, drawn)
+        names = [layer.layer for layer in drawn.layers]
+        progress.layers = len(set(names) - {""})
+        progress.accepted = True
+        progress.not_executed.update(drawn.not_executed)
+        progress.undrawn.update(drawn.undrawn)
+        if self._network.top and not drawn.predictions and not progress.unclear:
+            progress.unclear = True
+            model = self._network.model
+            count = len(model.classes)
+            tell(
+                Notice(f"no predictions: the output of {model.label} is not a finite number for each of its {count} classes")
+            )
+        for remark in (*drawn.remarks, _chosen(drawn)):
+            if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
+                progress.reported.add(remark)
+                tell(Notice(remark))
+        return Processed(image, drawn, begun)
+
+
+def _nothing_drawn(image: Preprocessed, drawn: ImageResult) -> Failed:
+    """Return the failure of an image of which no layer was drawn, with the reason of one layer."""
+    path = image.member.file.path
+    reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
+    listed = [f"{quote(name)}: {reason}" for name, reason in reasons.items()] or list(drawn.notices) or ["none is chosen"]
+    return Failed(image.member, Failure(path, "E_NOTHING", f"no layer gave a picture: {listed[-1]}: {quote(path)}"))
+
+
+def _chosen(drawn: ImageResult) -> str:
+    """Return a notice about the layers that were chosen automatically; empty if there are none."""
+    layers: dict[str, dict[str, None]] = {}
+    for layer, view, _ in drawn.heat_maps:
+        if layer.automatic:
+            layers.setdefault(view, {})[layer.layer] = None
+    views: dict[str, list[str]] = {}
+    for view, names in layers.items():
+        views.setdefault(", ".join(map(quote, names)), []).append(view)
+    listed = "; ".join(f"{', '.join(names)} of {chosen}" for chosen, names in views.items())
+    return f"chosen automatically: {listed}; --layers chooses other layers" if listed else ""

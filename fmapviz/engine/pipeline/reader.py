@@ -1,0 +1,154 @@
+"""Read images: count and name the listed ones, probe whether they are finished, decode and preprocess them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.errors import InputError
+from fmapviz.core.events import Outcome
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.engine.pipeline.stages import Ended, Failed, Preprocessed
+from fmapviz.models.user_code import report_of
+from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
+from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own, own_files, read_unit
+from fmapviz.runs.verify import is_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from fmapviz.core.types import Preparation
+    from fmapviz.engine.pipeline.scheduler import Tell
+    from fmapviz.engine.pipeline.stages import Progress, Result
+    from fmapviz.images.decode_pool import DecodePool
+    from fmapviz.runs.shard_grouping import Item
+
+    Probe = Callable[[ImageFile], tuple[Path | None, bool]]
+
+
+class Naming:
+    """Resolves output-name collisions in listing order, whichever image finishes first."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._names: dict[str, str] = {}  # of the units in work, and their images
+
+    def claim(self, item: Item) -> Item:
+        """Return the image with a unique name; call it in listing order."""
+        if not isinstance(item, ImageFile) or self._names.setdefault(item.unit, item.path) == item.path:
+            return item
+        return item if find_own(self._run, item) else replace(item, unit=item.unit + distinction(item))
+
+    def release(self, file: ImageFile) -> None:
+        """Forget the name of an image whose unit is finished: from then on its record holds it."""
+        if self._names.get(file.unit) == file.path:
+            del self._names[file.unit]
+
+
+def counted(items: Iterable[Item], progress: Progress) -> Iterator[Item]:
+    """Count the inputs; an image that was reported as finished before its shard is redrawn counts once."""
+    for item in items:
+        if not isinstance(item, GroupEnd):
+            progress.found += not (isinstance(item, Member) and item.position in item.group.reported)
+        yield item
+
+
+class UnitProbe:
+    """Finds out whether an image that has a unit of its own is finished.
+
+    Args:
+        run: The run directory.
+        fingerprint: Of the run.
+        force: Whether to redraw finished images.
+        is_intact: With `--repair`, returns False for a unit that needs repair; else None.
+    """
+
+    def __init__(self, run: Path, fingerprint: str, *, force: bool, is_intact: Callable[[Path], bool] | None) -> None:
+        self._run = run
+        self._fingerprint = fingerprint
+        self._force = force
+        self._is_intact = is_intact
+
+    def __call__(self, file: ImageFile) -> tuple[Path | None, bool]:
+        """Return the finished unit, None if the image is to be drawn, and whether an up-to-date unit is replaced.
+
+        Raises:
+            RefusedError: The unit that would be replaced holds files that fmapviz did not make.
+        """
+        redraw = self._force or (
+            self._is_intact is not None and not is_whole(self._run, file, self._fingerprint, is_sound=self._is_intact)
+        )
+        done = None if redraw else find_done(self._run, file, self._fingerprint)
+        if done is None and (existing := find_own(self._run, file)) and (record := read_unit(existing)):
+            check_only_own_files(existing, own_files(record))  # before the image is drawn in vain
+        return done, redraw
+
+
+class ImageReader:
+    """Reads images; its method may be called by several threads at once.
+
+    Args:
+        preparation: How images are preprocessed.
+        decode_pool: Decodes images.
+        probe: Returns the finished unit of an image, if there is one; None: all images are read.
+        release: Called with each image that is finished.
+        on_begun: Called with each image before it is read; None: no one is.
+        cores: Threads that PyTorch may use for one image.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        decode_pool: DecodePool,
+        *,
+        probe: Probe | None,
+        release: Callable[[ImageFile], None],
+        on_begun: Callable[[ImageFile], None] | None,
+        cores: int,
+    ) -> None:
+        self._preparation = preparation
+        self._decode_pool = decode_pool
+        self._probe = probe
+        self._release = release
+        self._on_begun = on_begun
+        self._cores = cores
+
+    def read(self, item: Item, tell: Tell) -> tuple[Preprocessed | None, Result | None]:
+        """Read one input.
+
+        Returns:
+            The image, if it is to be drawn, and what is to be written without drawing.
+        """
+        if isinstance(item, Failure):
+            tell(Outcome(item.path, "failed", failure=item))
+        elif isinstance(item, Finished):
+            tell(Outcome(item.file.path, "skipped", unit=item.unit))
+        elif isinstance(item, GroupEnd):
+            return None, Ended(item.group)
+        elif isinstance(item, GivenUp):
+            member = item.item if isinstance(item.item, Member) else Member(Group.of_one(item.item), 0)
+            return None, Failed(member, item.failure)
+        elif isinstance(item, Member):
+            return self._decode(item, tell)
+        else:
+            unit, redraw = self._probe(item) if self._probe else (None, False)
+            if unit is None:
+                return self._decode(Member(Group.of_one(item, redraw=redraw), 0), tell)
+            self._release(item)
+            tell(Outcome(item.path, "skipped", unit=unit))
+        return None, None
+
+    def _decode(self, member: Member, tell: Tell) -> tuple[Preprocessed | None, Failed | None]:
+        torch.set_num_threads(self._cores)
+        file = member.file
+        if self._on_begun:
+            self._on_begun(file)
+        try:
+            image = self._decode_pool.read(file, channels=self._preparation.channels, notify=tell)
+            return Preprocessed(member, image.notices, self._preparation.apply(image.pixels)), None
+        except InputError as error:
+            report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
+            return None, Failed(member, Failure(file.path, error.code, str(error), error.hint, report))

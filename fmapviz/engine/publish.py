@@ -1,0 +1,74 @@
+"""Keep the run-level files up to date: at the end of a run, and at intervals during it for those who cannot wait."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from fmapviz.core import registry
+from fmapviz.core.files import writing_to
+from fmapviz.core.registry import AGGREGATES, WRITERS
+from fmapviz.runs import run_files
+from fmapviz.runs.aggregates import base
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.runs.aggregates.base import Aggregate
+    from fmapviz.runs.storage.destination import Destination
+
+PUBLISH_SECONDS = 30.0
+
+
+class Publisher:
+    """Makes the files of a run's aggregates, and those that its writers make from them."""
+
+    def __init__(self, directory: Path, info: RunInfo, output: Destination, *, sync: bool = False) -> None:
+        self._directory = directory
+        self._info = info
+        self._output = output
+        self._sync = sync
+        self._aggregates: dict[str, Aggregate[Any]] = {  # each with a summary of its own type
+            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in base.names_of(info.config.to)
+        }
+        writers = [registry.fetch(WRITERS, form) for form in info.config.to]
+        self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
+        self._due = time.monotonic() + PUBLISH_SECONDS
+
+    def publish_if_due(self) -> None:
+        """Publish at intervals, in a twentieth of the run's time at most."""
+        begun = time.monotonic()
+        if self._aggregates and begun >= self._due:
+            self.publish()
+            self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
+
+    def publish(self) -> list[Path]:
+        """Make the files unless they are up to date, and return the units left out because they are damaged.
+
+        Raises:
+            OutputError: They could not be written.
+        """
+        if not self._aggregates:
+            return []
+        with writing_to(self._directory):
+            return self._output.publish(
+                self._directory, lambda: run_files.publish(self._directory, self._make, sync=self._sync)
+            )
+
+    def report(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what the aggregates report about the published run: fields for `--json`, and lines of text."""
+        reports = [aggregate.report(self._directory) for aggregate in self._aggregates.values()]
+        fields = {name: value for known, _ in reports for name, value in known.items()}
+        return fields, [line for _, lines in reports for line in lines]
+
+    def _make(self, units: list[Path]) -> tuple[dict[str, bytes], list[Path]]:
+        """Return the contents of all files by name, and the units left out."""
+        gathered = {name: base.gather(aggregate, units) for name, aggregate in self._aggregates.items()}
+        summaries = {name: summary for name, (summary, _) in gathered.items()}
+        contents: dict[str, bytes] = {}
+        for name, aggregate in self._aggregates.items():
+            contents |= aggregate.publish(summaries[name], self._info)
+        for make in self._makers:
+            contents |= make(self._directory, self._info, summaries)
+        return contents, list(dict.fromkeys(unit for _, left_out in gathered.values() for unit in left_out))

@@ -1,0 +1,1 @@
+"""The work of a run done by Ray."""

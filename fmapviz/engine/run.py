@@ -1,0 +1,307 @@
+"""Run a configuration: list the inputs, load the model, draw every image, write what is made of all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from inspect import signature
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, Protocol
+
+from fmapviz.core.config import RunConfig, describe
+from fmapviz.core.errors import NothingToDoError, OutputError, quote
+from fmapviz.core.events import Notice, Outcome, RunSummary, Started
+from fmapviz.core.files import writing_to
+from fmapviz.core.urls import is_url
+from fmapviz.engine.disk_space import RunWatch, count_unfinished
+from fmapviz.engine.first_pass import survey
+from fmapviz.engine.model_views import draw_model, has_model
+from fmapviz.engine.pipeline.stages import Progress
+from fmapviz.engine.pipeline.work import group, work
+from fmapviz.engine.publish import Publisher
+from fmapviz.engine.session import check_device, load_session, moved, needs_of
+from fmapviz.images.find import find_images
+from fmapviz.images.names import is_candidate
+from fmapviz.runs.failures import append_failure
+from fmapviz.runs.run import check_name, is_surveyed, remedy_of, removed_if_refused
+from fmapviz.runs.shards import remove_damaged_shards
+from fmapviz.runs.storage.destination import open_destination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import Failure, ImageFile
+    from fmapviz.engine.session import Session
+    from fmapviz.runs.shard_grouping import Item
+    from fmapviz.runs.storage.destination import Destination
+
+
+P = ParamSpec("P")
+
+
+class Work(Protocol):
+    """Does the work of a run: in this process, or on a cluster."""
+
+    def __call__(self, session: Session, items: Iterable[Item], *, progress: Progress) -> Generator[Event, None, None]:
+        """Yield the events of all items, in no certain order."""
+
+
+def run(config: RunConfig) -> RunSummary:
+    """Draw the views of a configuration for all its images.
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: An unknown model, layer, view, format or device, or weights that cannot be had. Nothing was written.
+        NothingToDoError: There was no image among the inputs.
+        OutputError: The output could not be written; what is finished stays, and the same call continues.
+        RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
+    """
+    is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
+    if not is_remote:
+        check_device(config)
+    with open_destination(config.out) as destination:
+        destination.check()
+        check_name(config.name)
+        listed: Iterable[str] = map(os.fspath, config.paths)  # type: ignore[arg-type]  # mypy expects bytes, too
+        found = _require_one(find_images(listed, avoid=destination.address)) if config.needs_images else iter(())
+        session, notices = load_session(replace(config, device="auto") if is_remote else config)
+        is_new = not destination.directory.exists()
+        session = replace(
+            session,
+            request=config,  # workers may have what this process lacks
+            output=destination,
+            directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
+            several=not _is_one_file(config.paths),
+        )
+        on_event = _with_addresses(destination, config.on_event)
+        on_event(Started(session.directory, session.info))
+        for message in notices:
+            on_event(Notice(message))
+        watch = _watch(session, on_event)
+        with ExitStack() as stack:
+            stack.callback(destination.discard_run, session.directory)
+            stack.enter_context(moved(session.model.module, session.device))
+            stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
+            stack.enter_context(_hinted())
+            summary = _draw_all(session, found, watch.note)
+        if not session.plan.of_images and config.paths:
+            on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
+        return replace(
+            summary,
+            directory=destination.address_of(summary.directory),
+            left_out=tuple(map(destination.address_of, summary.left_out)),
+        )
+
+
+_VISUALIZE = """Draw the feature maps of a model for images, into a run directory.
+
+    Args:
+{options}
+
+    Returns:
+        What was done; its `exit_code` is the command's.
+
+    Raises:
+        RequestError: A model, layer, view, format or device is unknown, or
+            weights cannot be loaded. Nothing was written.
+        NothingToDoError: The inputs contain no image.
+        OutputError: The output could not be written. Finished images are
+            kept, and the same call continues.
+        RefusedError: `name` belongs to a run with other settings, or to
+            files that fmapviz did not make.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     image = "sample_images/shapes.png"
+        ...     summary = visualize("alexnet", image, weights="random", out=out)
+        >>> summary.done, summary.pictures  # five convolutions and the input
+        (1, 6)
+    """
+
+
+def _configured(make: Callable[P, RunConfig]) -> Callable[P, RunSummary]:
+    """Return `run` with the parameters of a configuration, so that these are declared once."""
+
+    def visualize(*args: P.args, **kwargs: P.kwargs) -> RunSummary:
+        return run(make(*args, **kwargs))
+
+    visualize.__doc__ = _VISUALIZE.format(options=describe(RunConfig))
+    visualize.__signature__ = signature(make).replace(return_annotation="RunSummary")  # type: ignore[attr-defined]  # for help()
+    visualize.__qualname__ = "visualize"
+    return visualize
+
+
+visualize = _configured(RunConfig)
+
+
+def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
+    """Draw every image, then the model itself, and write what is made of all images."""
+    config, begun = session.config, time.monotonic()
+    if session.plan.of_images and session.plan.drawn and is_surveyed(session.info.settings):
+        found = list(found)
+        session = replace(session, plan=replace(session.plan, shared=survey(session, found, on_event)))
+    publisher = Publisher(session.directory, session.info, session.output, sync=config.fsync)
+    summary = _draw_images(session, found, on_event, publisher)
+    if config.shard and (config.repair or config.force) and not summary.stopped:
+        with writing_to(session.directory):
+            remove_damaged_shards(session.directory, config.part)
+    of_model, undrawn = _draw_model(session)
+    left_out = publisher.publish()
+    if left_out:
+        named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
+        on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
+    results, highlights = publisher.report()
+    return replace(
+        summary,
+        pictures=summary.pictures + of_model,
+        undrawn={**undrawn, **summary.undrawn},
+        seconds=time.monotonic() - begun,
+        model_pictures=not session.plan.of_images and has_model(session.directory),
+        results=results,
+        highlights=tuple(highlights),
+        left_out=tuple(left_out),
+    )
+
+
+def _draw_images(
+    session: Session,
+    found: Iterable[ImageFile | Failure],
+    on_event: Callable[[Event], None],
+    publisher: Publisher,
+) -> RunSummary:
+    """Draw every image, pass events on, and count: every input is done, skipped or failed."""
+    config, begun, progress = session.config, time.monotonic(), Progress()
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    do: Work = work
+    if session.request.engine:
+        from fmapviz.engine.ray import driver  # needs the extra `ray`
+
+        do = driver.work
+    with closing(do(session, group(session, found), progress=progress)) as events:
+        try:
+            for event in events:
+                on_event(event)
+                publisher.publish_if_due()
+                if not isinstance(event, Outcome):
+                    continue
+                counts[event.status] += 1
+                counts["pictures"] += event.pictures
+                if event.failure:
+                    failures.append(event.failure)
+                    append_failure(session.directory, event.failure, sync=config.fsync)
+                    session.output.upload_failures(session.directory)
+                    if config.strict:
+                        break
+            session.output.upload_failures(session.directory, now=True)
+        except OutputError as error:
+            done = f"{counts['done'] + counts['skipped']} of the {progress.found} images listed so far are done"
+            error.hint = f"{done}; {error.hint or remedy_of(error)}"
+            raise
+    accounted = counts["done"] + counts["skipped"] + counts["failed"]
+    assert config.strict or accounted == progress.found
+    return RunSummary(
+        directory=session.directory,
+        found=accounted,
+        done=counts["done"],
+        skipped=counts["skipped"],
+        failed=counts["failed"],
+        pictures=counts["pictures"],
+        layers=progress.layers,
+        not_executed=tuple(sorted(progress.not_executed)),
+        undrawn=dict(progress.undrawn),
+        failures=tuple(failures),
+        seconds=time.monotonic() - begun,
+        stopped=config.strict and bool(failures) and session.several,
+    )
+
+
+def _draw_model(session: Session) -> tuple[int, dict[str, str]]:
+    """Draw the views of the model itself; return the number of pictures, and what could not be drawn."""
+    if not session.plan.of_model:
+        return 0, {}
+    config = session.config
+    return draw_model(
+        session.layers,
+        session.plan.of_model,
+        {form: writer for form, writer in session.writers.items() if "pictures" in needs_of(form)},
+        session.info,
+        session.directory,
+        output=session.output,
+        force=config.force,
+        repair=config.repair,
+        sync=config.fsync,
+    )
+
+
+def _watch(session: Session, on_event: Callable[[Event], None]) -> RunWatch:
+    config, paths = session.config, session.request.paths
+
+    def relist() -> Iterable[ImageFile | Failure]:
+        return find_images((os.fspath(path) for path in paths), avoid=session.output.address)
+
+    def unfinished() -> int:
+        shards = config.shard is not None
+        return count_unfinished(relist(), session.directory, session.info.fingerprint, shards=shards)[1]
+
+    relistable = isinstance(paths, Sequence) and session.plan.of_images
+    # Units that are replaced free their space.
+    watched = relistable and session.output.is_local and not (config.force or config.repair)
+    return RunWatch(
+        session.directory,
+        relist=relist if relistable else None,
+        unfinished=unfinished if watched else None,
+        parts=config.part.count if config.part else 1,
+        on_event=on_event,
+    )
+
+
+@contextmanager
+def _hinted() -> Iterator[None]:
+    """Add a hint to a failure to write that has none."""
+    try:
+        yield
+    except OutputError as error:
+        error.hint = error.hint or remedy_of(error)
+        raise
+
+
+def _require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
+    """Check that there is an input, before a model is loaded.
+
+    Raises:
+        NothingToDoError: There is none.
+    """
+    first = next(found, None)
+    if first is None:
+        raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
+    return chain([first], found)
+
+
+def _is_one_file(inputs: Iterable[str | Path]) -> bool:
+    if not isinstance(inputs, Sequence) or len(inputs) != 1:
+        return False
+    return is_candidate(str(inputs[0])) if is_url(inputs[0]) else Path(inputs[0]).is_file()
+
+
+def _with_addresses(output: Destination, on_event: Callable[[Event], None] | None) -> Callable[[Event], None]:
+    """Pass events on with the addresses of directories in place of their local copies."""
+
+    def pass_on(event: Event) -> None:
+        if isinstance(event, Started):
+            event = replace(event, directory=output.address_of(event.directory))
+        elif isinstance(event, Outcome) and event.unit:
+            event = replace(event, unit=output.address_of(event.unit))
+        if on_event:
+            on_event(event)
+
+    return pass_on
