@@ -1,1 +1,1 @@
-"""Where pictures go: one module per format."""
+"""Output formats: one module per format, see `fmapviz.writers.base`."""

@@ -9,34 +9,41 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from fmapviz import files
-from fmapviz.raw_maps import collect
+from fmapviz.core import files
+from fmapviz.writers._raw_values import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.values import Picture, Unit
+    from fmapviz.core.types import Picture, UnitImage
 
 NEEDS = "values"
+UNIT_FILES = "raw.npz"
+
+
+class NumPyArchive:
+    """Writes the arrays of an image to `raw.npz`; see `fmapviz.writers._raw_values.collect` for their names.
+
+    What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.members: Mapping[str, int] = {}
+        self._path = directory / UNIT_FILES
+
+    def add(self, image: UnitImage, _pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.writers.base.Writer`."""
+        arrays, metadata = collect(image)
+        # `numpy.savez` takes names as keyword arguments, of which it reserves some.
+        with files.create(self._path) as file, ZipFile(file, "w") as archive:
+            for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
+                with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+        return ()
 
 
 @contextmanager
-def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], None]]:
-    """Write one image's values, `raw.npz`; see `fmapviz.raw_maps.collect` for names.
-
-    What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
-
-    Yields:
-        A function that takes a picture and does nothing with it.
-
-    Raises:
-        OSError: The file could not be written.
-    """
-    yield lambda _: None
-    arrays, told = collect(unit)
-    # `numpy.savez` takes names as keyword arguments, of which it keeps some for itself.
-    with files.create(directory / "raw.npz") as file, ZipFile(file, "w") as archive:
-        for name, values in ("__metadata__", np.array(json.dumps(told))), *arrays.items():
-            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, values, allow_pickle=False)
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[NumPyArchive]:  # noqa: ARG001
+    """Write the values of one image."""
+    yield NumPyArchive(directory)

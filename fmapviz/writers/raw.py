@@ -9,34 +9,40 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import save
 
-from fmapviz import files
-from fmapviz.raw_maps import collect
+from fmapviz.core import files
+from fmapviz.writers._raw_values import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.values import Picture, Unit
+    from fmapviz.core.types import Picture, UnitImage
 
 NEEDS = "values"
+UNIT_FILES = "raw.safetensors"
+
+
+class SafetensorsFile:
+    """Writes the tensors of an image to `raw.safetensors`; see `fmapviz.writers._raw_values.collect` for their names."""
+
+    def __init__(self, directory: Path) -> None:
+        self.members: Mapping[str, int] = {}
+        self._path = directory / UNIT_FILES
+
+    def add(self, image: UnitImage, _pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.writers.base.Writer`."""
+        arrays, metadata = collect(image)
+        files.write(self._path, *_sorted(save(arrays, metadata)))
+        return ()
 
 
 @contextmanager
-def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], None]]:
-    """Write one image's values, `raw.safetensors`; see `fmapviz.raw_maps.collect` for names and metadata.
-
-    Yields:
-        A function that takes a picture and does nothing with it.
-
-    Raises:
-        OSError: The file could not be written.
-    """
-    yield lambda _: None
-    arrays, told = collect(unit)
-    files.write(directory / "raw.safetensors", *_in_order(save(arrays, told)))
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[SafetensorsFile]:  # noqa: ARG001
+    """Write the values of one image."""
+    yield SafetensorsFile(directory)
 
 
-def _in_order(data: bytes) -> tuple[bytes, memoryview]:
+def _sorted(data: bytes) -> tuple[bytes, memoryview]:
     """Sort the metadata, which safetensors writes in another order each time.
 
     Format: https://huggingface.co/docs/safetensors/index#format

@@ -5,38 +5,44 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fmapviz import files, statistics
-from fmapviz.statistics_files import make
-from fmapviz.units import read_unit
+from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
+from fmapviz.runs.aggregates._unit_statistics import columns_of, statistics_of, write_image, write_table
+from fmapviz.runs.aggregates.statistics import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.values import Picture, RunInfo, Unit
+    from fmapviz.core.types import Picture, UnitImage
 
 NEEDS = "measures"
+AGGREGATE = "statistics"
+UNIT_FILES = "stats.safetensors stats.parquet"
+MANY = True
+
+
+class UnitStatistics:
+    """Writes the statistics of one image, or combines those of many."""
+
+    def __init__(self, directory: Path, *, many: bool) -> None:
+        self.members: Mapping[str, int] = {}
+        self.combined = NO_IMAGES
+        self._directory = directory
+        self._many = many
+
+    def add(self, image: UnitImage, _pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.writers.base.Writer`."""
+        if self._many:
+            self.combined = combine(self.combined, statistics_of(*columns_of(image.result)))
+        else:
+            write_image(self._directory, image.result)
+        return ()
 
 
 @contextmanager
-def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], None]]:
-    """Write what is known of one image's channels: what the run's statistics are made of.
-
-    Yields:
-        A function that takes a picture and does nothing with it.
-
-    Raises:
-        OSError: The file could not be written, or is there already.
-    """
-    yield lambda _: None
-    files.write(directory / statistics.FILE, statistics.encode(unit.drawn))
-
-
-def publish(_run: Path, units: list[Path], info: RunInfo) -> tuple[dict[str, bytes], list[Path]]:
-    """Make `stats.csv` and `stats.json` of all images of a run, but for those whose directories are damaged.
-
-    For a report `stats.js` is made too, so that nothing is gathered twice.
-    """
-    images, layers, without = statistics.gather(units)
-    left_out = [unit for unit in without if (read_unit(unit) or {}).get("kind") is None]  # what the model is like has none
-    return make(images, layers, info), left_out
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[UnitStatistics]:
+    """Write the statistics of a unit's channels, from which the run's are made."""
+    writer = UnitStatistics(directory, many=many)
+    yield writer
+    if many:
+        write_table(directory, merge([writer.combined]))

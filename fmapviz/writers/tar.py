@@ -1,30 +1,115 @@
-"""One tar archive per image, or with --shard per shard, as WebDataset reads it."""
+"""One tar archive per image, or with --shard per shard, as WebDataset reads it.
+
+The files of one image follow each other under one key. Keys are ten digits and fields are numbers and words of our own:
+whatever files, layers and classes are called, no name can be mistaken for another key or for a path. A field `json`
+describes the others.
+
+Format: https://github.com/webdataset/webdataset#the-webdataset-format
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from tarfile import BLOCKSIZE, NUL, RECORDSIZE, USTAR_FORMAT, TarInfo
+from typing import TYPE_CHECKING, Any
 
-from fmapviz import archives
+from fmapviz.core import files
+from fmapviz.core.errors import printable
+from fmapviz.core.types import StoredAt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
-    from fmapviz.values import Picture, Unit
+    from fmapviz.core.types import Picture, UnitImage
+
+UNIT_FILES = "pictures.tar"
+MANY = True
+
+
+class TarArchive:
+    """Appends the pictures of images to an archive."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._end = 0
+        self._count = 0
+
+    @property
+    def members(self) -> dict[str, int]:
+        """See `fmapviz.writers.base.Writer`."""
+        return {UNIT_FILES: self._count}
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
+        """See `fmapviz.writers.base.Writer`."""
+        pictures = list(pictures)
+        fields = _name_fields(pictures)
+        stored = [
+            StoredAt(UNIT_FILES, self._append(f"{image.key:010}.{field}", picture.png))
+            for field, picture in zip(fields, pictures, strict=True)
+        ]
+        document = {
+            "image": image.file.unit,
+            "path": image.file.path,
+            "model": image.info.label,
+            "predictions": [each.record for each in image.result.predictions],
+            "notices": list(image.notices),
+            "pictures": {field: _describe(picture) for field, picture in zip(fields, pictures, strict=True)},
+        }
+        self._append(f"{image.key:010}.json", json.dumps(document).encode())
+        return stored
+
+    def end(self) -> None:
+        """Write the end of the archive."""
+        rest = -(self._end + 2 * BLOCKSIZE) % RECORDSIZE
+        self._file.write(NUL * (2 * BLOCKSIZE + rest))
+
+    def _append(self, name: str, data: bytes) -> int:
+        header = TarInfo(name)
+        header.size = len(data)
+        self._file.write(header.tobuf(USTAR_FORMAT))
+        self._file.write(data)
+        self._file.write(NUL * (-len(data) % BLOCKSIZE))
+        begin = self._end + BLOCKSIZE
+        self._end = begin + len(data) + -len(data) % BLOCKSIZE
+        self._count += 1
+        return begin
 
 
 @contextmanager
-def open_writer(directory: Path, unit: Unit) -> Iterator[Callable[[Picture], None]]:
-    """Write pictures into one archive, `pictures.tar`; see `fmapviz.archives` for its keys and fields.
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[TarArchive]:  # noqa: ARG001
+    """Write pictures to one archive, `pictures.tar`."""
+    with files.create(directory / UNIT_FILES) as file:
+        archive = TarArchive(file)
+        yield archive
+        archive.end()
 
-    Yields:
-        A function that takes note of one picture.
 
-    Raises:
-        OSError: The file could not be written, or is there already.
+def _name_fields(pictures: Sequence[Picture]) -> list[str]:
+    """Name the pictures of an image: `input.png`, `l03.png`; for further pictures of a layer `l03.gradcam.png`.
+
+    The number is that of the layer in the order of execution. The first view has the plain names.
     """
-    pictures: list[Picture] = []
-    yield pictures.append
-    with archives.create(directory) as archive:
-        archive.add(0, unit, pictures)
+    first = next((picture.group for picture in pictures if picture.layer), "")
+    used: Counter[str] = Counter()
+    fields = []
+    for picture in pictures:
+        number = picture.name.partition(" ")[0] if picture.layer else ""
+        stem = f"l{number}" if number.isdigit() else "all" if picture.group != "input" else "input"
+        stem = stem if picture.group in {first, "input"} else f"{stem}.{picture.group}"
+        used[stem] += 1
+        fields.append(f"{stem}.png" if used[stem] == 1 else f"{stem}.{used[stem]}.png")
+    return fields
+
+
+def _describe(picture: Picture) -> dict[str, Any]:
+    return {
+        "view": picture.group,
+        "layer": printable(picture.layer.layer) if picture.layer else None,
+        "width": picture.width,
+        "height": picture.height,
+        "facts": {key: printable(value) for key, value in picture.facts.items()},
+    }

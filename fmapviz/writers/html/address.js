@@ -1,4 +1,4 @@
-// The address: it holds what is shown.
+// The page's address, which encodes the image, view, layer and channel shown.
 
 const SETTLED = 300;  // milliseconds: browsers refuse to change the address as often as a held key repeats
 
@@ -13,8 +13,8 @@ function addressOf() {
   return new URLSearchParams(parts).toString();
 }
 
-// What stands for the address that was read, be it empty or typed by hand: to write that out would be a step more, to which
-// going back leads again and again.
+// The canonical form of the address that was read. Writing it out in place of an empty or hand-typed address would add an
+// entry to the history, and the back button would never get past it.
 let understood = null;
 
 function writeAddress() {

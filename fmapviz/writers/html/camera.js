@@ -1,9 +1,9 @@
-// The camera: zooming and moving, in all panes alike.
+// The camera: zoom and position, shared by all panes.
 
 const LARGEST_SCALE = 64;
 
-// What all panes show of their picture. `scale`: device pixels to a pixel of the first picture; `x`, `y`: which point of the
-// picture is in the middle of the pane, as a share of its width and height.
+// `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
+// share of its width and height.
 const camera = { scale: 1, x: 0.5, y: 0.5, fitted: true };
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
@@ -34,7 +34,7 @@ function fit() {
   place();
 }
 
-// Buttons and keys go from one whole number to the next, where every pixel becomes a square of the same size.
+// Buttons and keys step through whole numbers, at which all pixels become squares of equal size.
 function zoomBy(direction) {
   const pane = panes.find(({ picture }) => picture);
   if (!pane || !direction) return;

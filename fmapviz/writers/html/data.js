@@ -1,11 +1,11 @@
-// Data: scripts and pictures beside the page, loaded when they are shown.
+// Loading scripts and pictures from beside the page, when they are shown.
 
-// A page opened from a file may not fetch, but it may load scripts: data come as scripts that call one of these two.
+// A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these two functions.
 const delivered = new WeakMap();
 const deliver = (data) => delivered.set(document.currentScript, data);
 window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver });
 
-const KEPT_UNITS = 20;
+const CACHED_UNITS = 20;
 
 const OF = {
   maps: "output", mean: "output", max: "output", pca: "output", histogram: "output",
@@ -19,11 +19,11 @@ function loadScript(href) {
     script.onload = () => {
       script.remove();
       if (delivered.has(script)) resolve(delivered.get(script));
-      else reject(new Error(`${decode(href)} is damaged: the run can be repeated or continued to write it again.`));
+      else reject(new Error(`${decode(href)} is damaged: run the same command with --repair to write it again.`));
     };
     script.onerror = () => {
       script.remove();
-      reject(new Error(`${decode(href)} cannot be read. It has to lie beside this page, where the run put it.`));
+      reject(new Error(`${decode(href)} cannot be read. It must lie beside this page, where the run wrote it.`));
     };
     document.head.append(script);
   });
@@ -33,10 +33,10 @@ async function loadPicture(href) {
   const image = new Image();
   await new Promise((resolve, reject) => {
     image.onload = resolve;
-    image.onerror = () => reject(new Error(`${decode(href)} cannot be read. It has to lie where the run put it.`));
+    image.onerror = () => reject(new Error(`${decode(href)} cannot be read. It must lie where the run wrote it.`));
     image.src = href;
   });
-  await image.decode().catch(() => {});  // loaded it is; at worst it appears a moment later
+  await image.decode().catch(() => {});  // it is loaded, and at worst appears a moment later
   return image;
 }
 
@@ -48,16 +48,16 @@ function decode(href) {
   }
 }
 
-// "./" keeps a name such as "javascript:x.png" a path, whatever it is encoded as.
-const address = (href) => `./${href}`;
-const kept = new Map();
+// With "./" a name such as "javascript:x.png" stays a path, encoded or not. In an object store a file may have another name.
+const address = (href) => `./${run.objects?.[href] ?? href}`;
+const cache = new Map();
 
 function loadUnit(href) {
-  const loading = kept.get(href) ?? loadScript(address(href) + "report.js").then((unit) => prepare(unit, href));
-  kept.delete(href);
-  kept.set(href, loading);  // the last one is the one used last
-  loading.catch(() => kept.delete(href));  // the next look tries again
-  if (kept.size > KEPT_UNITS) kept.delete(kept.keys().next().value);
+  const loading = cache.get(href) ?? loadScript(address(`${href}report.js`)).then((unit) => prepare(unit, href));
+  cache.delete(href);
+  cache.set(href, loading);  // a map keeps the order of insertion: the first is the least recently used
+  loading.catch(() => cache.delete(href));  // retried when it is shown again
+  if (cache.size > CACHED_UNITS) cache.delete(cache.keys().next().value);
   return loading;
 }
 
@@ -69,13 +69,13 @@ function prepare(unit, href) {
   return unit;
 }
 
-// Of the model itself there are no data, or one unit that is the same for all images.
+// The run may have a unit of the model itself, the same for all images.
 let modelUnit = null;
 async function loadModel() {
   if (!run.model || modelUnit) return;
   modelUnit = { pictures: [] };
   try {
-    modelUnit = prepare(await loadScript(address(run.model) + "report.js"), run.model);
+    modelUnit = prepare(await loadScript(address(`${run.model}report.js`)), run.model);
     for (const picture of modelUnit.pictures) picture.ofModel = true;
   } catch (error) {
     say(error.message);
@@ -84,7 +84,7 @@ async function loadModel() {
 
 const unpacked = new WeakMap();
 
-// Rows of little-endian float32, whatever this machine's order is.
+// Rows of little-endian float32, on machines of either byte order.
 function unpack(holder, columns) {
   if (!unpacked.has(holder)) {
     const bytes = Uint8Array.from(atob(holder.data), (character) => character.charCodeAt(0));
@@ -97,7 +97,7 @@ function unpack(holder, columns) {
 function numbersAt(holder, columns, column) {
   const at = unpack(holder, columns);
   const [minimum, maximum, mean, deviation, zeros, strange] = [0, 1, 2, 3, 4, 5].map((row) => at(row, column));
-  // Of what has no mean nothing deviates.
+  // Without a mean there is no deviation.
   return { minimum, maximum, mean, deviation: Number.isNaN(mean) ? NaN : deviation, zeros, strange };
 }
 
@@ -105,7 +105,7 @@ let overall = null;  // statistics over the run
 
 function layerOverall(picture) {
   if (!overall || !picture.layer || !OF[picture.view]) return null;
-  const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1", of a class
+  const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1" for a class
   const of = OF[picture.view] + behind.replace(".", " ");
   return overall.layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
 }

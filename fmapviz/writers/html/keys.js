@@ -1,4 +1,4 @@
-// Keys: what each does, and where it does something else.
+// Keyboard commands, and the elements in which they differ.
 
 const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -38,7 +38,7 @@ const KEYS = {
   "?": () => find("#help").showModal(), Escape: escape,
 };
 
-// In a list, and in the filter above it, the keys for rows move through that list.
+// In a list and its filter, these keys move through the rows.
 function listKeys(list) {
   return {
     ArrowUp: () => list.step(-1), ArrowDown: () => list.step(1),
@@ -66,7 +66,7 @@ function keysFor(target) {
 
 function press(event) {
   const command = event.ctrlKey || event.metaKey || event.altKey;
-  // Some keyboards have brackets on keys for which AltGr is held, which may count as Ctrl and Alt.
+  // On some keyboards brackets need AltGr, which may be reported as Ctrl and Alt.
   if ((command && !event.getModifierState("AltGraph")) || find("dialog[open]") || !run.units.length) return;
   const shifted = event.shiftKey && event.key in PAN && !event.target.matches("input");
   const act = shifted ? () => pan(event.key) : keysFor(event.target)[event.key];

@@ -1,4 +1,4 @@
-// Lists of images and of layers: only the rows in view exist.
+// Lists of images and of layers; only the visible rows exist.
 
 class List {
   constructor(root, { row, noun, draw, mark, choose }) {
@@ -58,7 +58,7 @@ class List {
     this.reveal();
   }
 
-  // Scrolls as little as it takes to show the selected row.
+  // Scroll just enough to show the selected row.
   reveal() {
     const top = this.shown.indexOf(this.selected) * this.rowHeight;
     if (top >= 0) {
@@ -78,7 +78,7 @@ class List {
     }
     for (const [item, row] of this.drawn) if (!rows.has(item)) row.remove();
     this.drawn = rows;
-    // Rows that stay are left where they are: to move one would load its thumbnail anew in some browsers.
+    // Rows that stay are not moved: some browsers reload the thumbnail of a moved element.
     let next = this.reel.firstChild;
     for (const row of rows.values()) {
       if (row === next) next = next.nextSibling;

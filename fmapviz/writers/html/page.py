@@ -1,30 +1,33 @@
-"""Render the report: one page for the run, one script of data per image.
+"""Render the report: one page per run, one script of data per image.
 
-A page opened by double click may not fetch anything, but it may load scripts from beside it: so data are scripts that hand
-over one JSON value. What stands in them comes from files and models, and is never more than text.
+A page opened from a file may not fetch anything, but it may load scripts from beside it. Data are therefore scripts that
+pass one JSON value to a function of the page. Names in them come from files and models: they are escaped, and shown as text.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fmapviz.errors import printable
+from fmapviz.core.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import PurePath
 
     from numpy.typing import NDArray
 
-# The page's script, in parts that follow each other inside one function: each may use at once only what stands before it.
+# The parts of the page's script, concatenated inside one function: top-level code may only use the parts before it.
 _SCRIPTS = (
     "text.js",
     "data.js",
@@ -41,17 +44,18 @@ _SCRIPTS = (
     "start.js",
 )
 
-# What ends a script element or a line of JavaScript is written as an escape; inside JSON that is the same text.
-_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+# Characters that could end a script element are written as escapes, which JSON reads as the same text.
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def render_page(run: Mapping[str, Any]) -> bytes:
     """Render `index.html`, ASCII.
 
     Args:
-        run: What the page is to know at once: `title`, `facts` (pairs), `units` (of each `unit`, `href`, `predictions`),
-            `model` and `statistics` (addresses, or None), `failures` (of each `path`, `message`, `code`); and `views`, the
-            order in which they are shown. A unit without a picture of the input has a `thumbnail` that is False.
+        run: The data in the page itself: `title`, `facts` (pairs), `units` (each with `unit`, `href` and `predictions`, and
+            with `thumbnail` False if it has no picture of the input), `model` and `statistics` (relative addresses, or
+            None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
+            in an object store also `objects` (the addresses of files that have other names there).
 
     Raises:
         ValueError: A number in it is NaN or infinite.
@@ -76,10 +80,10 @@ def render_page(run: Mapping[str, Any]) -> bytes:
 
 
 def unit_script(unit: Mapping[str, Any]) -> bytes:
-    r"""Write the `report.js` of one image, ASCII.
+    r"""Render `report.js` of one image, ASCII.
 
     Args:
-        unit: Its `unit`, `source`, `predictions`, `notices` and `pictures`.
+        unit: The `unit`, `source`, `predictions`, `notices` and `pictures`.
 
     Raises:
         ValueError: A number in it is NaN or infinite.
@@ -92,7 +96,7 @@ def unit_script(unit: Mapping[str, Any]) -> bytes:
 
 
 def statistics_script(statistics: Mapping[str, Any]) -> bytes:
-    r"""Write `stats.js`, ASCII: what is known of every channel over the whole run.
+    r"""Render `stats.js`, ASCII: statistics of every channel over the whole run.
 
     Args:
         statistics: The number of `images`, and `layers`.
@@ -108,7 +112,7 @@ def statistics_script(statistics: Mapping[str, Any]) -> bytes:
 
 
 def pack(rows: NDArray[Any]) -> str:
-    """Write numbers as the page's scripts read them: little-endian float32, row by row, in base64.
+    """Encode numbers for the page's scripts: little-endian float32, row by row, in base64.
 
     Example:
         >>> import numpy as np
@@ -118,11 +122,22 @@ def pack(rows: NDArray[Any]) -> str:
     return b64encode(np.ascontiguousarray(rows, "<f4").tobytes()).decode()
 
 
+def link(path: PurePath) -> str:
+    """Return a relative path as an address in the page, byte for byte as the file system has it.
+
+    Example:
+        >>> from pathlib import PurePosixPath
+        >>> link(PurePosixPath("a b/50%#1?.png"))
+        'a%20b/50%25%231%3F.png'
+    """
+    return "/".join(quote(os.fsencode(part), safe="") for part in path.parts)
+
+
 @cache
 def _template() -> Template:
-    """Compile the page: that takes longer than to render it."""
+    """Compile the page, which takes longer than rendering it."""
     environment = Environment(
-        loader=PackageLoader("fmapviz", "report"),
+        loader=PackageLoader("fmapviz.writers.html", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -134,7 +149,7 @@ def _template() -> Template:
 
 @cache
 def _read(name: str) -> str:
-    return files("fmapviz.report").joinpath(name).read_text("utf-8")
+    return files("fmapviz.writers.html").joinpath(name).read_text("utf-8")
 
 
 def _to_json(value: Mapping[str, Any]) -> str:
@@ -142,5 +157,8 @@ def _to_json(value: Mapping[str, Any]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Name a text as a Content-Security-Policy does, https://www.w3.org/TR/CSP3/#grammardef-hash-source."""
+    """Return the hash by which a Content-Security-Policy allows a text.
+
+    https://www.w3.org/TR/CSP3/#grammardef-hash-source
+    """
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

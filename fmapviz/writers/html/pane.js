@@ -1,4 +1,4 @@
-// Panes: a picture that can be zoomed, moved and pointed at.
+// A pane: a picture that can be zoomed, moved and pointed at.
 
 const LETTERS = ["A", "B"];
 
@@ -54,7 +54,7 @@ class Pane {
     const { unit, picture } = this;
     const heading = find("h3", this.root);
     heading.title = visible(unit?.unit ?? "");
-    if (picture?.ofModel) heading.textContent = "The model, whatever the image";
+    if (picture?.ofModel) heading.textContent = "The model, the same for all images";
     else heading.replaceChildren(...cutName(unit?.unit ?? ""));
     find(".predictions", this.root).textContent = picture?.ofModel ? "" : visible((unit?.predictions ?? []).slice(0, 3).join(" \u00b7 "));
     find(".range", this.root).textContent = alone || !picture ? "" : visible(factOf(picture, "Range"));
@@ -67,7 +67,7 @@ class Pane {
     side.setAttribute("aria-pressed", this.side === state.side);
   }
 
-  // Device pixels to a pixel of this picture: panes show pictures of different sizes equally large.
+  // Device pixels per pixel of this picture: panes show pictures of different sizes equally large.
   scale() {
     const reference = panes.find((pane) => pane.picture).picture;
     return (camera.scale * reference.width) / this.picture.width;
@@ -79,7 +79,7 @@ class Pane {
     const bounds = this.stage.getBoundingClientRect();
     const { width, height } = this.picture;
     const scale = this.scale();
-    // On whole device pixels, or the squares that pixels have become would differ in size.
+    // Aligned to device pixels; otherwise enlarged pixels would differ in size.
     const snap = (offset, origin) => Math.round((origin + offset) * ratio) / ratio - origin;
     this.zoom = scale / ratio;
     this.left = snap(bounds.width / 2 - camera.x * width * this.zoom, bounds.left);
@@ -109,7 +109,7 @@ class Pane {
     return tile < 0 ? null : channelOf(this.picture, tile);
   }
 
-  // Beside the tile, so that it stays in sight; over it only where there is no room.
+  // Beside the tile, which stays visible, or over it if there is no room.
   showTip(channel) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
@@ -129,7 +129,7 @@ class Pane {
   wheel(event) {
     event.preventDefault();
     const lines = event.deltaMode === 1 ? 16 : 1;
-    // Browsers report a pinch on a trackpad as a turn of the wheel with ctrl, in smaller steps.
+    // Browsers report a trackpad pinch as wheel events with Ctrl, in smaller steps.
     this.zoomAt(event, Math.exp(-event.deltaY * lines * (event.ctrlKey ? 0.01 : 0.0015)));
     point(this, event);
   }
@@ -144,7 +144,7 @@ class Pane {
     this.shift(dx / before - dx / after, dy / before - dy / after);
   }
 
-  // By pixels of the picture.
+  // In pixels of the picture.
   shift(x, y) {
     camera.x = clamp(camera.x + x / this.picture.width, 0, 1);
     camera.y = clamp(camera.y + y / this.picture.height, 0, 1);

@@ -1,6 +1,6 @@
-// Pointing at a channel, and pinning it large beside the input.
+// Pointing at a channel, and pinning it enlarged beside the input.
 
-const TWICE = 220;    // milliseconds in which a second click makes the first one half of a double click
+const TWICE = 220;    // milliseconds within which two clicks are a double click
 
 function point(pane, event) {
   pointedChannel = pane ? pane.channelUnder(event) : null;
@@ -12,10 +12,10 @@ function point(pane, event) {
   if (pointedChannel !== null) say(spokenNumbers(pane.picture, pointedChannel), 150);
 }
 
-let before = null;  // what was pinned before a click that may become a double click
+let before = null;  // the pinned channel before a click that may become a double click
 let opening = 0;
 
-// Opening the panel makes the picture smaller, so it waits until it is clear that this is not half of a double click.
+// Opening the panel shrinks the picture, so it waits until a double click can be ruled out.
 function click(channel, clicks) {
   if (clicks === 1) before = state.channel;
   if (channel === null || clicks > 1) return;
@@ -85,7 +85,7 @@ function showPinned() {
   find(".pinned", panel).replaceChildren(figures, said);
 }
 
-// Where there is room the panel is beside the grid, which then stays as large as it is or nearly so; else it is below.
+// The panel is beside the grid if that hardly shrinks the grid, otherwise below it.
 function boxSize(amount) {
   const { clientWidth: width, clientHeight: height } = find("main");
   const beside = !comparing() && width >= 1000;
@@ -115,7 +115,7 @@ function pinnedFigures(pane, size) {
   return figures;
 }
 
-// As large as the channel, but of its own shape: a bar of a vector is a strip.
+// As large as the channel, in its own shape: a bar of a vector is a strip.
 function inputFigure(seen, unit, letter, size) {
   const larger = Math.max(seen.width, seen.height);
   const width = (size * seen.width) / larger;
@@ -135,7 +135,7 @@ function figure(content, caption, width, height) {
   return whole;
 }
 
-// A ring marks the place pointed at in the channel and in the input alike.
+// A ring marks the same position in the channel and in the input.
 function cross(event) {
   const body = find(".pinned");
   const box = event.target.closest(".box");

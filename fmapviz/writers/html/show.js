@@ -1,4 +1,4 @@
-// What is shown of what is chosen: it is loaded, then put into the panes.
+// Loading what is chosen and showing it in the panes.
 
 const SAID_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
 
@@ -7,9 +7,9 @@ const factOf = (picture, name) => picture.facts.find(([key]) => key === name)?.[
 let busy = false;
 let stale = false;
 
-// While one picture loads only the last wish is remembered: a held key loads what it shows and nothing else.
+// While a picture loads only the latest choice is remembered, so that a held key does not queue pictures never shown.
 async function update() {
-  // At once: the next key goes on from here, whether this is shown yet or not.
+  // At once: the next key continues from here even if this is not shown yet.
   images.select(run.units[state.units[state.side]]);
   rememberChoice();
   showLayers();
@@ -23,7 +23,7 @@ async function update() {
       await show();
     }
     writeAddress();
-  } finally {  // data that are not what they should be must not end the whole page
+  } finally {  // malformed data must not break the whole page
     busy = false;
     find("#panes").setAttribute("aria-busy", false);
   }
@@ -46,7 +46,7 @@ async function show() {
   describe(found);
 }
 
-// Views come in the order in which they were asked for, behind the input.
+// The input first, then the views in the order in which they were requested.
 const rank = ({ view }) => (run.views ?? []).indexOf(view);
 
 async function lookUp(index) {
@@ -76,7 +76,7 @@ async function findPicture({ unit, error }) {
   }
 }
 
-// Of the same picture of another image one looks at the same place.
+// The same picture of another image is shown at the same position.
 function sameView(picture, before) {
   return picture && before && picture.view === before.view && picture.name === before.name;
 }
@@ -86,7 +86,7 @@ function arrange(amount) {
   while (panes.length > amount) panes.pop().root.remove();
   if (focused && !focused.isConnected) panes[0].stage.focus();
   while (panes.length < amount) panes.push(new Pane(panes.length));
-  // To move a pane that is there already would take the focus from it.
+  // Moving an existing pane would take the focus from it.
   for (const { root } of panes) if (!root.isConnected) find("#panes").append(root);
   document.body.classList.toggle("comparing", amount > 1);
   find("#compare").setAttribute("aria-pressed", amount > 1);
@@ -101,7 +101,7 @@ function describe(found) {
   const kind = picture?.layer ? [picture.layer.type, shape(picture.layer), range] : [picture ? `${picture.width} \u00d7 ${picture.height} pixels` : ""];
   find("#kind").textContent = kind.filter(Boolean).map(visible).join(" \u00b7 ");
   const common = new Set(run.facts.map(([name]) => name));
-  // Of two images only what holds for both.
+  // With two images, only the facts that both share.
   const holds = (name, value) => found.every((side) => !side.picture || factOf(side.picture, name) === value);
   const facts = (picture?.facts ?? []).filter(([name, value]) => !SAID_ELSEWHERE.has(name) && !common.has(name) && holds(name, value));
   find("#about").replaceChildren(...facts.map(([name, value]) => {
@@ -116,13 +116,13 @@ function describe(found) {
   say([`${label}, ${names}`, ...found.map(({ error }) => error)].filter(Boolean).join(". "));
 }
 
-let listed = null;  // of which pictures the list was made
+let listed = null;  // the pictures that the list was made from
 
 function showLayers() {
   const views = [...new Set(known.map(({ view }) => view))];
   showViews(views);
   const ofView = known.filter(({ view }) => view === state.view);
-  // The same rows are not made again for every image.
+  // Rows are rebuilt only if the pictures differ.
   const key = JSON.stringify([overall !== null, state.view, ofView.map(({ name, title, layer }) => [name, title, layer])]);
   if (key !== listed) layers.setItems(ofView);
   listed = key;
@@ -146,7 +146,7 @@ function viewChoice(view) {
   const input = make("input");
   Object.assign(input, { type: "radio", name: "view", value: view });
   input.addEventListener("change", () => chooseView(view));
-  // After a click the arrow keys are to change the layer; who came by keyboard goes on choosing views with them.
+  // After a click the arrow keys change the layer; with keyboard focus they still choose the view.
   label.addEventListener("pointerup", () => setTimeout(() => layers.box.focus()));
   label.append(input, visible(view));
   return label;

@@ -1,4 +1,4 @@
-// The page as a whole: light and dark, its buttons, and how it starts.
+// The page as a whole: theme, buttons, start.
 
 function toggleTheme() {
   const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");

@@ -1,4 +1,4 @@
-// What is chosen: images, view, layer and channel.
+// The selected images, view, layer and channel.
 
 // `units`: numbers of the images of A and, when two are compared, B; `name` and `view` identify a picture across images.
 const state = { side: 0, units: [0, null], view: null, name: null, channel: null };
@@ -8,8 +8,8 @@ const isShown = (picture) => picture.view === state.view && picture.name === sta
 let pointedChannel = null;
 let known = [];  // the pictures of image A, and of the model
 
-// The layers that were chosen, the last one first: a view without it shows the one chosen before, or its first; the next
-// view that has it returns to it, and so does another image, if the view was chosen last.
+// The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
+// it returns to it, and so does another image if the view was chosen last.
 let chosen = [];
 let viewChosen = false;
 
@@ -28,7 +28,7 @@ function drawImage(item, row) {
 
 function thumbnail({ href }) {
   const thumb = make("img", "thumb");
-  return Object.assign(thumb, { alt: "", decoding: "async", src: `${address(href)}input.png` });
+  return Object.assign(thumb, { alt: "", decoding: "async", src: address(`${href}input.png`) });
 }
 
 function markImage(row, item) {
@@ -51,7 +51,7 @@ function drawLayer(picture, row) {
   if (constant) row.append(Object.assign(make("span", "badge", `${constant} dead`), { title: "Channels that never vary" }));
 }
 
-// Gradients and class maps are numbered in their own way, and there are several of one layer.
+// Gradients and class maps have their own numbering, and a layer may have several.
 function pictureLike({ name, layer }, view) {
   const ofView = known.filter((picture) => picture.view === view);
   return ofView.find((picture) => picture.name === name)
@@ -67,7 +67,7 @@ function nearest(view) {
   return known.find((picture) => picture.view === view);
 }
 
-// What is shown for want of another is no choice.
+// A fallback is not a choice.
 function rememberChoice() {
   const shown = known.find(isShown);
   if (!shown || nearest(shown.view) === shown) return;

@@ -1,9 +1,9 @@
-// Words: what the page says, and the elements that hold it.
+// Text, and the elements that hold it.
 
 const run = JSON.parse(document.getElementById("run").textContent);
 const find = (selector, root = document) => root.querySelector(selector);
 
-// What cannot be seen, or would turn the text after it round, is shown as an escape.
+// Invisible characters, and those that reverse the text after them, are shown as escapes.
 const visible = (value) => String(value).replace(
   /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu,
   (character) => `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`,
@@ -16,7 +16,7 @@ function make(tag, className = "", text = null) {
   return element;
 }
 
-// Where there is no room a name is cut in its middle: long ones differ at their end. The two pieces are for the eye alone.
+// A name that is too wide is cut in its middle, since long names differ at their ends. The two pieces are only visual.
 function cutName(name, className = "") {
   const [, head, tail] = visible(name).match(/^(.{6,}?)((?:\P{M}\p{M}*){12})$/su) ?? [];
   if (!head) return [make("span", className, name)];

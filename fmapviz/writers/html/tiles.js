@@ -1,4 +1,4 @@
-// Tiles: where the channels lie in a picture, and what is known of each.
+// Tiles: positions of the channels in a picture, and their statistics.
 
 const channelOf = (picture, tile) => picture.channels?.[tile] ?? tile;
 
@@ -38,7 +38,7 @@ const MEASURES = [
 ];
 const MEASURE_NAMES = { strange: "not finite" };
 
-// A table of one column for each [heading, numbers]; those without numbers are left out.
+// A table with a column for each [heading, numbers]; columns without numbers are left out.
 function numbersTable(columns, caption) {
   const shown = columns.filter(([, numbers]) => numbers);
   const table = make("table", "numbers");
@@ -61,7 +61,7 @@ function constantNote(numbers) {
   return numbers?.constant ? make("p", "constant", `Never varies, over ${count(overall.images, "image")}`) : "";
 }
 
-// A tile of a convolution's weights is a filter, which gives a channel.
+// A tile of a convolution's weights is a filter, which computes a channel.
 function channelWord(picture) {
   return picture.view === "kernels" ? "Filter" : "Channel";
 }

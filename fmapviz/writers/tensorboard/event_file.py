@@ -1,4 +1,4 @@
-"""One TensorBoard event file."""
+"""Write a TensorBoard event file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
 from tensorboard.plugins.histogram import metadata as histograms
 from tensorboard.plugins.image import metadata as images
 
-from fmapviz import files
+from fmapviz.core import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BEFORE, _BEHIND = 12, 4  # bytes around each record: its length and two checksums
-_METADATA = images.create_summary_metadata("", "")  # as TensorBoard makes it, but once
+_BEFORE, _BEHIND = 12, 4  # bytes before and after the data of a record: its length and two checksums
+_METADATA = images.create_summary_metadata("", "")  # made once, as TensorBoard makes it for each picture
 _METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
 _HISTOGRAM_METADATA = histograms.create_summary_metadata("", "")
 _HISTOGRAM_METADATA.data_class = DATA_CLASS_TENSOR
@@ -32,16 +32,16 @@ _HISTOGRAM_METADATA.data_class = DATA_CLASS_TENSOR
 
 @contextmanager
 def create(path: Path) -> Iterator[Callable[[Event], int]]:
-    """Write an event file, under a name that TensorBoard overlooks until it is complete.
+    """Write an event file, under a name that TensorBoard ignores until it is complete.
 
     Args:
         path: Its final name, with `tfevents` in it. If the block raises, no file of that name appears.
 
     Yields:
-        A function that appends one event, and says where its bytes begin.
+        A function that appends one event and returns the offset of its bytes.
 
     Raises:
-        OSError: Not everything could be written.
+        OSError: The disk is full, for example.
     """
     unfinished = path.with_name("events.partial")
     with files.create(unfinished) as file:
@@ -63,18 +63,18 @@ def create(path: Path) -> Iterator[Callable[[Event], int]]:
 
 
 def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, description: str, step: int = 0) -> Event:
-    """Make the event that shows one picture.
+    """Return the event of one picture.
 
-    It is the tensor-style summary of `tensorboard.plugins.image`: unlike `SummaryWriter.add_image` it carries a name and a
+    It is the tensor-style summary of `tensorboard.plugins.image`: unlike `SummaryWriter.add_image` it has a name and a
     description.
 
     Args:
-        png: The file, complete.
+        png: The PNG file.
         width: Pixels.
         height: Pixels.
-        display_name: Heads the picture's card; plain text.
-        description: Stands behind the card's (i) button; Markdown.
-        step: Which of several pictures of the tag.
+        display_name: Heading of the card; plain text.
+        description: Text of the card's (i) button; Markdown.
+        step: Step of the picture under its tag.
 
     Example:
         >>> event = image("maps/00 conv", b"...", width=8, height=4, display_name="00 conv", description="")
@@ -93,15 +93,15 @@ def image(tag: str, png: bytes, *, width: int, height: int, display_name: str, d
 
 
 def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], *, display_name: str, step: int = 0) -> Event:
-    """Make the event that shows how often which values occur.
+    """Return the event of a histogram.
 
     It is the tensor-style summary of `tensorboard.plugins.histogram`.
 
     Args:
-        edges: Where bins begin and end, ascending, float64 `(B + 1)`.
-        counts: Values in each bin, `(B)`.
-        display_name: Heads the card; plain text.
-        step: Which of several of the tag.
+        edges: Edges of the bins, ascending, float64 `(B + 1)`.
+        counts: Number of values in each bin, `(B)`.
+        display_name: Heading of the card; plain text.
+        step: Step of the histogram under its tag.
 
     Example:
         >>> event = histogram("values/00 conv", np.array([0.0, 0.5, 1.0]), np.array([3, 1]), display_name="00 conv")
@@ -131,7 +131,7 @@ def write_record(file: BinaryIO, data: bytes) -> None:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Mask a CRC-32C the way TFRecord does, so that data which holds checksums can be checked itself."""
+    """Return the masked CRC-32C of TFRecord, which suits data that contains checksums."""
     crc = google_crc32c.value(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return struct.pack("<I", masked)

@@ -1,4 +1,4 @@
-"""A picture as TensorBoard shows it: the events that are written of it."""
+"""The TensorBoard events of a picture."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fmapviz import events
-from fmapviz.errors import printable
-from fmapviz.values import Drawing
+from fmapviz.core.errors import printable
+from fmapviz.core.types import Histogram
+from fmapviz.render.histogram import bin_edges
+from fmapviz.writers.tensorboard import event_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tensorboard.compat.proto.event_pb2 import Event
 
-    from fmapviz.histograms import Histogram
-    from fmapviz.values import Picture
+    from fmapviz.core.types import Picture
 
 
 def summaries(picture: Picture, *, step: int = 0) -> Iterator[Event]:
-    """Give the event that shows a picture, and one that counts the values if it is a histogram."""
-    yield events.image(
+    """Return the event of a picture, and one of its values if it is a histogram."""
+    yield event_file.image(
         _tag(picture.tag),
         picture.png,
         width=picture.width,
@@ -31,18 +31,18 @@ def summaries(picture: Picture, *, step: int = 0) -> Iterator[Event]:
         description=_table(picture.facts),
         step=step,
     )
-    if isinstance(picture.source, Drawing) and picture.source.histogram:
-        yield _histogram(picture, picture.source.histogram, step)
+    if picture.drawing and isinstance(picture.drawing.content, Histogram):
+        yield _histogram(picture, picture.drawing.content, step)
 
 
 def _histogram(picture: Picture, shown: Histogram, step: int) -> Event:
     tag = _tag(f"values/{picture.name}")  # a tag belongs to one of TensorBoard's plugins
     name = printable(picture.title or picture.name)
-    return events.histogram(tag, shown.edges, shown.counts, display_name=name, step=step)
+    return event_file.histogram(tag, bin_edges(shown), shown.counts, display_name=name, step=step)
 
 
 def _tag(text: str) -> str:
-    """Make a tag whose picture TensorBoard's fast loader can find again.
+    """Return a tag whose picture TensorBoard's fast loader can find.
 
     It cannot if the tag holds a character that JSON escapes: a quotation mark, a backslash, a control character
     (`WireBlobKey` borrows its strings, https://github.com/tensorflow/tensorboard/pull/4545).
@@ -57,7 +57,7 @@ def _tag(text: str) -> str:
 
 
 def _table(facts: Mapping[str, str]) -> str:
-    """Lay facts out as a Markdown table. A table must have a heading, so the first fact is it."""
+    """Format facts as a Markdown table; the first one is the heading, which a table must have."""
     rows = [f"| {_literal(key)} | {_literal(value)} |" for key, value in facts.items()]
     rows.insert(1, "|---|---|")
     return "\n".join(rows) if facts else ""
@@ -65,7 +65,7 @@ def _table(facts: Mapping[str, str]) -> str:
 
 @lru_cache(512)  # model, type and scaling are the same on every picture
 def _literal(text: str) -> str:
-    r"""Write text so that Markdown shows it as it is: what it would act on within a line becomes a character reference.
+    r"""Escape text for Markdown: characters with a meaning become character references.
 
     Example:
         >>> _literal("<b> | `c`\n")

@@ -1,1 +1,0 @@
-"""The report page: what `index.html` and the scripts beside it consist of."""

@@ -1,0 +1,64 @@
+"""The contract of a format: one module per format, which writes the files of a unit of one or of many images.
+
+A module of a format has a docstring, whose first line is its help, and these names. What a format leaves on the disk is
+constants, so that it is known without importing the format; see `fmapviz.core.layout`.
+
+* `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
+  block ends. If the block raises, they are closed.
+* `NEEDS`: What the format is made of, `pictures`, `measures` and `values`, separated by blanks; none means `pictures`.
+* `UNIT_FILES`: Patterns of the names of its files in a unit, separated by blanks.
+* `AGGREGATE`: The result over all images that its run has; see `fmapviz.runs.aggregates.base`.
+* `publish(run, info, summaries)`: Return the contents of further run-level files, made from the summaries of the run's
+  aggregates by their names; `RUN_FILES` names them.
+* `MANY`: True if one unit may hold many images, which `--shard` needs.
+* `PAGE`: A file of `RUN_FILES` that a browser opens.
+* `OPEN_WITH`, `OPEN_SHARDS_WITH`: The command that opens the results; `{out}` is the directory of all runs, `{shard}` the
+  number of images in a shard.
+* `WITH`: A format that this one cannot do without.
+* `REQUIRES`: A package that it needs, which the extra of its name brings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from fmapviz.core.types import Picture, StoredAt, UnitImage
+
+
+class Writer(Protocol):
+    """Writes the files of one format in one unit."""
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """Numbers of records of the files that are sequences of records, by file name."""
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> Sequence[StoredAt]:
+        """Add an image; images come in the order of their numbers.
+
+        Args:
+            image: The image and its results.
+            pictures: Its encoded pictures.
+
+        Returns:
+            The position of each picture, if the files of the format hold many; else nothing.
+
+        Raises:
+            OSError: A file could not be written, or exists.
+        """
+
+
+class OpenWriter(Protocol):
+    """The function `open_writer` of a format."""
+
+    def __call__(self, directory: Path, *, many: bool = False) -> AbstractContextManager[Writer]:
+        """Open a writer.
+
+        Args:
+            directory: The staged unit.
+            many: Whether the unit holds many images.
+        """

@@ -1,0 +1,213 @@
+"""A report to open in a browser, index.html, with PNG files beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz.core import files
+from fmapviz.core.errors import printable
+from fmapviz.core.types import Bars, Grid
+from fmapviz.runs.failures import read_failures
+from fmapviz.writers.html.page import link, pack, render_page, statistics_script, unit_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.core.types import Measures, Picture, UnitImage
+    from fmapviz.runs.aggregates._channels import ChannelStatistics
+    from fmapviz.runs.aggregates.images import ListedUnit
+
+NEEDS = "pictures measures"
+WITH = "png"  # the page shows these files
+AGGREGATE = "images"
+UNIT_FILES = "report.js"
+RUN_FILES = "index.html stats.js"
+PAGE = "index.html"
+
+_STATISTICS_SCRIPT = "stats.js"
+
+
+class ReportScript:
+    """Writes the data of one image as a script, which the report's page loads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.members: Mapping[str, int] = {}
+        self._path = directory / UNIT_FILES
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.writers.base.Writer`."""
+        document = {
+            "unit": printable(image.file.unit),
+            "source": printable(image.file.path),
+            "predictions": [printable(str(each)) for each in image.result.predictions],
+            "notices": [printable(notice) for notice in image.notices],
+            "pictures": [_describe(picture) for picture in pictures],
+        }
+        files.write(self._path, unit_script(document))
+        return ()
+
+
+@contextmanager
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[ReportScript]:  # noqa: ARG001
+    """Write the script of one image, `report.js`."""
+    yield ReportScript(directory)
+
+
+def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the report's page, and the data of its panels.
+
+    Args:
+        run: The run directory.
+        info: The run's settings.
+        summaries: What the run's aggregates summarize, by their names. The page has a panel for `statistics`.
+    """
+    units: list[ListedUnit] = summaries["images"]
+    images = [unit for unit in units if not unit.is_model]
+    finished = {unit.path: unit.finished for unit in images}
+    model = next((_href(unit.directory, run) for unit in units if unit.is_model), None)
+    names = _names([(unit.directory.relative_to(run), PurePath(unit.path)) for unit in images])
+    listed: list[dict[str, Any]] = [
+        {"unit": name, "href": _href(unit.directory, run), "predictions": _predictions(unit.predictions)}
+        for name, unit in zip(names, images, strict=True)
+    ]
+    if model and not listed:  # a run without images shows the model in their place
+        model, listed = None, [{"unit": "the model", "href": model, "predictions": [], "thumbnail": False}]
+    page: dict[str, Any] = {
+        "title": info.label,
+        "views": list(info.config.views),
+        "facts": _facts(info),
+        "units": listed,
+        "model": model,
+        "statistics": _STATISTICS_SCRIPT if "statistics" in summaries else None,
+        "failures": [
+            {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
+            for failure in read_failures(run)
+            if finished.get(str(failure.get("path")), 0.0) < _number(failure.get("time"))
+        ],
+    }
+    if objects := _objects(units, run):
+        page["objects"] = objects
+    contents = {"index.html": render_page(page)}
+    if "statistics" in summaries:
+        contents[_STATISTICS_SCRIPT] = statistics_script(_statistics(summaries["statistics"]))
+    return contents
+
+
+def _objects(units: Sequence[ListedUnit], run: Path) -> dict[str, str]:
+    """Return the addresses of files of the page that an object store has under other names."""
+    return {
+        _href(unit.directory, run) + link(PurePath(name)): _href(unit.directory, run) + link(PurePath(other))
+        for unit in units
+        for name, other in unit.objects.items()
+        if name.endswith((".png", ".js"))
+    }
+
+
+def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+    """Name images after their files, with as many parent folders as make the names differ.
+
+    Args:
+        images: For each image its directory relative to the run, and its file.
+    """
+    lengths = [len(unit.parts) for unit, _ in images]
+    while True:
+        names = ["/".join(source.parts[-length:]) for (_, source), length in zip(images, lengths, strict=True)]
+        counts = Counter(names)
+        longer = [
+            index
+            for index, (name, (_, source)) in enumerate(zip(names, images, strict=True))
+            if counts[name] > 1 and lengths[index] < len(source.parts)
+        ]
+        if not longer:
+            return list(map(printable, names))
+        for index in longer:
+            lengths[index] += 1
+
+
+def _href(unit: Path, run: Path) -> str:
+    return link(unit.relative_to(run)) + "/"
+
+
+def _describe(picture: Picture) -> dict[str, Any]:
+    layer = picture.layer and {
+        "index": picture.layer.index,
+        "name": printable(picture.layer.layer),
+        "type": printable(picture.layer.type),
+        "shape": list(picture.layer.shape),
+    }
+    content = picture.drawing.content if picture.drawing else None
+    channels = content.channels if isinstance(content, Grid | Bars) else None
+    measures = picture.layer.measures if picture.layer and picture.tiles else None
+    return {
+        "href": link(PurePath(picture.file_name)),
+        "view": picture.group,
+        "name": printable(picture.name),
+        "title": printable(picture.title),
+        "width": picture.width,
+        "height": picture.height,
+        "layer": layer,
+        "facts": [[key, printable(value)] for key, value in picture.facts.items()],
+        "tiles": None if picture.tiles is None else asdict(picture.tiles),
+        "channels": None if channels is None else list(channels),
+        "statistics": None if measures is None or not picture.tiles else _image_statistics(measures, channels),
+    }
+
+
+def _image_statistics(measures: Measures, channels: Sequence[int] | None) -> dict[str, Any]:
+    """Pack the minimum, maximum, mean, deviation, and shares of zeros and of non-finite values of the channels shown."""
+    zeros, nonfinite = measures.zeros / measures.values, measures.nonfinite / measures.values
+    rows = np.stack([measures.low, measures.high, measures.mean, np.nan_to_num(measures.std), zeros, nonfinite])
+    return {"values": measures.values, "data": pack(rows if channels is None else rows[:, list(channels)])}
+
+
+def _statistics(known: ChannelStatistics) -> dict[str, Any]:
+    """Pack the same numbers over all images, for all channels of each feature map."""
+    shares = [known[name] / known.values for name in ("zeros", "nonfinite")]
+    rows = np.stack([*(known[name] for name in ("min", "max", "mean")), known.std, *shares])
+    constant = known.constant
+    layers = [
+        {
+            "name": printable(info.layer),
+            "of": f"{info.of} {info.target}".rstrip(),
+            "type": printable(info.type),
+            "channels": info.channels,
+            "constant": constant[own].nonzero()[0].tolist(),
+            "data": pack(rows[:, own]),
+        }
+        for info, own in known.slices()
+    ]
+    return {"images": known.images, "layers": layers}
+
+
+def _facts(info: RunInfo) -> list[list[str]]:
+    facts = {
+        "Model": info.model,
+        "Weights": info.weights,
+        "SHA-256": info.sha256 or "",
+        "Input": info.preparation,
+        "Views": ", ".join(info.config.views),
+        "Layers": ", ".join(info.config.layers) or "all",
+        "Without": ", ".join(info.config.exclude),
+        "Types": ", ".join(info.config.types),
+        "Scaling": info.config.style.norm,
+        "Versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+    }
+    return [[key, printable(value)] for key, value in facts.items() if value]
+
+
+# Any: a record that was tampered with may hold any JSON value.
+def _predictions(records: Any) -> list[str]:
+    known = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
+    return [printable(f"{each.get('class')} {_number(each.get('score')):.1%}".replace("%", " %")) for each in known]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0

@@ -1,0 +1,68 @@
+"""Image summaries for TensorBoard, one run per image.
+
+With `--shard` it is one run per shard, whose images are the steps.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fmapviz.core.types import StoredAt
+from fmapviz.writers.tensorboard import event_file
+from fmapviz.writers.tensorboard.image_summary import summaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    from fmapviz.core.types import Picture, UnitImage
+
+UNIT_FILES = "events.out.tfevents.fmapviz"
+MANY = True
+OPEN_WITH = "tensorboard --logdir {out}"
+OPEN_SHARDS_WITH = "tensorboard --logdir {out} --samples_per_plugin images={shard}"  # the default is ten images a shard
+
+# TensorBoard shows one description for all steps: only facts that hold for all images may be in it.
+_COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
+
+
+class TensorBoardRun:
+    """Appends the pictures of images to an event file, the number of the image as the step."""
+
+    def __init__(self, append: Callable[[Event], int], *, many: bool) -> None:
+        self._append = append
+        self._many = many
+        self._count = 1  # the file's own header
+
+    @property
+    def members(self) -> dict[str, int]:
+        """See `fmapviz.writers.base.Writer`."""
+        return {UNIT_FILES: self._count}
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
+        """See `fmapviz.writers.base.Writer`."""
+        stored = []
+        for picture in pictures:
+            facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON or not self._many}
+            first, *others = summaries(replace(picture, facts=facts), step=image.key)
+            stored.append(StoredAt(UNIT_FILES, self._append(first) + first.SerializeToString().rfind(picture.png)))
+            for event in others:
+                self._append(event)
+            self._count += 1 + len(others)
+        return stored
+
+
+@contextmanager
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardRun]:
+    """Write pictures to one event file, which gets its name when it is complete.
+
+    Args:
+        directory: The staged unit.
+        many: Whether the unit holds many images.
+    """
+    with event_file.create(directory / UNIT_FILES) as append:
+        yield TensorBoardRun(append, many=many)
