@@ -6,17 +6,17 @@ import os
 import sys
 from typing import NoReturn
 
-from fmapviz.process import Interrupted, signals_heeded
+from fmapviz.cli.process import Interrupted, handling_signals
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     try:
-        with signals_heeded():
-            from fmapviz import cli
+        with handling_signals():
+            from fmapviz.cli import app
 
-            cli.main()
-    except Interrupted as interruption:  # before anything has begun, or at the very end
+            app.main()
+    except Interrupted as interruption:  # before the command starts, or after it ended
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()
         os._exit(128 + interruption.number)

@@ -1,4 +1,4 @@
-"""What may be typed: a command line whose first word need not be `run`, and what the shell completes."""
+"""The command group that runs `run` by default, and shell completion."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from fmapviz import registry
-from fmapviz.errors import RequestError, quote
-from fmapviz.models import known_names
-from fmapviz.options import COLORMAPS
-from fmapviz.registry import VIEWS, WRITERS
-
-WEIGHTS = {
-    "default": "the model's best published weights",
-    "random": "freshly initialised, repeatable",
-}
+from fmapviz.core import registry
+from fmapviz.models.load import known_names
 
 
 class RunByDefault(TyperGroup):
-    """A group of commands that takes `fmapviz MODEL INPUT...` to mean `fmapviz run MODEL INPUT...`."""
+    """A group of commands in which `fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`."""
 
     # Any: the classes of contexts and completions are not public.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the command's name first, wherever it stands, or `run` where there is none."""
+        """Move the name of the command to the front, or insert `run`."""
         words = list(args) or ["--help"]
-        if words[0] not in self._own_options(ctx):
+        if words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
             position = self._first_word(ctx, words)
             if position is not None and words[position] in self.commands:
                 words.insert(0, words.pop(position))
@@ -34,18 +26,15 @@ class RunByDefault(TyperGroup):
         return super().parse_args(ctx, words)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete a model's name where a command's could stand."""
+        """Complete names of commands and of models."""
         run = self.commands["run"]
         if incomplete.startswith("-"):
             return [*super().shell_complete(ctx, incomplete), *run.shell_complete(ctx, incomplete)]
         model = next(parameter for parameter in run.params if parameter.name == "model")
         return [*super().shell_complete(ctx, incomplete), *model.shell_complete(ctx, incomplete)]
 
-    def _own_options(self, ctx: Any) -> set[str]:
-        return {option for parameter in self.get_params(ctx) for option in parameter.opts}
-
     def _first_word(self, ctx: Any, words: list[str]) -> int | None:
-        """Find the first word that is neither an option nor an option's value."""
+        """Return the position of the first word that is neither an option nor the value of one."""
         takes_value = {
             option: not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
             for command in self.commands.values()
@@ -64,71 +53,17 @@ class RunByDefault(TyperGroup):
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Complete a model's name."""
+    """Complete the name of a model."""
     return [name for name in known_names() if name.startswith(incomplete)]
 
 
-def complete_weights(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the words that `--weights` knows."""
-    return [(word, text) for word, text in WEIGHTS.items() if word.startswith(incomplete)]
-
-
-def complete_views(incomplete: str) -> list[tuple[str, str]]:
-    """Complete one view, or the last of several separated by commas."""
-    return _complete_list(VIEWS, incomplete)
-
-
-def complete_formats(incomplete: str) -> list[tuple[str, str]]:
-    """Complete one format, or the last of several separated by commas."""
-    return _complete_list(WRITERS, incomplete)
-
-
 def members_help(package: str) -> str:
-    """List a package's members with what they are, for `--help`."""
+    """Return a list of the members of a package with their descriptions, for `--help`."""
     return "".join(f"\n\n- {name}: {registry.describe(package, name)}" for name in registry.names(package))
 
 
-def complete_fits(incomplete: str) -> list[str]:
-    """Complete a way of fitting."""
-    return _complete_word(("crop", "squash", "pad", "none"), incomplete)
-
-
-def complete_norms(incomplete: str) -> list[str]:
-    """Complete a normalisation."""
-    return _complete_word(("channel", "layer", "signed", "run", "fixed:"), incomplete)
-
-
-def complete_colormaps(incomplete: str) -> list[str]:
-    """Complete a colour map's name."""
-    return _complete_word(COLORMAPS, incomplete)
-
-
-def complete_devices(incomplete: str) -> list[str]:
-    """Complete a device."""
-    return _complete_word(("auto", "cpu", "cuda", "mps"), incomplete)
-
-
-def split(values: list[str]) -> tuple[str, ...]:
-    """Take apart what was given several times, or once with commas.
-
-    Example:
-        >>> split(["png,tensorboard", "png"])
-        ('png', 'tensorboard')
-
-    Raises:
-        RequestError: There is no name in it.
-    """
-    names = tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
-    if values and not names:
-        raise RequestError(f"a list without a name in it: {quote(','.join(values))}")
-    return names
-
-
-def _complete_word(words: tuple[str, ...], incomplete: str) -> list[str]:
-    return [word for word in words if word.startswith(incomplete)]
-
-
-def _complete_list(package: str, incomplete: str) -> list[tuple[str, str]]:
+def complete_members(package: str, incomplete: str) -> list[tuple[str, str]]:
+    """Complete the last of several members of a package, separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
     names = (name for name in registry.names(package) if name.startswith(last) and name not in given)

@@ -1,4 +1,4 @@
-"""The process around a command: its signals and its standard streams."""
+"""The process of a command: signals, standard streams and exit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from fmapviz.errors import RequestError, printable
+from fmapviz.core.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
 
-GRACE_SECONDS = 1.7  # two are promised
-_FOUNDATIONS = {"torch", "torchvision"}
+GRACE_SECONDS = 1.7  # the README promises two
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asks to end; not an Exception, so that nothing on the way takes it for one."""
+    """The process received a signal to end; no `Exception`, so that code in between does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -34,20 +33,20 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """Import what stays to the end: to look through hundreds of thousands of objects for garbage takes 0.1 s each time.
+def importing() -> Iterator[None]:
+    """Import without garbage collection, which would take 0.1 s for each pass over the objects of torch.
 
     Raises:
-        RequestError: PyTorch or torchvision is broken, does not fit the other, or gets no memory.
+        RequestError: PyTorch or torchvision cannot be imported.
     """
     gc.disable()
     try:
         yield
     except Exception as error:
-        if sys.modules.keys() >= _FOUNDATIONS:  # what could not be imported is none of them
+        if "torch" in sys.modules and "torchvision" in sys.modules:  # another import failed
             raise
         reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
-        hint = "python -c 'import torch, torchvision' shows where; the two must fit each other, and memory may be limited"
+        hint = "try python -c 'import torch, torchvision'; their versions must match, and memory may be limited"
         raise RequestError(f"PyTorch and torchvision cannot be imported: {reason}", hint=hint) from error
     finally:
         _freeze()
@@ -56,21 +55,20 @@ def loading() -> Iterator[None]:
 
 @cache
 def _freeze() -> None:
-    """Keep all that there is; a second time would keep what has become garbage since."""
+    """Exempt all objects from garbage collection, once: a second call would also keep garbage."""
     gc.freeze()
 
 
 @contextmanager
-def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
-    """Leave everything whole at the first Ctrl-C, SIGTERM or SIGHUP; end at once at the second.
+def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
+    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP; exit immediately at the second.
 
-    The first raises `Interrupted`. Whoever does not end within `GRACE_SECONDS` all the same, because it is deep in foreign
-    code, or because that has swallowed the exception, is ended then.
+    The process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.
 
     Args:
-        farewell: Says in this case that the process ends.
+        report: Called before such an exit.
     """
-    heeded = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+    handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     seen: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -78,10 +76,10 @@ def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iter
             os._exit(128 + number)
         seen.append(number)
         interruption = Interrupted(number)
-        threading.Thread(target=_end_soon, args=(interruption, farewell), daemon=True).start()
+        threading.Thread(target=_end_soon, args=(interruption, report), daemon=True).start()
         raise interruption
 
-    before = {number: signal.signal(number, interrupt) for number in heeded}
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
     finally:
@@ -90,39 +88,39 @@ def signals_heeded(farewell: Callable[[Interrupted], int] | None = None) -> Iter
 
 
 def remove_staged() -> None:
-    """Remove what is being written by a thread that the process does not wait for."""
-    staging = sys.modules.get("fmapviz.staging")  # imported by whatever writes
-    if staging is not None:
-        staging.remove_staged()
+    """Remove the staged files of threads that the process does not wait for."""
+    commit = sys.modules.get("fmapviz.runs.commit")  # imported if anything was written
+    if commit is not None:
+        commit.remove_staged()
 
 
-def _end_soon(interruption: Interrupted, farewell: Callable[[Interrupted], int] | None) -> None:
+def _end_soon(interruption: Interrupted, report: Callable[[Interrupted], int] | None) -> None:
     time.sleep(GRACE_SECONDS)
     remove_staged()
     with suppress(Exception):
-        if farewell:
-            farewell(interruption)
+        if report:
+            report(interruption)
     os._exit(128 + interruption.number)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process without taking the interpreter apart, which takes 0.7 s once torch has been imported.
+def exit_now(code: int) -> NoReturn:
+    """End the process without finalizing the interpreter, which takes 0.7 s after torch was imported.
 
-    If a forward pass goes on for which nobody waits, it must not lose the interpreter at all.
+    An abandoned forward pass may still be running in a thread, and would crash in a finalized interpreter.
     """
-    for number in _ENDING:  # nothing is left to be interrupted
+    for number in _ENDING:  # the exit code is final
         with suppress(ValueError):  # not in the main thread
             signal.signal(number, lambda *_: os._exit(code))
     if threading.active_count() == 1:
-        atexit._run_exitfuncs()  # there is no public way; what others have registered is theirs to rely on
+        atexit._run_exitfuncs()  # not public, but libraries rely on the functions they registered
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # whoever read it has gone, or it was closed from the start
+        with suppress(AttributeError, OSError, ValueError):  # closed, or its reader is gone
             stream.flush()
     os._exit(code)
 
 
 def open_missing_streams() -> None:
-    """Give closed standard streams a place, so that no file of ours takes their number."""
+    """Open closed standard streams on the null device, so that no other file gets their numbers."""
     for number in range(3):
         try:
             os.fstat(number)

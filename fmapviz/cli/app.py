@@ -1,0 +1,112 @@
+"""The command line: its commands and their exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from fmapviz.cli import completion, extract, layers, run, verify
+from fmapviz.cli.printing import print_error, print_json, print_line, print_message
+from fmapviz.cli.process import Interrupted, exit_now, handling_signals, open_missing_streams, remove_staged
+from fmapviz.core.errors import FmapvizError, RequestError, quote
+from fmapviz.core.version import __version__
+
+app = typer.Typer(
+    name="fmapviz",
+    cls=completion.RunByDefault,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    subcommand_metavar="MODEL INPUT...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("layers")(layers.list_layers)
+app.command("models")(layers.list_models)
+app.command("verify")(verify.verify)
+app.command("extract")(extract.extract)
+
+
+@app.callback()
+def fmapviz(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=lambda on: _version(on=on)),
+    ] = False,
+) -> None:
+    """See what every layer of a vision network computes.
+
+    `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders. It is short for `fmapviz run`; see
+    `fmapviz run --help` for its options.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    exit_now(_main())
+
+
+def _main() -> int:
+    open_missing_streams()
+    with handling_signals(_report_interruption):
+        try:
+            return int(app(standalone_mode=False) or 0)
+        except FmapvizError as error:
+            print_error(error)
+            return _end_json(error.exit_code, error)
+        except typer.TyperException as error:
+            wrong = _usage_error(error)
+            print_error(wrong)
+            return _end_json(2, wrong)
+        except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
+            return 0 if stop.code in {None, 0, 1} else 2
+        except Interrupted as interruption:
+            return _end_after(interruption)
+        except Exception as error:  # noqa: BLE001  a bug: --json still ends with a summary
+            return _end_after(error)
+
+
+def _end_after(error: BaseException) -> int:
+    """Report a signal or a bug and return the exit code."""
+    for reason in (error, error.__cause__):  # Python 3.11 wraps exceptions raised during the creation of a class
+        if isinstance(reason, Interrupted):
+            remove_staged()
+            return _report_interruption(reason)
+    traceback.print_exception(error)
+    return _end_json(1, error)
+
+
+def _report_interruption(interruption: Interrupted) -> int:
+    print_message("interrupted: finished images are kept; run the same command to resume")
+    return _end_json(128 + interruption.number, interruption)
+
+
+def _end_json(code: int, error: BaseException) -> int:
+    """Print the summary that ends the output of `--json`, and return the exit code."""
+    if "--json" in sys.argv[1:]:
+        hint = getattr(error, "hint", None)
+        print_json({"event": "summary", "exit_code": code, "error": str(error) or type(error).__name__, "hint": hint})
+    return code
+
+
+def _usage_error(error: typer.TyperException) -> RequestError:
+    """Convert an error of the parser."""
+    context = getattr(error, "ctx", None)
+    command = context.info_name if context and context.parent else "run"
+    option = getattr(error, "option_name", None)
+    if option is not None and hasattr(error, "possibilities"):
+        near = ", ".join(error.possibilities or ())
+        return RequestError(
+            f"no such option: {quote(option)}",
+            hint=f"did you mean {near}?" if near else f"see fmapviz {command} --help",
+        )
+    message = error.format_message().partition(", unable to parse")[0].rstrip(".")
+    return RequestError(message[:1].lower() + message[1:], hint=f"see fmapviz {command} --help")
+
+
+def _version(*, on: bool) -> None:
+    if on:
+        print_line(f"fmapviz {__version__}")
+        raise typer.Exit

@@ -1,0 +1,189 @@
+"""Show the events of a run: as text for people, as JSON lines for scripts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+from fmapviz.cli.printing import print_json, print_line, print_message
+from fmapviz.cli.progress import Progress
+from fmapviz.core import registry
+from fmapviz.core.errors import printable
+from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.urls import is_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmapviz.core.events import Event, RunSummary
+    from fmapviz.core.types import Failure
+    from fmapviz.engine.estimate import Estimate
+
+
+class Console:
+    """Prints the results of a run on standard output and its messages on standard error.
+
+    Args:
+        verbosity: -1 prints errors only, 0 notices too, 1 a line per image.
+        json: Print one JSON object per line on standard output, the summary last.
+    """
+
+    def __init__(self, *, verbosity: int = 0, json: bool = False) -> None:
+        self._verbosity = verbosity
+        self._json = json
+        self._progress = Progress(shown=verbosity >= 0)
+        self._shard: int | None = None
+        self._formats: tuple[str, ...] = ()
+        self._reported: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event of a run."""
+        if isinstance(event, Started):
+            self._show_start(event)
+        elif isinstance(event, Notice):
+            self._print_object("notice", message=event.message)
+            self._print_notice(event.message)
+        elif isinstance(event, Counted):
+            self._progress.total = event.images
+        elif isinstance(event, Staged):
+            self._progress.staged += 1
+            self._progress.update()
+        else:
+            self._show_outcome(event)
+
+    def show_summary(self, summary: RunSummary, out: str | Path) -> None:
+        """Show how a run ended and how to open its results.
+
+        Args:
+            summary: The result of the run.
+            out: The directory of all runs.
+        """
+        self._progress.stop()
+        for message in _remarks(summary):
+            self._print_notice(message)
+        if self._verbosity >= 0:
+            print_message(_sentence(summary))
+        commands = self._open_commands(out) if summary.exit_code != 4 else {}
+        known = registry.constants(WRITERS, "PAGE").items()
+        pages = [summary.directory / page for form, page in known if form in self._formats]
+        pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
+        if self._json:
+            fields = asdict(summary)
+            del fields["model_pictures"], fields["highlights"]
+            fields |= {"dead": summary.dead, **fields.pop("results")}
+            opened = {form: commands.get(form) for form in registry.constants(WRITERS, "OPEN_WITH")}
+            fields |= {"exit_code": summary.exit_code, **opened, "report": next(iter(pages), None)}
+            self._print_object("summary", **fields)
+            return
+        for line in (summary.directory, *commands.values(), *pages, *summary.highlights):
+            print_line(printable(str(line)))
+
+    def _open_commands(self, out: str | Path) -> dict[str, str]:
+        """Return the command that opens the results of each format that has one."""
+        commands = registry.constants(WRITERS, "OPEN_SHARDS_WITH" if self._shard else "OPEN_WITH")
+        values = {"out": shlex.quote(str(out)), "shard": self._shard}
+        return {form: command.format(**values) for form, command in commands.items() if form in self._formats}
+
+    def _show_start(self, event: Started) -> None:
+        info = event.info
+        self._formats = tuple(info.config.to)
+        self._shard = info.config.shard
+        self._print_object(
+            "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,
+            settings=info.settings,
+        )  # fmt: skip
+        if self._verbosity > 0:
+            print_message(f"{info.label} into {printable(str(event.directory))}; input: {info.preparation}")
+        self._progress.start()
+
+    def _show_outcome(self, event: Outcome) -> None:
+        progress = self._progress
+        progress.skipped += event.status == "skipped"
+        progress.drawn += event.status != "skipped"
+        progress.staged -= event.status == "done" and progress.staged > 0
+        fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
+        del fields["failure"]
+        if event.status == "skipped":
+            del fields["predictions"]  # they are in its unit.json
+        if event.failure:
+            fields |= {"code": event.failure.code, "message": event.failure.message}
+            self._show_failure(event.failure)
+        self._print_object("image", **fields)
+        for message in event.notices:
+            self._print_notice(f"{event.path}: {message}")
+        seen = ", ".join(map(str, event.predictions))
+        if self._verbosity > 0 and event.status != "failed":
+            line = f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"
+            progress.print(printable(f"{line}{seen and ': '}{seen}"))
+        elif self._verbosity == 0 and seen and not self._shard:  # predictions of shards are in their index
+            progress.print(printable(f"{event.path}: {seen}"))
+        progress.update()
+
+    def _show_failure(self, failure: Failure) -> None:
+        # User code fails in the same way for every image; only the last line of its traceback may differ.
+        where = failure.report and failure.report.rpartition("\n")[0]
+        if failure.report and where and where not in self._reported:
+            self._reported.add(where)
+            self._progress.print(failure.report)
+        self._progress.print(f"error: {printable(failure.message)} [{failure.code}]")
+        if failure.hint:
+            self._progress.print(f"hint: {printable(failure.hint)}")
+
+    def _print_notice(self, message: str) -> None:
+        if self._verbosity >= 0:
+            self._progress.print(f"notice: {printable(message)}")
+
+    def _print_object(self, event: str, **fields: Any) -> None:  # Any: values of all kinds become JSON
+        if self._json:
+            print_json({"event": event, **fields})
+
+
+def show_sample_failure(event: Event) -> None:
+    """Show the failure of an image of the sample that `--plan` draws."""
+    if isinstance(event, Outcome) and event.failure:
+        print_message(f"error: {printable(event.failure.message)} [{event.failure.code}]")
+
+
+def show_estimate(estimate: Estimate, *, json: bool) -> None:
+    """Show what a run would write and how long it would take."""
+    if json:
+        print_json({"event": "plan", **asdict(estimate), "fits": estimate.fits})
+        print_json({"event": "summary", "exit_code": 0 if estimate.fits else 6})
+        return
+    for line in estimate.lines():
+        print_line(line)
+
+
+def _remarks(summary: RunSummary) -> list[str]:
+    remarks = [f"not drawn: {name}: {reason}" for name, reason in summary.undrawn.items()]
+    if summary.not_executed:
+        layers = f"{_count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
+        remarks.insert(0, f"not executed: {layers}")
+    return remarks
+
+
+def _sentence(summary: RunSummary) -> str:
+    if not summary.found:
+        return f"{_count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
+    counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed}
+    parts = {word: count for word, count in counts.items() if count}
+    if len(parts) == 1:
+        images = f"{_count(summary.found, 'image')} {next(iter(parts))}"
+    else:
+        images = f"{_count(summary.found, 'image')}: {', '.join(f'{count} {word}' for word, count in parts.items())}"
+    layers = f"{_count(summary.layers, 'layer')}, " if summary.layers else ""
+    drawn = f"{';' if len(parts) > 1 else ':'} {layers}{_count(summary.pictures, 'picture')}" if summary.done else ""
+    ended = "; stopped at the first failure (--strict)" if summary.stopped else ""
+    return f"{images}{drawn} in {summary.seconds:.1f} s{ended}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

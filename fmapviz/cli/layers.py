@@ -1,0 +1,74 @@
+"""`fmapviz models` and `fmapviz layers`: list the names of models, and the layers of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.printing import print_json, print_line, print_message, results_only
+from fmapviz.cli.process import importing
+from fmapviz.cli.run import JsonOption, ModelArgument  # noqa: TC001  Typer reads them
+from fmapviz.core.config import InputOptions, RunConfig
+from fmapviz.core.errors import RequestError, printable, quote, suggest
+from fmapviz.models.load import check_name, known_names
+
+if TYPE_CHECKING:
+    from fmapviz.core.types import LayerInfo
+
+
+@takes_options(only=("layers", "exclude", "types", "size", "fit"))
+def list_layers(
+    model: ModelArgument,
+    *,
+    json: JsonOption = False,
+    **options: Any,  # some fields of RunConfig and InputOptions
+) -> None:
+    """List the layers of MODEL in the order of execution, with shapes. Needs no image and no weights."""
+    check_name(model)
+    typed = read_options(options)
+    prepared = InputOptions(**typed[InputOptions])
+
+    with importing():
+        from fmapviz.core import lazy_torchvision
+        from fmapviz.engine.layer_list import list_layers as find
+
+    lazy_torchvision.never_compile()
+    with results_only():
+        rows = find(model, options=prepared, **typed[RunConfig])
+    if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
+        print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
+    if json:
+        for row in rows:
+            print_json({"event": "layer", **{field: getattr(row, field) for field in type(row).__slots__}})
+        executed = sum(row.index is not None for row in rows)
+        print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
+    else:
+        print_line("\n".join(_table(rows)))
+
+
+def list_models(
+    pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob.", show_default=False)] = "",
+) -> None:
+    """List the names that MODEL takes."""
+    names = known_names(pattern)
+    if not names:
+        raise RequestError(f"no model name matches {quote(pattern)}", hint=suggest(pattern, known_names()))
+    print_line("\n".join(names))
+
+
+def _table(rows: list[LayerInfo]) -> list[str]:
+    """Return the rows as aligned columns, without a limit of width, so that `grep` and `cut` work."""
+    cells = [("#", "layer", "type", "output", "parameters", "calls")]
+    for row in rows:
+        number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
+        name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
+        cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
+    widths = [max(len(row[column]) for row in cells) for column in range(6)]
+    right = {0, 4, 5}
+    return [
+        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]  # fmt: skip

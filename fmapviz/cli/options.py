@@ -1,0 +1,142 @@
+"""Command-line options, derived from the fields of the configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import typer
+
+from fmapviz.cli import completion
+from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.core.errors import RequestError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from fmapviz.core.config import Option
+
+GROUPS = (RunConfig, Style, InputOptions, Engine)
+F = TypeVar("F", bound="Callable[..., Any]")
+
+# Types of fields that are not on the command line.
+_TYPES = {"nn": SimpleNamespace(Module=object), "Model": object, "Event": object}
+
+
+def takes_options(only: Sequence[str] = ()) -> Callable[[F], F]:
+    """Replace `**options` in the signature of a command by the options of a run.
+
+    Args:
+        only: Names of the fields; empty for all.
+    """
+
+    def decorate(command: F) -> F:
+        own = inspect.signature(command, eval_str=True)
+        kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        derived = [_parameter(group, name, each) for group, name, each in _options() if not only or name in only]
+        arguments = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        parameters = [*arguments, *derived, *kept[len(arguments) :]]
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by Typer
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def read_options(typed: Mapping[str, object]) -> dict[type, dict[str, Any]]:
+    """Return the given values of each configuration dataclass, by field name.
+
+    Args:
+        typed: Values by option name, as Typer passes them; None and empty lists were not given.
+
+    Raises:
+        RequestError: A value does not have the form of its option.
+    """
+    read: dict[type, dict[str, Any]] = {group: {} for group in GROUPS}
+    for group, name, each in _options():
+        value = typed.get(_key(name, each))
+        if value is None or value == []:
+            continue
+        if each.commas:
+            value = split(cast("list[str]", value))
+        elif each.parse:
+            value = each.parse(cast(str, value))
+        read[group][name] = value
+    return read
+
+
+def split(values: Iterable[str]) -> tuple[str, ...]:
+    """Split values at commas and drop repetitions.
+
+    Example:
+        >>> split(["png,tensorboard", "png"])
+        ('png', 'tensorboard')
+
+    Raises:
+        RequestError: The values contain no name.
+    """
+    values = list(values)
+    names = tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    if values and not names:
+        raise RequestError(f"a list without names: {quote(','.join(values))}")
+    return names
+
+
+def _options() -> Iterable[tuple[type, str, Option]]:
+    for group in GROUPS:
+        for name, each in options_of(group).items():
+            if each.panel:
+                yield group, name, each
+
+
+def _key(name: str, option: Option) -> str:
+    return (option.flag or name).removeprefix("--").replace("-", "_")
+
+
+def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
+    kind = _kind(get_type_hints(group, localns=_TYPES)[name], option)
+    default = inspect.signature(group).parameters[name].default
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    if kind == bool | None:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
+    repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
+    family = f" {completion.members_help(option.family)}" if option.family else ""
+    declared = typer.Option(
+        flag,
+        metavar=option.metavar,
+        help=option.help + repeatable + family,
+        show_default=option.shown or True,
+        rich_help_panel=option.panel,
+        autocompletion=_completion(option),
+    )
+    annotation = Annotated[kind, declared]  # type: ignore[valid-type]  # a type at run time
+    return inspect.Parameter(
+        _key(name, option),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if leaves_default else default,
+        annotation=annotation,
+    )
+
+
+# Any: a type, or a union of types.
+def _kind(hint: Any, option: Option) -> Any:
+    """Return the type of a field as Typer takes it."""
+    if option.parse:
+        return str | None
+    if Path in get_args(hint):
+        return str
+    if any(get_origin(each) is Sequence for each in (hint, *get_args(hint))):
+        return list[str] | None
+    return hint
+
+
+def _completion(option: Option) -> Callable[[str], list[Any]] | None:
+    if option.family:
+        return lambda incomplete: completion.complete_members(option.family, incomplete)
+    if option.words:
+        return lambda incomplete: [word for word in option.words if word.startswith(incomplete)]
+    return None

@@ -1,0 +1,83 @@
+"""Print results on standard output and messages on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fmapviz.core.errors import FmapvizError, OutputError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_results: list[TextIO | None] = []
+
+
+@contextmanager
+def results_only() -> Iterator[None]:
+    """Reserve standard output for the functions below; other prints go to standard error."""
+    _results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
+def print_line(text: str) -> None:
+    """Print a line on standard output; a closed pipe is ignored.
+
+    Raises:
+        OutputError: Standard output cannot be written, for instance because the disk is full.
+    """
+    stream: TextIO | None = _results[-1] if _results else sys.stdout
+    if stream is None:  # closed at the start; `print` would fall back to its replacement
+        return
+    try:
+        print(f"{text}\n", end="", flush=True, file=stream)  # one write: a signal may come between two
+    except OSError as error:
+        _stop_output(error)
+
+
+def print_bytes(data: bytes) -> None:
+    """Write bytes to standard output; a closed pipe is ignored.
+
+    Raises:
+        OutputError: As in `print_line`.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        _stop_output(error)
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    """Print an object as one line of ASCII JSON."""
+    print_line(json.dumps(fields, default=str, allow_nan=False))
+
+
+def print_message(text: str) -> None:
+    """Print a line on standard error."""
+    with suppress(OSError):  # a closed or full standard error does not end the command
+        print(text, file=sys.stderr, flush=True)
+
+
+def print_error(error: FmapvizError) -> None:
+    """Print an error with its hint and, if user code failed, its traceback."""
+    if error.report:
+        print_message(error.report)
+    print_message(f"error: {printable(str(error))}")
+    if error.hint:
+        print_message(f"hint: {printable(error.hint)}")
+
+
+def _stop_output(error: OSError) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered data would fail again when the interpreter exits
+    if not isinstance(error, BrokenPipeError):
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error

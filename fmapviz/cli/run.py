@@ -1,0 +1,167 @@
+"""`fmapviz run`: draw the views of a model for every input."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fmapviz.cli.completion import complete_models
+from fmapviz.cli.console import Console, show_estimate, show_sample_failure
+from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.printing import print_message, results_only
+from fmapviz.cli.process import importing
+from fmapviz.core import registry
+from fmapviz.core.config import RUNNING, Engine, InputOptions, RunConfig, Style
+from fmapviz.core.errors import RefusedError, RequestError, suggest
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.urls import is_url
+from fmapviz.models.load import check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # these would occupy the terminal
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name such as alexnet (`fmapviz models` lists them), timm:NAME, or your code, my_net.py:build.",
+        autocompletion=complete_models,
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object per line on standard output, the summary last.", rich_help_panel=RUNNING
+    ),
+]
+
+
+@takes_options()
+def run(
+    model: ModelArgument,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="INPUT",
+            help="Images, folders, or their addresses such as s3://...; - reads paths from standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    null: Annotated[
+        bool, typer.Option("-0", "--null", help="Paths on standard input end with a NUL byte.", rich_help_panel=RUNNING)
+    ] = False,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Dry run: estimate size and time from a small sample.", rich_help_panel=RUNNING),
+    ] = False,
+    open_report: Annotated[
+        bool, typer.Option("--open", help="Write a report and open it in the browser.", rich_help_panel=RUNNING)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.", rich_help_panel=RUNNING)] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Add a line per image.", rich_help_panel=RUNNING)] = False,
+    json: JsonOption = False,
+    **options: Any,  # the fields of RunConfig
+) -> int:
+    """Draw the feature maps of MODEL for every INPUT. With --view, draw gradients and class activation maps too.
+
+    Each image gets its own directory, OUT/NAME/IMAGE. Finished images are skipped by the next run.
+
+    Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
+    not be written; 6 refused, the directory belongs to something else; 130, 143 interrupted.
+    """
+    _check_model(model)
+    config = _configure(model, inputs or [], options, null=null, open_report=open_report)
+
+    with importing():
+        from fmapviz.images import decode_pool
+
+        decode_pool.start()  # while torch is imported
+        from fmapviz.engine.estimate import estimate
+        from fmapviz.engine.run import run as run_all
+
+    verbosity = -1 if quiet else int(verbose)
+    with results_only(), Console(verbosity=verbosity, json=json) as console:
+        if plan:
+            expected = estimate(replace(config, on_event=show_sample_failure))
+            show_estimate(expected, json=json)
+            return 0 if expected.fits else RefusedError.exit_code
+        summary = run_all(replace(config, on_event=console.show))
+        console.show_summary(summary, str(config.out))
+    page = next(iter(registry.constants(WRITERS, "PAGE").values()))
+    if open_report and summary.exit_code in {0, 3} and not open_page(summary.directory / page):
+        print_message("notice: cannot open a browser here; the path of the report is printed above")
+    return summary.exit_code
+
+
+def open_page(page: Path) -> bool:
+    """Open a page in the browser of the desktop; return False if there is none."""
+    if sys.platform not in {"win32", "darwin"} and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return getattr(browser, "name", "") not in _TEXT_BROWSERS and browser.open(page.absolute().as_uri())
+
+
+def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: bool, open_report: bool) -> RunConfig:
+    """Return the configuration that the command line asks for.
+
+    Raises:
+        RequestError: An option is wrong, or conflicts with another.
+    """
+    if options["out"] == "":
+        raise RequestError("--out is empty", hint="--out . is the current directory")
+    name = options.pop("engine")
+    typed = read_options(options)
+    given = typed[RunConfig]
+    report = next(iter(registry.constants(WRITERS, "PAGE")))
+    if open_report:
+        given["to"] = tuple(dict.fromkeys((*given.get("to", ()), report)))
+    if name:
+        given["engine"] = Engine.parse(name, workers=given.get("workers"), **typed[Engine])
+    style, prepared = Style(**typed[Style]), InputOptions(**typed[InputOptions])
+    listed = _read_paths(inputs, null=null) if "-" in inputs else inputs
+    config = RunConfig(model, listed, style=style, options=prepared, **given)
+    if open_report and is_url(config.out):
+        raise RequestError("--open needs a local report", hint=f"--to {report} writes one to any --out")
+    if str(config.out).lower().startswith("memory:"):
+        raise RequestError("memory:// is lost when the command ends", hint="s3://..., or a directory")
+    if not inputs and config.needs_images:
+        raise RequestError("missing argument 'INPUT'", hint="images or folders; only views of the model itself need none")
+    return config
+
+
+def _check_model(spec: str) -> None:
+    """Raise `RequestError` if the model does not exist; its hint also names similar commands."""
+    try:
+        check_name(spec)
+    except RequestError as error:
+        near = suggest(spec, ("layers", "models", "verify", "extract", "run"))
+        if near:
+            error.hint = f"{near} {error.hint or ''}".strip()
+        raise
+
+
+def _read_paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:
+    """Yield the inputs, with `-` replaced by the paths on standard input."""
+    from fmapviz.images.find import read_list
+
+    for path in inputs:
+        if path != "-":
+            yield path
+            continue
+        try:
+            with open(0, "rb", closefd=False) as stream:
+                yield from read_list(stream, null=null)
+        except OSError as error:
+            raise RequestError(f"cannot read paths from standard input: {error.strerror}") from error

@@ -1,0 +1,58 @@
+"""`fmapviz verify`: check finished runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fmapviz.cli.printing import print_json, print_line, print_message
+from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
+from fmapviz.core.config import RUNNING
+from fmapviz.core.errors import printable
+
+
+def verify(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or an image in it.")],
+    hashed: Annotated[
+        bool, typer.Option("--hash/--no-hash", help="Compare checksums, or sizes only.", rich_help_panel=RUNNING)
+    ] = True,
+    json: JsonOption = False,
+) -> int:
+    """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it."""
+    from fmapviz.runs.verify import REMEDIES
+    from fmapviz.runs.verify import verify as verify_all
+
+    units = files = damaged = hidden = 0
+    needed = set()
+    for unit in verify_all(directory, hashed=hashed):
+        units, files, damaged = units + 1, files + unit.files, damaged + bool(unit.problems)
+        hidden += unit.hidden
+        for problem in unit.problems:
+            needed.add(problem.remedy)
+            if json:
+                fields = {"path": str(problem.path), "message": problem.message, "remedy": problem.remedy}
+                print_json({"event": "problem", **fields})
+            else:
+                print_line(f"{printable(str(problem.path))}: {problem.message}")
+    code = 3 if damaged else 0
+    if json:
+        counts = {"directories": units, "files": files, "damaged": damaged, "hidden": hidden}
+        print_json({"event": "summary", **counts, "exit_code": code})
+    elif damaged:
+        print_message(f"{damaged} of {_count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
+        for remedy, hint in REMEDIES.items():
+            if remedy in needed:
+                print_message(f"hint: {hint}")
+    else:
+        print_line(f"{_count(units, 'directory')}, {_count(files, 'file')}: all complete and unchanged")
+    if hidden and not json:
+        print_message(
+            f"notice: {_count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
+        )
+    return code
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

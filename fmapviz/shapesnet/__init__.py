@@ -1,1 +1,0 @@
-"""A small trained network that comes with the package: it tells six shapes apart, and needs no network connection."""
