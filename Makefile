@@ -57,9 +57,11 @@ browser: ## make sure that there are a Chromium or Chrome and GNU parallel for t
 	fi
 
 # A fresh clone's tests are compiled meanwhile, or each of pytest's workers would do it.
-check: $(INSTALLED) ## ruff and mypy only
+check: $(INSTALLED) ## ruff, mypy, the order of imports and the measures of the architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	@found=$$($(BIN)/lint-imports --no-cache) || { echo "$$found"; exit 1; }
+	$(BIN)/python tests/architecture.py
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
 all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/122
@@ -69,7 +71,7 @@ samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py
 
 shapesnet: $(INSTALLED) ## train the network that comes with the package anew (some minutes)
-	$(BIN)/python -m fmapviz.shapesnet.train
+	$(BIN)/python -m fmapviz.models.shapesnet.train
 
 pictures: $(INSTALLED) browser ## draw the README's pictures anew
 	rm -rf build/pictures
@@ -80,7 +82,7 @@ pictures: $(INSTALLED) browser ## draw the README's pictures anew
 	$(BIN)/fmapviz shapesnet sample_images/shapes/star.jpg --out build/pictures --to png --view contact --name contact
 	$(BIN)/fmapviz shapesnet sample_images --out build/pictures --to html,stats --name report \
 		--view maps,gradcam,pca,contact,kernels
-	$(BIN)/python tests/readme_pictures.py build/pictures .readme
+	$(BIN)/python tests/support/readme_pictures.py build/pictures .readme
 
 benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images
 	$(BIN)/python $(if $(SCALE),tests/benchmarks/scale.py $(if $(QUICK),--quick,--out .readme/scale.json),\

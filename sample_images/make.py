@@ -17,7 +17,7 @@ from painting.textures import draw_textures
 from painting.village import draw_village
 from PIL import ExifTags, Image
 
-from fmapviz.shapesnet.pictures import CLASSES, paint
+from fmapviz.models.shapesnet.pictures import CLASSES, paint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fmapviz import InputOptions, known_names, load_model, visualize
-from fmapviz.models import outline_model
+from fmapviz.models.load import outline_model
 
 # What torchvision's constructors do otherwise where weights are published.
 AS_PUBLISHED = {

@@ -20,10 +20,8 @@ import torch
 from PIL import Image
 from warm import HEEDING, Process, ask
 
-from fmapviz import (
-    decoding,
-    vision,  # before anybody imports torchvision, and with it the compiler: a second and a half
-)
+from fmapviz.core import lazy_torchvision
+from fmapviz.images import decode_pool
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers share the cores: threads of their own would only wait for each other, here and in child processes.
@@ -40,19 +38,19 @@ LONG = (
     "test_ray.py",  # first, so that one worker has all of it: there is one cluster
     "test_report_page.py",
     "test_remote.py",
-    "test_cli.py",
+    "test_app.py",
     "test_readme.py",
-    "test_class_runs.py",
-    "test_work.py",
-    "test_vision.py",
-    "test_zoo.py",
+    "test_cam_runs.py",
+    "test_unit_writer.py",
+    "test_lazy_torchvision.py",
+    "test_torchvision.py",
     "test_failing_threads.py",
     "test_weights.py",
     "test_faults.py",
     "test_catalogue.py",
     "test_fuzz.py",
     "test_hostile_records.py",
-    "test_decoding.py",
+    "test_decode_pool.py",
     "test_limits.py",
     "test_killed.py",
     "test_benchmarks.py",
@@ -119,21 +117,20 @@ def one_thread():
 def compiler():
     """Let no command that runs in this process promise for all other tests that nothing will be compiled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vision, "never_compile", lambda: None)
+        patch.setattr(lazy_torchvision, "never_compile", lambda: None)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def decoders():
-    """Let all runs of this process share the processes that decode, which take a while to start."""
-    decoding.start()
+    """Share the decode workers between all runs of this process, because they take a while to start."""
+    decode_pool.start()
 
 
-def dismiss_helpers():
-    """End the processes that wait for a picture to decode."""
-    for nursery in decoding._started:
-        while nursery._idle:
-            nursery.end(nursery._idle.pop())
+def end_idle_workers():
+    """End the decode workers that wait for a request."""
+    while decode_pool._kept:
+        decode_pool._kept.pop().end()
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +209,7 @@ def started_server(environment):
     """Start the server of `warm.py`, which takes some seconds, and give where it will listen."""
     with tempfile.TemporaryDirectory() as place:  # the path of a socket must be short
         path = f"{place}/socket"
-        server = subprocess.Popen([sys.executable, Path(__file__).with_name("warm.py"), path], env=environment)
+        server = subprocess.Popen([sys.executable, ROOT / "tests/support/warm.py", path], env=environment)
         try:
             yield path
         finally:

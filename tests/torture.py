@@ -14,7 +14,7 @@ from test_hostile_records import CASES, read_and_go_on
 from test_hostile_records import whole as whole
 from test_remote import FAULTS
 
-from fmapviz import sealing
+from fmapviz.runs.storage import remote_units
 
 ROUNDS = 200
 INTERRUPTIONS = 60
@@ -42,8 +42,8 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if "fsync" not in scenario.options])
-def test_every_write_elsewhere(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
-    monkeypatch.setattr(sealing, "FOREIGN_SECONDS", 0)
+def test_every_remote_write(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
+    monkeypatch.setattr(remote_units, "FOREIGN_SECONDS", 0)
     record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
 
 

@@ -38,11 +38,11 @@ from ways import (
 )
 
 import fmapviz
-from fmapviz.drawing import attach
-from fmapviz.foresight import Foresight
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import Style
-from fmapviz.plan import Plan
+from fmapviz.core.config import Style
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import Plan
+from fmapviz.inspection.early_stop import EarlyStop
+from fmapviz.inspection.layers import find_layers, select_layers
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "sample_images" / "still_life.jpg"
@@ -175,10 +175,10 @@ def statistics(place, quick):
 
 
 THREADS = """
-from fmapviz import decoding
-from fmapviz.images import read_image
-decoding.start = lambda: None
-decoding.Decoding.read = lambda self, file, *, channels, tell: read_image(file, channels=channels)
+from fmapviz.images import decode_pool
+from fmapviz.images.decode import read_image
+decode_pool.start = lambda: None
+decode_pool.DecodePool.read = lambda self, file, *, channels, notify: read_image(file, channels=channels)
 from fmapviz.__main__ import main
 main()
 """
@@ -227,7 +227,7 @@ def early(place, quick):
     batch = model.preparation.apply(Image.open(PICTURE).convert("RGB"))[None]
     unhooked = fmapviz.load_model("resnet50", weights="random")
     whole, part = [], []
-    with attach(model, layers, Plan(), Style(), foresight=Foresight(len(layers))) as drawer:
+    with attach(model, layers, Plan(), Style(), early_stop=EarlyStop(len(layers))) as drawer:
         for _ in range(4 if quick else 30):
             part.append(timed(lambda: drawer.draw(batch)))
             with torch.no_grad():

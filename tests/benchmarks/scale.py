@@ -19,25 +19,22 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fmapviz.archives import FILE, create
-from fmapviz.drawing import attach
-from fmapviz.images import read_image
-from fmapviz.inputs import find_images
-from fmapviz.jobs import Asked, make_job
-from fmapviz.options import InputOptions, Style
-from fmapviz.pictures import make_pictures
-from fmapviz.preparation import as_seen
-from fmapviz.randomness import undisturbed
-from fmapviz.values import Unit
+from fmapviz.core.config import RunConfig
+from fmapviz.core.types import UnitImage
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.session import load_session
+from fmapviz.images.decode import read_image
+from fmapviz.images.find import find_images
+from fmapviz.images.preprocess import as_seen
+from fmapviz.inspection.random_state import undisturbed
+from fmapviz.render.picture import make_pictures
+from fmapviz.writers import tar
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, "-m", "fmapviz"]
 FOLDER = 1000  # files in each folder
 LINKS = 20_000  # names of one file; ext4 allows 65,000
-ASKED = Asked(
-    model="resnet18", weights="random", layers=(), exclude=(), types=(), views=("maps",), to=("tar",), style=Style(),
-    dtype="float32", options=InputOptions(), device="cpu", top=0, targets=(), output=None, batch_size=1, workers=1, shard=16,
-)  # fmt: skip
+CONFIG = RunConfig("resnet18", weights="random", to="tar", device="cpu", top=0, batch_size=1, workers=1, shard=16)
 NETWORK = """
 import torch
 from torch import nn
@@ -49,7 +46,7 @@ def build():
 """
 LISTING = """
 import resource, sys, time
-from fmapviz.inputs import find_images
+from fmapviz.images.find import find_images
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -145,24 +142,24 @@ def engines(place, quick):
 def share(place, quick):
     """What is left to the processor where a GPU computes: reading an image, encoding and writing its pictures; ResNet-18."""
     torch.set_num_threads(1)
-    job, _ = make_job(ASKED)
+    session, _ = load_session(CONFIG)
     file = next(find_images([str(copy_of_picture(place))]))
     rounds = 5 if quick else 20
     begun = time.process_time()
     for _ in range(rounds):
-        values = job.model.preparation.apply(read_image(file, channels=3).pixels)
+        values = session.model.preparation.apply(read_image(file, channels=3).pixels)
     yield "resnet18: to read and prepare an image, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
-    with undisturbed(), attach(job.model, job.layers, job.plan, job.info.style) as drawer:
+    with undisturbed(), attach(session.model, session.layers, session.plan, session.config.style) as drawer:
         (drawn,) = drawer.draw(values[None])
-    seen = as_seen(values, job.model.preparation)
+    seen = as_seen(values, session.model.preparation)
     begun = time.process_time()
-    with create(place) as archive:
+    with tar.open_writer(place, many=True) as archive:
         for number in range(rounds):
-            unit = Unit(file, drawn, (), job.info)
-            archive.add(number, unit, list(make_pictures(drawn, seen, file, job.info)))
+            image = UnitImage(file, drawn, (), session.info, key=number)
+            archive.add(image, make_pictures(drawn, seen, file, session.info))
     yield "resnet18: to encode and write its pictures, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
-    size = (place / FILE).stat().st_size / rounds / 1e6
-    yield f"resnet18: {1 + len(drawn.drawings)} pictures, MB", round(size, 2)
+    size = (place / tar.UNIT_FILES).stat().st_size / rounds / 1e6
+    yield f"resnet18: {1 + len(drawn.layers)} pictures, MB", round(size, 2)
 
 
 def make_names(folder, count):

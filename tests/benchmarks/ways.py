@@ -12,8 +12,8 @@ from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
 from fmapviz import visualize
-from fmapviz.decoding import Decoding
-from fmapviz.images import read_image
+from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import DecodePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.pixels import Image as PixelImage
-    from fmapviz.values import ImageFile, Model
+    from fmapviz.core.types import Image as PixelImage
+    from fmapviz.core.types import ImageFile, Model
 
 
 def tutorial(model: Model, paths: Sequence[Path], out: Path) -> None:
@@ -62,10 +62,10 @@ def to_tensorboard(model: Model, paths: Sequence[Path], out: Path) -> None:
 def decoded_in_threads(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Do the same, with images decoded in this process: a decoder that crashes would end it."""
 
-    def read(_decoding: Decoding, file: ImageFile, *, channels: int, **_: object) -> PixelImage:
+    def read(_pool: DecodePool, file: ImageFile, *, channels: int, **_: object) -> PixelImage:
         return read_image(file, channels=channels)
 
-    with patch.object(Decoding, "read", read):
+    with patch.object(DecodePool, "read", read):
         to_tensorboard(model, paths, out)
 
 

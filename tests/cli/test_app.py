@@ -15,11 +15,11 @@ import pytest
 from conftest import save_picture
 from warm import Process
 
-from fmapviz import grammar
-from fmapviz.cli import app
-from fmapviz.errors import RequestError
-from fmapviz.models import known_names
-from fmapviz.process import loading
+from fmapviz.cli import options
+from fmapviz.cli.app import app
+from fmapviz.cli.process import importing
+from fmapviz.core.errors import RequestError
+from fmapviz.models.load import known_names
 
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
 
@@ -33,12 +33,12 @@ def objects(data):
 
 
 class TestAnswersWithoutTorch:
-    """Help, version, completion and every wrong word are answered before torch is imported."""
+    """Help, version, completion and usage errors do not import torch."""
 
     WRONG = (
         (["alexnt", "x.png"], "no such model: 'alexnt'", "'alexnet'"),
         (["layers", "resnet19"], "no such model: 'resnet19'", "'resnet18'"),
-        (["models", "zzzz"], "no model's name matches 'zzzz'", ""),
+        (["models", "zzzz"], "no model name matches 'zzzz'", ""),
         (["alexnet", "x.png", "--view", "mapz"], "no such view: 'mapz'", "'maps'"),
         (["alexnet", "x.png", "--to", "tensorbord"], "no such format: 'tensorbord'", "'tensorboard'"),
         (["alexnet", "x.png", "--fore"], "no such option: '--fore'", "--force"),
@@ -50,16 +50,20 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--fit", "fill"], "no such fit: 'fill'", "squash"),
         (["alexnet", "x.png", "--columns", "many"], "for '--columns'", ""),
         (["alexnet", "x.png", "--out", ""], "--out is empty", ""),
-        (["alexnet", "x.png", "--to", ""], "a list without a name in it", ""),
+        (["alexnet", "x.png", "--to", ""], "a list without names", ""),
         (["alexnet", "x.png", "--to", "PGN"], "no such format: 'PGN'", "'png'"),
         (["alexnet", "x.png", "--norm", "fixed:-1e308,1e308"], "no such norm", ""),
         (["lyers", "alexnet"], "no such model: 'lyers'", "'layers'"),
         (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
         (["alexnet"], "missing argument 'INPUT'", ""),
-        (["alexnet", "x.png", "--shard", "0"], "a shard has 1 to 100000 images: '0'", ""),
-        (["alexnet", "x.png", "--shard", "9", "--to", "png"], "png is of single images", "tar, tensorboard"),
+        (["alexnet", "x.png", "--shard", "0"], "shard must be 1 to 100000 images: '0'", ""),
+        (
+            ["alexnet", "x.png", "--shard", "9", "--to", "png"],
+            "the format 'png' does not support shards",
+            "tar, tensorboard",
+        ),
         (["alexnet", "x.png", "--part", "5/4"], "no such part: '5/4'", "1/4"),
-        (["alexnet", "x.png", "--part", "1"], "no part: '1'", "1/4"),
+        (["alexnet", "x.png", "--part", "1"], "no such part: '1'", "1/4"),
         (["extract", "runs"], "missing option '--image'", "fmapviz extract --help"),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )
@@ -71,12 +75,12 @@ class TestAnswersWithoutTorch:
     )
 
     def answer(self, *args, env=None):
-        """Run the command, and make sure on the way out that torch was not imported."""
+        """Run the command and check at its exit that torch was not imported."""
         code = (
             "import sys, atexit\n"
             "atexit.register(lambda: sys.modules.get('torch') and print('TORCH', file=sys.stderr))\n"
             f"sys.argv = ['fmapviz', *{list(args)!r}]\n"
-            "from fmapviz.cli import main\nmain()"
+            "from fmapviz.cli.app import main\nmain()"
         )
         result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=False, env={**os.environ, **(env or {})}
@@ -85,7 +89,7 @@ class TestAnswersWithoutTorch:
         return result
 
     @pytest.mark.parametrize(("args", "error", "hint"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
-    def test_a_wrong_word_is_exit_2_with_what_was_wrong_and_what_is_near(self, args, error, hint):
+    def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, args, error, hint):
         result = self.answer(*args)
         assert result.returncode == 2
         assert not result.stdout
@@ -128,7 +132,7 @@ class TestAnswersWithoutTorch:
 
 
 class TestCommandLine:
-    """`fmapviz MODEL INPUT...` is `fmapviz run MODEL INPUT...`, with options in any place."""
+    """`fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`, with options in any position."""
 
     @pytest.mark.parametrize(
         "args",
@@ -141,7 +145,7 @@ class TestCommandLine:
             "alexnet --out r x.png",
         ],
     )
-    def test_the_word_run_may_be_left_out(self, args):
+    def test_run_is_the_default_command(self, args):
         group = __import__("typer").main.get_command(app)
         with group.make_context("fmapviz", args.split()) as context:
             words = [*context._protected_args, *context.args]
@@ -162,7 +166,7 @@ class TestCommandLine:
         assert not set(known_names()) & set(group.commands)
 
     def test_lists_may_be_repeated_or_separated_by_commas(self):
-        assert grammar.split(["a,b", "c", "a"]) == ("a", "b", "c")
+        assert options.split(["a,b", "c", "a"]) == ("a", "b", "c")
 
 
 class TestRun:
@@ -172,7 +176,7 @@ class TestRun:
         assert result.returncode == 3
         assert lines(result.stdout) == ["my runs/squeezenet1_1", "tensorboard --logdir 'my runs'"]
         assert "[E_FORMAT]" in result.stderr.decode()
-        assert "4 images: 3 done, 1 failed; 26 feature maps each, 81 pictures" in result.stderr.decode()
+        assert "4 images: 3 done, 1 failed; 26 layers, 81 pictures" in result.stderr.decode()
         assert b"\r" not in result.stderr
         run = tmp_path / "my runs" / "squeezenet1_1"
         assert {path.parent.relative_to(run).as_posix() for path in run.rglob("unit.json")} == {
@@ -193,7 +197,7 @@ class TestRun:
         assert damaged.returncode == 3
         assert str(picture.relative_to(tmp_path)) in damaged.stdout.decode()
 
-    def test_settings_never_mix_and_a_taken_name_is_refused(self, fmapviz, picture, tmp_path):
+    def test_settings_never_mix_and_a_name_in_use_is_refused(self, fmapviz, picture, tmp_path):
         run = ("squeezenet1_1", picture, *SMALL, "--layers", "features.0", "--to", "png", "--out", "r")
         assert fmapviz(*run).returncode == 0
         other = fmapviz(*run, "--scale", "2")
@@ -227,13 +231,13 @@ class TestRun:
         if code == 2:
             assert not (tmp_path / "runs").exists(), "nothing was written"
 
-    def test_weights_that_cannot_be_had_name_the_ways_on(self, fmapviz, picture, tmp_path):
+    def test_weights_that_cannot_be_downloaded_hint_at_alternatives(self, fmapviz, picture, tmp_path):
         error, hint = lines(fmapviz("alexnet", picture).stderr)
         assert "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth" in error
         for way in (str(tmp_path / "torch_home"), "alexnet-owt-7be5be79.pth", "--weights FILE", "--weights random"):
             assert way in hint
 
-    def test_a_model_of_videos_is_listed_by_its_conv3d_layers_and_says_so(self, fmapviz):
+    def test_a_video_model_is_listed_by_its_conv3d_layers_with_a_notice(self, fmapviz):
         result = fmapviz("layers", "r3d_18")
         assert "Conv3d" in lines(result.stderr)[0]
         assert len(lines(result.stdout)) == 21
@@ -268,7 +272,7 @@ class TestStreams:
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True)
         assert lines(result.stdout) == ["alexnet", "alexnet"]
 
-    def test_help_that_nobody_reads_to_its_end(self):
+    def test_help_with_a_closed_pipe(self):
         script = f"{sys.executable} -m fmapviz run --help | head -1; exit ${{PIPESTATUS[0]}}"
         assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).returncode == 0
 
@@ -287,7 +291,7 @@ class TestStreams:
             (">/dev/full", 5, b"error: cannot write to standard output"),
         ],
     )
-    def test_nobody_listens(self, tmp_path, redirection, code, error):
+    def test_closed_and_full_standard_streams(self, tmp_path, redirection, code, error):
         script = f"set -o pipefail; {sys.executable} -m fmapviz models {redirection}"
         result = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False)
         assert result.returncode == code
@@ -315,12 +319,12 @@ class TestStreams:
             save_picture(folder / f"more{seed}.png", seed)
         shown = _in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
         assert re.search(r"\d+/43 images\s+[\d.]+ images/s", shown)
-        assert "43 images: 43 done" in shown
+        assert "43 images done: 26 layers" in shown
 
 
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_a_signal_leaves_everything_whole_and_the_same_command_continues(self, fmapviz, begin, tmp_path, number, code):
+    def test_a_signal_leaves_complete_directories_and_the_same_command_resumes(self, fmapviz, begin, tmp_path, number, code):
         for seed in range(60):
             save_picture(tmp_path / "many" / f"{seed}.png", seed)
         args = ["squeezenet1_1", "many", *SMALL, "--to", "png", "--json"]
@@ -351,7 +355,7 @@ class TestSignals:
 
 
 def _in_terminal(warm, args, place):
-    """Run the command with a terminal for its standard error, and give what that showed."""
+    """Run the command with a terminal as its standard error, and return its output."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with Path(os.devnull).open("r+b") as nothing:
@@ -372,27 +376,29 @@ def _in_terminal(warm, args, place):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
 
 
-def test_a_broken_torch_is_told_in_one_line(fmapviz, tmp_path):
+def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: failed to map\\nand more')")
     for arguments in (["shapesnet", "x.png"], ["layers", "alexnet"]):
         ended = fmapviz(*arguments, env={"PYTHONPATH": str(tmp_path)})
         assert ended.returncode == 2
-        told = ended.stderr.decode().splitlines()
-        assert told[0] == "error: PyTorch and torchvision cannot be imported: ImportError: libtorch_cpu.so: failed to map"
-        assert told[1].startswith("hint: python -c 'import torch, torchvision' shows where")
-        assert len(told) == 2
+        printed = ended.stderr.decode().splitlines()
+        assert printed[0] == "error: PyTorch and torchvision cannot be imported: ImportError: libtorch_cpu.so: failed to map"
+        assert printed[1].startswith("hint: try python -c 'import torch, torchvision'")
+        assert len(printed) == 2
 
 
-def test_a_torchvision_that_does_not_fit_is_told_and_a_bug_of_ours_is_not_taken_for_it(monkeypatch):
-    with pytest.raises(ImportError, match="ours"), loading():
+def test_a_torchvision_that_does_not_match_is_reported_and_our_own_import_errors_are_not_caught(monkeypatch):
+    with pytest.raises(ImportError, match="ours"), importing():
         raise ImportError("ours")
     monkeypatch.delitem(sys.modules, "torchvision")
-    with pytest.raises(RequestError, match="RuntimeError: operator torchvision::nms does not exist"), loading():
+    with pytest.raises(RequestError, match="RuntimeError: operator torchvision::nms does not exist"), importing():
         raise RuntimeError("operator torchvision::nms does not exist")
 
 
-def test_a_process_is_left_with_everything_said_and_every_exit_function_called():
-    """The interpreter is not taken apart, but what others have registered is done."""
-    program = "import atexit, sys; from fmapviz.process import leave; atexit.register(print, 'bye'); print('said'); leave(7)"
+def test_a_process_exits_after_printing_and_after_every_exit_function():
+    """The interpreter is not finalized, but functions registered with `atexit` are called."""
+    program = (
+        "import atexit; from fmapviz.cli.process import exit_now; atexit.register(print, 1); print('printed'); exit_now(7)"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout.split(), result.stderr) == (7, ["said", "bye"], "")
+    assert (result.returncode, result.stdout.split(), result.stderr) == (7, ["printed", "1"], "")

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torchvision import models
 
+from fmapviz.models.weights.fit import load_weights
+
 
 def build(name, **kwargs):
     """Build a torchvision model in which no parameter and no buffer is 0 or 1 throughout, as if it had been trained.
@@ -23,6 +25,11 @@ def build(name, **kwargs):
         kwargs.setdefault("init_weights", True)  # None is a warning
     torch.manual_seed(len(name))
     return stir(models.get_model(name, weights=None, **kwargs))
+
+
+def fill(module, weights):
+    """Load weights into a network that exists."""
+    return load_weights(str(weights), lambda: module)
 
 
 def stir(module):

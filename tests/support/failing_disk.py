@@ -1,4 +1,4 @@
-"""A disk whose n-th operation fails: stands in `fmapviz.files` for `os` and `shutil`, through which all output goes."""
+"""A disk whose n-th operation fails: stands in `fmapviz.core.files` for `os` and `shutil`, through which all output goes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from fmapviz import files, staging
+from fmapviz.core import files
+from fmapviz.runs import commit
 
 CRASH, TORN = "crash", "torn write"  # the process ends; half of a write is done, and it ends
 POWER, NAMES = "power failure", "power failure that takes names too"  # it ends, see `cut_power`
@@ -61,7 +62,7 @@ class Disk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return do()
 
-    # What fmapviz.files calls.
+    # What fmapviz.core.files calls.
 
     def open(self, path, flags, mode=0o777):
         if not flags & os.O_CREAT:
@@ -151,5 +152,5 @@ def put_in(monkeypatch, disk):
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", disk)
         patch.setattr(files, "shutil", disk)
-        patch.setattr(staging, "_THIS", f"{id(disk):x}")
+        patch.setattr(commit, "_THIS", f"{id(disk):x}")
         yield disk

@@ -14,14 +14,14 @@ from PIL import Image
 from torch import nn
 from trees import difference, snapshot
 
-from fmapviz.errors import OutputError
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.units import paths_of, read_unit
-from fmapviz.values import Outcome
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import OutputError
+from fmapviz.core.events import Outcome
+from fmapviz.engine.run import visualize
+from fmapviz.runs.unit import paths_of, read_unit
+from fmapviz.runs.verify import verify
 
-NOTES = "notes.txt"  # somebody has laid it into a finished directory
+NOTES = "notes.txt"  # a foreign file in a run
 IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run does not end where one of these fails on a full disk
 
 
@@ -151,8 +151,7 @@ def _begin(scenario, images, place):
     (inputs / "damaged.png").write_bytes(b"no image")
     if scenario.finished:
         scenario.run(inputs, begun, force=False)
-        kept = begun / "net" / ("shard-000000" if "shard" in scenario.options else "more/0.png")
-        (kept / NOTES).write_text("mine")
+        (begun / "net" / NOTES).write_text("mine")
         shutil.copytree(begun, reference)
     if scenario.grown:
         paint(inputs / "more/0.png", 100)

@@ -16,8 +16,8 @@ from faults import paint
 from trees import difference, snapshot
 from warm import HEEDING, Process
 
-from fmapviz.staging import HIDDEN
-from fmapviz.verification import verify
+from fmapviz.runs.commit import HIDDEN
+from fmapviz.runs.verify import verify
 
 NETWORK = """
 import torch

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from fmapviz.options import Style
-from fmapviz.png import encode
-from fmapviz.report.page import render_page, statistics_script, unit_script
-from fmapviz.tiling import lay_out, tile
+from fmapviz.core.config import Style
+from fmapviz.render.grid import lay_out, tile
+from fmapviz.render.png import encode
+from fmapviz.writers.html.page import render_page, statistics_script, unit_script
 
 PLAIN = Style()
 LAYERS = (("features.0", "Conv2d", (8, 12, 12)), ("features.3", "Conv2d", (12, 6, 6)), ("classifier", "Linear", (5, 3, 4)))

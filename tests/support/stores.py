@@ -1,4 +1,4 @@
-"""A server that speaks S3, in a process of its own, and a proxy in front of it whose requests fail as a test wants."""
+"""An S3 server in another process, and a proxy in front of it that makes requests fail."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from fsspec.asyn import sync
-
-from fmapviz import remote
+from fmapviz.core import store_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +30,9 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-    "AWS_MAX_ATTEMPTS": "1",  # what is meant to fail does so at once
+    "AWS_MAX_ATTEMPTS": "1",  # faults take effect at once
 }
-# It ends with its standard input, so also when pytest is killed.
+# It ends when its standard input is closed, also when pytest is killed.
 _SERVER = """
 import os, sys, threading
 from moto.server import main
@@ -44,7 +42,7 @@ main(["-H", "127.0.0.1", "-p", "0"])
 
 
 class Server:
-    """Moto's server, on a port of its own."""
+    """Moto's S3 server, in another process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -60,7 +58,7 @@ class Server:
         threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()  # a line for each request
 
     def reset(self) -> None:
-        """Remove everything, and make an empty bucket `photos`."""
+        """Remove everything, and create an empty bucket `photos`."""
         self._ask("POST", "/moto-api/reset")
         self._ask("PUT", "/photos")
 
@@ -75,7 +73,7 @@ class Server:
 
 
 class Bucket:
-    """What a test sees of the server: not by what it tests."""
+    """Direct access to the bucket, independent of the tested code."""
 
     def __init__(self, server: Server) -> None:
         import boto3
@@ -103,11 +101,11 @@ class Bucket:
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
     def tree(self, prefix: str) -> dict[str, bytes]:
-        """Give what is below a folder, by name."""
+        """Return the contents of the objects below a folder, by name."""
         return {key.removeprefix(prefix): self.get(key) for key in self.keys(prefix)}
 
     def save(self, prefix: str, place: Path) -> Path:
-        """Lay what is below a folder into a directory, files of units under their own names; give the directory."""
+        """Save the objects below a folder as local files, those of units under the names of their files."""
         tree = self.tree(prefix)
         names = {}
         for key, data in tree.items():
@@ -124,19 +122,19 @@ class Bucket:
         return place
 
     def unfinished(self) -> list[str]:
-        """Name what was begun to be written in pieces and never ended."""
+        """Return the names of unfinished uploads in pieces."""
         return [each["Key"] for each in self._client.list_multipart_uploads(Bucket="photos").get("Uploads", ())]
 
 
 @dataclass
 class Fault:
-    """What happens to the requests that match, from the `first` of them on, `count` times.
+    """A fault in `count` of the requests that match, from the `first` on.
 
     Attributes:
-        do: `status`: it is answered with that; `refuse`: the connection is cut; `cut_request`, `cut_answer`: after some
-            bytes of it; `lose_answer`: behind the server's back, when everything is done; `hang`: there is no answer.
-        reached: Set by the first.
-        last: The method of the last.
+        do: `status`: the answer has this status; `refuse`: the connection is cut at once; `cut_request`, `cut_answer`: it is
+            cut after some bytes; `lose_answer`: it is cut when the server has done its work; `hang`: there is no answer.
+        reached: Set by the first such request.
+        last: The method of the last such request.
     """
 
     do: str
@@ -157,13 +155,13 @@ class Fault:
         self.seen += 1
         if not self.first <= self.seen < self.first + self.count:
             return False
-        self.last = method
+        self.last = "DELETE" if path.endswith("?delete") else method
         self.reached.set()
         return True
 
 
 class Proxy:
-    """Passes requests on, but for those that are to fail."""
+    """Forwards requests, except those that are to fail."""
 
     def __init__(self, upstream: str) -> None:
         self.requests: list[tuple[str, str]] = []
@@ -207,7 +205,7 @@ class _ProxyServer(ThreadingHTTPServer):
     upstream: str
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of clients that are gone."""
+        """Ignore clients that are gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -228,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def _serve(self) -> None:
         fault = self.server.proxy.choose(self.command, self.path)
@@ -266,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  so the library calls them
 
     def _refuse(self, fault: Fault) -> None:
-        text = f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>so the test wants</Message></Error>".encode()
+        text = f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>as the test wants</Message></Error>".encode()
         self.send_response(fault.status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(text)))
@@ -276,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _cut(self) -> None:
-        """Reset the connection, as a server that dies does."""
+        """Reset the connection, like a server that dies."""
         self.close_connection = True
         with suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -284,21 +282,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def forget() -> None:
-    """Close what is kept open; the environment may lead elsewhere from now on."""
-    remote._opened.cache_clear()
-    if "s3fs" not in sys.modules:
-        return
-    kind = sys.modules["s3fs"].S3FileSystem
-    for system in [*kind._cache.values()]:
-        if system._s3creator is not None:
-            with suppress(Exception):  # it may be closed
-                sync(system.loop, system._s3creator.__aexit__, None, None, None, timeout=5)
-    kind.clear_instance_cache()
+    """Drop all connections; the environment may name another server from now on."""
+    store_connection.connect.cache_clear()
 
 
 @contextmanager
 def proxy_to(upstream: str) -> Iterator[Proxy]:
-    """Have a proxy for a while."""
+    """Start a proxy, and stop it at the end."""
     proxy = Proxy(upstream)
     try:
         yield proxy

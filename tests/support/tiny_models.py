@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from fmapviz.drawing import attach
-from fmapviz.options import InputOptions
-from fmapviz.plan import Plan
-from fmapviz.preparation import standard
-from fmapviz.values import Model
+from fmapviz.core.config import InputOptions
+from fmapviz.core.types import Model
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import Plan
+from fmapviz.images.preprocess import standard
 
 
 def as_model(module, *, forward=nn.Module.__call__):

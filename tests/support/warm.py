@@ -21,6 +21,7 @@ import traceback
 import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
+from threading import Lock
 from types import SimpleNamespace
 
 STREAMS = (0, 1, 2)
@@ -33,9 +34,9 @@ HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fma
 def serve(path):
     from unittest.mock import patch  # not above: it takes longer to import than all that is there
 
-    from fmapviz import nursing
+    from fmapviz.images import decode_worker
 
-    nursing._import_decoders()
+    decode_worker._import_decoders()
     serve_beside(f"{path}.decoders")
 
     import torch
@@ -47,30 +48,25 @@ def serve(path):
     from PIL import Image
     from typer.main import get_command
 
-    import fmapviz.estimation
-    import fmapviz.extraction
-    import fmapviz.listing
-    import fmapviz.pipeline
-    import fmapviz.shard_writers
-    import fmapviz.sources.python
-    import fmapviz.sources.torchvision  # noqa: F401
-    from fmapviz import cli, decoding, nursery, registry
+    from fmapviz.cli import app
+    from fmapviz.core import registry
+    from fmapviz.images import decode_pool
 
     Image.init()
     pyarrow.array([0])  # imports pandas
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
-    cli.app = get_command(cli.app)  # as each command would build it
+    app.app = get_command(app.app)  # as each command would build it
     torch.set_num_threads(1)  # those that torch once had do not live on in a child, which would wait for them
     # The parser, too, imports some things late, and makes some when it first needs them.
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decoding, "start"):
-        cli.app(["models", "alexnet"], standalone_mode=False)
-        cli.app(["shapesnet", "/nowhere.png", "--out", "/nowhere"], standalone_mode=False)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decode_pool, "start"):
+        app.app(["models", "alexnet"], standalone_mode=False)
+        app.app(["shapesnet", "/nowhere.png", "--out", "/nowhere"], standalone_mode=False)
     for finalizer in [*weakref.finalize._registry]:  # torch takes its libraries apart when it ends, which nobody needs
         finalizer.atexit = False
-    nursery.subprocess = SimpleNamespace(
-        **vars(subprocess) | {"Popen": partial(start_nursery, f"{path}.decoders", os.environ.get("PYTHONPATH"))}
+    decode_pool.subprocess = SimpleNamespace(
+        **vars(subprocess) | {"Popen": partial(start_decode_worker, f"{path}.decoders", os.environ.get("PYTHONPATH"))}
     )
     fork_for_each(listening(path))
 
@@ -135,8 +131,8 @@ def end(process, connection):
 
 
 def run(request, streams):
-    if request["arguments"][:1] == ["nurse"]:
-        nurse(streams, int(request["arguments"][1]))
+    if request["arguments"][:1] == ["decode"]:
+        decode(streams, int(request["arguments"][1]))
     for given, own in zip(streams, STREAMS, strict=True):
         os.dup2(given, own)
         os.close(given)
@@ -149,26 +145,26 @@ def run(request, streams):
     if request["arguments"][:1] == ["-c"]:
         execute(*request["arguments"][1:])
     sys.argv = ["fmapviz", *request["arguments"]]
-    from fmapviz.cli import main
+    from fmapviz.cli.app import main
 
     main()
 
 
-def start_nursery(path, modules, command, *, pass_fds, env, **options):
-    """Do what `subprocess.Popen` does for `fmapviz.nursery`, which a test of decoders may want to find other modules."""
+def start_decode_worker(path, modules, command, *, pass_fds, env, **options):
+    """Do what `subprocess.Popen` does for the decode pool, unless a test wants other modules found."""
     if env.get("PYTHONPATH") != modules or {*sys.path} - {"", *SEARCHED} or command[0] != sys.executable:
         return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
-    return Process(path, ["nurse", command[command.index("-c") + 3]], environment={}, streams=pass_fds)
+    return Process(path, ["decode", command[command.index("-c") + 5]], environment={}, streams=pass_fds)
 
 
-def nurse(streams, memory_bytes):
-    from fmapviz.nursing import nurse
+def decode(streams, memory_bytes):
+    from fmapviz.images.decode_worker import main
 
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for own in STREAMS:
         os.dup2(nothing, own)
-    nurse(streams[0], memory_bytes)
+    main(*streams, os.getppid(), memory_bytes)
 
 
 def execute(program, *arguments):
@@ -194,6 +190,7 @@ class Process:
             "environment": dict(os.environ if environment is None else environment),
             "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
         }
+        self._lock = Lock()
         self._connection = socket.socket(*KIND)
         self._connection.connect(path)
         socket.send_fds(self._connection, [json.dumps(fields).encode()], streams)
@@ -206,12 +203,13 @@ class Process:
         return self.returncode
 
     def wait(self, timeout=None):
-        if self.returncode is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("a command", timeout)
-            self.returncode = int(self._connection.recv(99))
-            self._connection.close()
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                if not select.select([self._connection], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("a command", timeout)
+                self.returncode = int(self._connection.recv(99))
+                self._connection.close()
+            return self.returncode
 
     def send_signal(self, number):
         if self.poll() is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-BENCHMARKS = Path(__file__).parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 RUN = """
 import os, runpy, sys
 del sys.argv[0]

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import save_picture
 from PIL import Image
+from results import heats_of
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.image.metadata import parse_plugin_metadata
@@ -23,15 +24,15 @@ from torch import nn
 from torchvision import models
 
 import fmapviz
-from fmapviz.drawing import attach
-from fmapviz.errors import RequestError
-from fmapviz.gradients import BackwardError
-from fmapviz.hooks import capture
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.options import InputOptions, Style
-from fmapviz.plan import make_plan
-from fmapviz.values import Notice, Outcome
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import RequestError
+from fmapviz.core.events import Notice, Outcome
+from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.plan import make_plan
+from fmapviz.inspection.gradients import BackwardError
+from fmapviz.inspection.hooks import capture
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.runs.verify import verify
 
 SMALL = InputOptions(size=(16, 24))
 GRADIENTS = ("maps", "inputs", "grads", "grad-inputs", "gradcam", "layercam", "saliency", "sheet")
@@ -491,7 +492,7 @@ def test_one_class_asked_for_in_two_ways_is_differentiated_once():
     with drawer_of(Counted(), GRADIENTS, layers=["network.0"], targets="top3,0,1,2,3,4") as drawer:
         (drawn,) = drawer.draw(images(1))
     assert counts() == (1, 5)
-    shown = {heat.target.label: heat for heat in drawn.heats if heat.view == "gradcam"}
+    shown = {heat.target.label: heat for heat in heats_of(drawn) if heat.view == "gradcam"}
     assert len(shown) == 8
     same = shown[f"class{shown['top1'].target.index}"]
     assert np.array_equal(same.raw, shown["top1"].raw)
@@ -586,7 +587,7 @@ def test_nothing_of_the_graph_is_alive_after_an_image(layers, ending):
     with drawer_of(network, views, layers=layers, targets=targets, automatic=not layers) as drawer:
         with suppress(RequestError):
             kept = drawer.draw(images(1))
-            assert kept[0].heats
+            assert heats_of(kept[0])
         gc.collect()
         assert tokens == []
 

@@ -35,7 +35,7 @@ from PIL import Image
 from torchvision import models
 from warm import ask
 
-from fmapviz.records import seal
+from fmapviz.core.checksummed_json import seal
 
 NETWORKS = """
 import os
@@ -127,7 +127,7 @@ def named():
 
 BEHAVED = ("--to", "png", "--size", "16", "--out", "out", "--name", "run")
 RUN = ("net.py:build", *BEHAVED)
-MAIN = "from fmapviz.cli import main; main()"
+MAIN = "from fmapviz.cli.app import main; main()"
 # Root, too, may not read and write everything once it has given up its capabilities: capset(2), version 3, none.
 UNPRIVILEGED = f"""
 import ctypes, os
@@ -292,7 +292,7 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(house):
     count = len(REFUSED)
     assert (ended.code, len(ended.complaints), told.keys()) == (3, count, lines.keys())
     assert {name: line for name, line in told.items() if not fits(line, lines[name])} == {}
-    assert ended.told[-1] == f"{count + 2} images: 2 done, {count} failed; 1 feature map each, 4 pictures"
+    assert ended.told[-1] == f"{count + 2} images: 2 done, {count} failed; 1 layer, 4 pictures"
     assert house.failures() == sorted((f"in/{name}", code) for name, _, code, _ in REFUSED)
     assert house.tree() == tree_of("a first.png", "z last.png", failures=True)
 
@@ -300,7 +300,7 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(house):
 # One command after the other in one process, which is ten times as fast.
 ONE_BY_ONE = """
 import json, sys
-from fmapviz.cli import _main
+from fmapviz.cli.app import _main
 for line in sys.argv[1:]:
     sys.argv = ["fmapviz", *json.loads(line)]
     code = _main()
@@ -316,7 +316,7 @@ def test_one_image_alone_that_cannot_be_read(house):
     assert len(told) == 3 * len(REFUSED)
     for (name, _, code, message), line, count, ended in zip(REFUSED, told[::3], told[1::3], told[2::3], strict=True):
         assert fits(line, f"error: {message}: 'in/{name}' [{code}]")
-        assert (count, ended) == ("1 image: 1 failed", "exit code 4")
+        assert (count, ended) == ("1 image failed", "exit code 4")
         assert house.failures(f"run of {name}") == [(f"in/{name}", code)]
     left = {f"out/run of {name}/{file}" for name, *_ in REFUSED for file in ("run.json", "failures.jsonl")}
     assert house.tree() == left
@@ -335,7 +335,7 @@ def test_no_permission(house):
     assert ended.code == 3
     assert ended.complaints == [closed, "error: no permission to read: 'in/shut' [E_PERM]"]
     assert house.failures() == [("in/closed.png", "E_PERM"), ("in/shut", "E_PERM")]
-    assert (alone.code, alone.told) == (4, [closed, "1 image: 1 failed"])
+    assert (alone.code, alone.told) == (4, [closed, "1 image failed"])
     left = {"out/alone/run.json", "out/alone/failures.jsonl"}
     assert house.tree() == tree_of("open.png", failures=True) | left
 
@@ -358,7 +358,7 @@ def test_heic_without_its_package(house):
     assert ended.told == [
         "error: HEIC needs one more package: 'in/photo.heic' [E_FORMAT]",
         "hint: pip install 'fmapviz[heic]'",
-        "1 image: 1 failed",
+        "1 image failed",
     ]
     assert house.tree() == tree_of(failures=True)
 
@@ -497,7 +497,7 @@ def test_each_file_once(house):
         make_good(house.place / path)
     (house.place / "in/loop").symlink_to(".")
     ended = house.run(*RUN, "in", "in/b", "in/a.png", "in/b/c.png", "in/../in/a.png", "in/loop/b")
-    assert (ended.code, ended.told) == (0, ["2 images: 2 done; 1 feature map each, 4 pictures"])
+    assert (ended.code, ended.told) == (0, ["2 images done: 1 layer, 4 pictures"])
     assert house.tree() == tree_of("a.png", "b/c.png")
 
 
@@ -520,7 +520,7 @@ def test_equal_names_in_different_folders(house):
     assert house.tree() == tree_of("a/x.png", "b/x.png")
     shutil.rmtree(house.place / "out")
     ended = house.run(*RUN, "in/a/x.png", "in/b/x.png")
-    assert (ended.code, ended.told) == (0, ["2 images: 2 done; 1 feature map each, 4 pictures"])
+    assert (ended.code, ended.told) == (0, ["2 images done: 1 layer, 4 pictures"])
     assert house.tree() == tree_of("x.png", f"x.png~{hashed(house, 'in/b/x.png')}")
 
 
@@ -533,7 +533,7 @@ def test_names_that_are_almost_equal(house):
     if len([*(house.place / "in").iterdir()]) < len(ALIKE):
         pytest.skip("the file system takes some of these names for one")
     ended = house.run(*RUN, "in")
-    assert (ended.code, ended.told) == (0, ["6 images: 6 done; 1 feature map each, 12 pictures"])
+    assert (ended.code, ended.told) == (0, ["6 images done: 1 layer, 12 pictures"])
     assert house.tree() == tree_of(*ALIKE)
 
 
@@ -607,7 +607,7 @@ def test_layers_with_harmful_names(house):
     make_good(house.place / "in/a.png")
     before = {path for path in house.place.rglob("*") if "__pycache__" not in str(path)}
     ended = house.run("net.py:named", *BEHAVED, "in")
-    assert (ended.code, ended.told) == (0, ["1 image: 1 done; 7 feature maps each, 8 pictures"])
+    assert (ended.code, ended.told) == (0, ["1 image done: 7 layers, 8 pictures"])
     names = {*house.tree()} - tree_of()
     long = next(name for name in names if "xxx" in name)
     assert re.fullmatch(r"06_x{80,200}~[0-9a-f]{8}\.maps\.png", Path(long).name)
@@ -616,7 +616,7 @@ def test_layers_with_harmful_names(house):
     assert house.tree() == tree_of("a.png", files=files)
     after = {path for path in house.place.rglob("*") if not {"out", "__pycache__"} & {*path.parts}}
     assert after == before, "nothing lies anywhere else"
-    assert house.run("verify", "out").said == ["2 directories, 9 files: all there and whole"]
+    assert house.run("verify", "out").said == ["2 directories, 9 files: all complete and unchanged"]
 
 
 # --- Lists and terminals
@@ -666,7 +666,7 @@ def test_whoever_reads_the_results_goes_away(house):
         make_good(house.place / f"in/{name}.png")
     code, out, err = bash(house, f"{client(house, *RUN, 'in', '--json')} | head -1; exit ${{PIPESTATUS[0]}}")
     assert (code, json.loads(out)["event"]) == (0, "run")
-    assert re.fullmatch(r"3 images: 3 done; 1 feature map each, 6 pictures in \d+\.\d s\n", err)
+    assert re.fullmatch(r"3 images done: 1 layer, 6 pictures in \d+\.\d s\n", err)
     assert house.tree() == tree_of("a.png", "b.png", "c.png")
 
 
@@ -681,7 +681,7 @@ def test_closed_streams(closed, house):
     assert ended.code == 3
     assert ended.said == ([] if 1 in closed else ["out/run"])
     error = "error: file is empty: 'in/b.png' [E_EMPTY]"
-    assert ended.told == ([] if 2 in closed else [error, "2 images: 1 done, 1 failed; 1 feature map each, 2 pictures"])
+    assert ended.told == ([] if 2 in closed else [error, "2 images: 1 done, 1 failed; 1 layer, 2 pictures"])
     assert house.tree() == tree_of("a.png", failures=True)
 
 
@@ -692,7 +692,7 @@ def test_as_cron_starts_it(house):
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C"} | {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
     result = subprocess.run(command, cwd=house.place, env=environment, capture_output=True, check=False, timeout=120)
     assert (result.returncode, result.stdout) == (0, b"out/run\n")
-    assert re.fullmatch(rb"1 image: 1 done; 1 feature map each, 2 pictures in \d+\.\d s\n", result.stderr)
+    assert re.fullmatch(rb"1 image done: 1 layer, 2 pictures in \d+\.\d s\n", result.stderr)
     assert house.tree() == tree_of("\u00e4.png")
 
 
@@ -754,7 +754,7 @@ def test_weights_that_would_run_a_command(house):
     ended = house.run(*RUN, "in/a.png", "--weights", "evil.pth")
     assert (ended.code, ended.said) == (2, [])
     assert ended.told == [
-        "error: refused: 'evil.pth' holds Python objects (posix.system), which would run code when loaded",
+        "error: refused: 'evil.pth' contains Python objects (posix.system), which would run code when loaded",
         "hint: save only the weights, with torch.save(model.state_dict(), path)",
     ]
     assert house.tree() == set()
@@ -774,8 +774,8 @@ def test_a_truncated_checkpoint_in_the_cache(house):
     path = "home/hub/checkpoints/squeezenet1_1-b8a52dc0.pth"
     assert (ended.code, ended.said) == (2, [])
     assert ended.told == [
-        f"error: cannot read '{path}': damaged, cut off, or no checkpoint at all",
-        "hint: if it is damaged or incomplete, delete it and get it again",
+        f"error: cannot read '{path}': damaged, truncated or not a checkpoint",
+        "hint: if it is damaged or incomplete, delete it and download it again",
     ]
     assert house.tree() == set()
 
@@ -788,7 +788,7 @@ def test_offline_and_not_in_the_cache(house):
     error, hint = ended.told
     assert error.startswith(f"error: cannot download '{url}': ")
     way = "put the file at 'home/hub/checkpoints/squeezenet1_1-b8a52dc0.pth'"
-    assert hint == f"hint: {way}, or give --weights FILE, or --weights random"
+    assert hint == f"hint: {way}, or pass --weights FILE or --weights random"
     assert house.tree() == house.tree("home") == set()
 
 
@@ -845,7 +845,7 @@ def test_out_of_memory(house):
     assert halved.told == [
         "notice: out of memory with 4 images at once: going on with 2",
         "notice: out of memory with 2 images at once: going on with 1",
-        "4 images: 4 done; 1 feature map each, 8 pictures",
+        "4 images done: 1 layer, 8 pictures",
     ]
     assert house.tree() == tree_of(*names, files=CONV)
     shutil.rmtree(house.place / "out")
@@ -864,7 +864,7 @@ def test_out_is_a_file(house):
     (house.place / "out").write_text("mine")
     ended = house.run(*RUN, "in")
     assert (ended.code, ended.said) == (5, [])
-    assert ended.told == ["error: not a directory: 'out'", "hint: choose another place with --out"]
+    assert ended.told == ["error: not a directory: 'out'", "hint: choose another --out"]
     assert (house.place / "out").read_text() == "mine"
     assert not (house.place / "built").exists()
 
@@ -874,7 +874,7 @@ def test_out_is_read_only(house):
     (house.place / "out").mkdir(mode=0o555)
     ended = house.run(*RUN, "in", program=UNPRIVILEGED)
     assert (ended.code, ended.said) == (5, [])
-    assert ended.told == ["error: cannot write to 'out': read-only, or not permitted", "hint: another --out may do"]
+    assert ended.told == ["error: cannot write to 'out': read-only, or not permitted", "hint: choose another --out"]
     assert house.tree() == {"out/"}
     assert not (house.place / "built").exists()
 
@@ -896,7 +896,7 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
     full = house.run(*run, largest - 1, program=LIMITED)
     assert full.code == 5
     # Under a limit as low as this one there is no memory that two processes share.
-    assert [line for line in full.told if "[E_EMPTY]" not in line and "no process to decode in" not in line] == [
+    assert [line for line in full.told if "[E_EMPTY]" not in line and "cannot start a process to decode in" not in line] == [
         FULL,
         "hint: 0 of the 2 images listed so far are done; allow larger files (ulimit -f), and the same command continues",
     ]  # fmt: skip
@@ -934,13 +934,18 @@ def test_files_that_are_not_ours(house):
     assert (refused.code, refused.said) == (6, [])
     assert refused.told == [
         "error: 'out/run' holds files that fmapviz did not make",
-        "hint: choose another --name, or leave it out: a free one is found",
+        "hint: choose another --name, or none for a free one",
     ]
     assert house.tree() == {"out/notes.txt", "out/run/notes.txt"}
     assert house.run(*RUN, "in", "--name", "other").code == 0
     (house.place / "out/other/a.png/notes.txt").write_text("mine")
     (house.place / "out/other/notes.txt").write_text("mine")
-    assert house.run(*RUN, "in", "--name", "other", "--force").code == 0
+    refused = house.run(*RUN, "in", "--name", "other", "--force")
+    assert (refused.code, refused.said) == (6, [])
+    assert refused.told[-2:] == [
+        "error: 'out/other/a.png/notes.txt' was not made by fmapviz, and the directory around it would be replaced",
+        "hint: move it away, and the same command continues",
+    ]
     ours = {path.replace("/run/", "/other/") for path in tree_of("a.png")}
     notes = {"out/notes.txt", "out/run/notes.txt", "out/other/notes.txt", "out/other/a.png/notes.txt"}
     assert house.tree() == ours | notes
@@ -951,8 +956,8 @@ def test_out_inside_the_input(house):
     make_good(house.place / "in/a.png")
     run = ("net.py:build", "--to", "png", "--size", "16", "--out", "in/out", "--name", "run", "in")
     first, again = house.run(*run), house.run(*run)
-    assert (first.code, first.told) == (0, ["1 image: 1 done; 1 feature map each, 2 pictures"])
-    assert (again.code, again.told) == (0, ["1 image: 1 already there"])
+    assert (first.code, first.told) == (0, ["1 image done: 1 layer, 2 pictures"])
+    assert (again.code, again.told) == (0, ["1 image already done"])
     assert house.tree("in") == {"in/a.png", *(f"in/{path}" for path in tree_of("a.png"))}
 
 
@@ -974,14 +979,14 @@ def test_what_changes_later_is_found_and_made_again(option, house):
     assert found.code == 3
     assert found.said == [
         "out/run/a.png/00_0.maps.png: missing",
-        "out/run/b.png/input.png: other content than was written",
+        "out/run/b.png/input.png: changed since it was written",
         f"out/run/c.png/input.png: {size // 2} bytes instead of {size}",
         "out/run/d.png/more.png: not made by fmapviz",
     ]
     assert found.told == [
-        "4 of 5 directories are not as they were made",
-        "hint: images: the command that made them, with --repair, draws those again that are not whole",
-        "hint: what does not belong there: remove it, or move it away",
+        "4 of 5 directories are damaged",
+        "hint: images: the command that made them, with --repair, redraws incomplete ones",
+        "hint: foreign files: remove them, or move them away",
     ]
     (run / "d.png/more.png").unlink()
     assert house.run(*RUN, "in", option).code == 0
@@ -1136,16 +1141,19 @@ CATALOGUE = {
     "Images": {
         "zero bytes": _REFUSED,
         "text named .jpg": _REFUSED,
-        "JPEG cut at half": (*_REFUSED, "test_images::test_a_truncated_file_is_never_half_a_picture"),
-        "PNG with a flipped byte": (*_REFUSED, "test_images::test_any_flipped_byte_of_a_png_is_noticed"),
-        "30000 x 30000 1-bit PNG, PNG text bomb": (*_REFUSED, "test_images::test_a_bomb_costs_no_memory"),
-        "EXIF orientation 1 to 8": (_UNUSUAL, "test_images::test_every_orientation_gives_the_upright_picture"),
-        "broken EXIF": (_UNUSUAL, "test_images::test_no_exif_block_makes_a_picture_unreadable"),
-        "16-bit grey PNG, I;16B, float TIFF": (_UNUSUAL, "test_images::test_deep_pixels_are_scaled_from_their_own_range"),
+        "JPEG cut at half": (*_REFUSED, "test_find_and_decode::test_a_truncated_file_is_never_half_a_picture"),
+        "PNG with a flipped byte": (*_REFUSED, "test_find_and_decode::test_any_flipped_byte_of_a_png_is_noticed"),
+        "30000 x 30000 1-bit PNG, PNG text bomb": (*_REFUSED, "test_find_and_decode::test_a_bomb_costs_no_memory"),
+        "EXIF orientation 1 to 8": (_UNUSUAL, "test_find_and_decode::test_every_orientation_gives_the_upright_picture"),
+        "broken EXIF": (_UNUSUAL, "test_find_and_decode::test_no_exif_block_makes_a_picture_unreadable"),
+        "16-bit grey PNG, I;16B, float TIFF": (
+            _UNUSUAL,
+            "test_find_and_decode::test_deep_pixels_are_scaled_from_their_own_range",
+        ),
         "CMYK, palette with transparency, RGBA, LA, 1-bit": (
             _UNUSUAL,
-            "test_images::test_transparency_lies_over_black",
-            "test_images::test_cmyk",
+            "test_find_and_decode::test_transparency_lies_over_black",
+            "test_find_and_decode::test_cmyk",
         ),
         "animated GIF and WebP, multi-page TIFF": (_UNUSUAL,),
         "AVIF; HEIC with its package and without": (
@@ -1154,25 +1162,28 @@ CATALOGUE = {
             "test_heic_without_its_package",
         ),
         "PDF, EPS and SVG are never opened": (*_REFUSED, "test_ghostscript_does_not_start"),
-        "1 x 1 and 1 x 10000 pixels": (_UNUSUAL, "test_images::test_extreme_shapes"),
+        "1 x 1 and 1 x 10000 pixels": (_UNUSUAL, "test_find_and_decode::test_extreme_shapes"),
         "a JPEG named .png": (_UNUSUAL,),
         "FIFO, socket, device, a link to /dev/zero": (
             *_REFUSED,
-            "test_images::test_what_is_no_regular_file_is_not_opened",
+            "test_find_and_decode::test_what_is_no_regular_file_is_not_opened",
         ),
         "no permission": ("test_no_permission",),
         "gone between listing and opening": ("test_gone_between_listing_and_opening",),
-        "symlink loop, dangling link": (*_REFUSED, "test_images::test_links_are_followed_and_loops_are_not"),
-        "the same file twice, roots a and a/b": ("test_each_file_once", "test_images::test_each_file_is_found_once"),
+        "symlink loop, dangling link": (*_REFUSED, "test_find_and_decode::test_links_are_followed_and_loops_are_not"),
+        "the same file twice, roots a and a/b": (
+            "test_each_file_once",
+            "test_find_and_decode::test_each_file_is_found_once",
+        ),
         "empty folder": ("test_an_empty_folder",),
     },
     "Names": {
         "a/x.png and b/x.png": ("test_equal_names_in_different_folders",),
         "x.jpg and x.png": ("test_names_that_are_almost_equal",),
         "names equal but for case or Unicode form": ("test_names_that_are_almost_equal",),
-        "255 bytes, over-long paths": ("test_the_longest_names", "test_images::test_a_deep_tree"),
+        "255 bytes, over-long paths": ("test_the_longest_names", "test_find_and_decode::test_a_deep_tree"),
         "newline, tab, escape, bidi marks": ("test_names_that_a_terminal_would_obey",),
-        "bytes that are no UTF-8": ("test_bytes_that_are_no_text", "test_cli::test_odd_names_in_a_poor_terminal"),
+        "bytes that are no UTF-8": ("test_bytes_that_are_no_text", "test_app::test_odd_names_in_a_poor_terminal"),
         "-rf.png after --": ("test_a_name_like_an_option",),
         "<img src=x onerror=alert(1)>.png in the report": (
             "test_a_name_that_is_html",
@@ -1184,16 +1195,16 @@ CATALOGUE = {
     "Lists and terminals": {
         "- with no final newline, empty lines, CRLF, a BOM": ("test_lists",),
         "- with a million lines, streamed": (
-            "test_images::test_a_long_list_takes_no_memory",
-            "test_cli::test_a_list_on_standard_input_is_processed_as_it_arrives",
+            "test_find_and_decode::test_a_long_list_takes_no_memory",
+            "test_app::test_a_list_on_standard_input_is_processed_as_it_arrives",
         ),
         "while read f; do fmapviz ...; done": ("test_a_shell_loop_runs_every_line",),
-        "| head -1": ("test_whoever_reads_the_results_goes_away", "test_cli::test_nobody_listens"),
-        "closed stdout or stderr": ("test_closed_streams", "test_cli::test_nobody_listens"),
-        "LANG=C, no HOME, cron": ("test_as_cron_starts_it", "test_cli::test_odd_names_in_a_poor_terminal"),
+        "| head -1": ("test_whoever_reads_the_results_goes_away", "test_app::test_closed_and_full_standard_streams"),
+        "closed stdout or stderr": ("test_closed_streams", "test_app::test_closed_and_full_standard_streams"),
+        "LANG=C, no HOME, cron": ("test_as_cron_starts_it", "test_app::test_odd_names_in_a_poor_terminal"),
         "no carriage return when stderr is no terminal": (
             "test_as_cron_starts_it",
-            "test_cli::test_results_on_standard_output_and_the_rest_on_standard_error",
+            "test_app::test_results_on_standard_output_and_the_rest_on_standard_error",
         ),
         "--json: every line parses, the last is the summary": (
             "test_json_accounts_for_every_image",
@@ -1203,9 +1214,9 @@ CATALOGUE = {
     "Models": {
         "unknown name, layer, view, format": (
             "test_what_is_not_known",
-            "test_cli::test_a_wrong_word_is_exit_2_with_what_was_wrong_and_what_is_near",  # without torch
+            "test_app::test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches",  # without torch
         ),
-        "a pickle that calls os.system": ("test_weights_that_would_run_a_command", "test_checkpoints::test_no_call_is_made"),
+        "a pickle that calls os.system": ("test_weights_that_would_run_a_command", "test_read::test_no_call_is_made"),
         "a truncated checkpoint in the cache": ("test_a_truncated_checkpoint_in_the_cache",),
         "offline and not in the cache": ("test_offline_and_not_in_the_cache",),
         "a state dict that does not fit": ("test_weights_that_do_not_fit",),
@@ -1221,38 +1232,38 @@ CATALOGUE = {
         "OUT is read-only": ("test_out_is_read_only",),
         "disk full at any write": (
             "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
-            "test_work::test_a_full_disk_is_said_and_leaves_nothing_half_done",
+            "test_unit_writer::test_a_full_disk_is_said_and_leaves_nothing_half_done",
         ),
         "disk full at the very last write": (
             "test_a_disk_that_fills_with_the_very_last_byte",
-            "test_events::test_a_full_disk_is_noticed_whenever_it_shows",
+            "test_event_file::test_a_full_disk_is_noticed_whenever_it_shows",
         ),
         "kill -9 at every write, rename and mkdir": (
             "test_faults::test_whatever_operation_fails_the_same_command_brings_the_same_tree",
             "test_killed::test_it_may_be_killed_at_any_moment",
         ),
         "SIGINT and SIGTERM, once": (
-            "test_cli::test_a_signal_leaves_everything_whole_and_the_same_command_continues",
+            "test_app::test_a_signal_leaves_complete_directories_and_the_same_command_resumes",
             "test_failing_threads::test_a_signal_ends_a_command_soon_whatever_its_threads_are_at",
         ),
         "SIGINT and SIGTERM, twice": ("test_a_second_signal_ends_it_at_once",),
         "8 processes into one OUT": (
-            "test_work::test_eight_processes_that_draw_the_same_anew",
-            "test_work::test_eight_processes_with_a_share_each",
+            "test_unit_writer::test_eight_processes_that_draw_the_same_anew",
+            "test_unit_writer::test_eight_processes_with_a_share_each",
         ),
         "foreign files in OUT": ("test_files_that_are_not_ours",),
         "OUT inside the input folder": ("test_out_inside_the_input",),
         "a file deleted, truncated or flipped later": (
             "test_what_changes_later_is_found_and_made_again",
-            "test_verification::test_every_flipped_byte_is_named",
+            "test_verify::test_every_flipped_byte_is_named",
         ),
         "a run of a newer version": ("test_a_run_of_a_newer_version",),
     },
     "What nobody asked for": {
         "code in weights": (
             "test_weights_that_would_run_a_command",
-            "test_checkpoints::test_no_call_is_made",
-            "test_checkpoints::test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs",
+            "test_read::test_no_call_is_made",
+            "test_read::test_a_checkpoint_of_lightning_is_read_and_nothing_in_it_runs",
             "test_weights::test_no_setting_of_the_environment_lets_code_run",
         ),
         "code in names, pictures and metadata": ("test_nobody_is_called_and_nothing_is_written_but_in_out",),
@@ -1263,9 +1274,7 @@ CATALOGUE = {
         "files that others may read": ("test_what_is_written_is_nobody_elses_business_if_the_umask_says_so",),
         "links in OUT": ("test_links_in_out_are_not_written_through",),
         "a record that names other files": ("test_verify_opens_nothing_but_the_files_of_the_run",),
-        "an index of weights that names other files": (
-            "test_checkpoints::test_an_index_is_not_believed_about_other_folders",
-        ),
+        "an index of weights that names other files": ("test_read::test_an_index_is_not_believed_about_other_folders",),
         "weights that are a pipe or a device": ("test_weights::test_what_is_no_file_is_not_waited_for",),
         "weights that claim terabytes": ("test_weights::test_a_small_file_whose_tensors_claim_terabytes",),
         "a download that is not what its name promises": (
@@ -1276,7 +1285,7 @@ CATALOGUE = {
 
 
 def test_every_entry_of_the_catalogue_has_its_tests():
-    here, there = Path(__file__), Path(__file__).parent.glob("test_*.py")
+    here, there = Path(__file__), Path(__file__).parents[1].rglob("test_*.py")
     known = {
         f"{file.stem}::{node.name}"
         for file in {here, *there}

@@ -13,8 +13,8 @@ from torch import nn
 from torchvision.transforms.functional import normalize, to_tensor
 from torchvision.utils import make_grid
 
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.run import visualize
 
 AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf

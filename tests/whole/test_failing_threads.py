@@ -17,12 +17,12 @@ from conftest import save_picture
 from torch import nn
 from warm import Process
 
-from fmapviz import pictures as encoding
-from fmapviz import png
-from fmapviz.errors import OutputError
-from fmapviz.options import InputOptions
-from fmapviz.pipeline import visualize
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import OutputError
+from fmapviz.engine.run import visualize
+from fmapviz.render import picture as encoding
+from fmapviz.render import png
+from fmapviz.runs.verify import verify
 from fmapviz.writers import png as png_writer
 
 IMAGES = 12
@@ -100,15 +100,30 @@ def full_disk(number):
     """Make a writer of PNG files whose disk is full at the n-th picture."""
     pictures = count(1)
 
+    def full():
+        if next(pictures) == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return disturbed(full)
+
+
+def disturbed(disturb):
+    """Make a writer of PNG files that does something before each picture."""
+
     @contextmanager
-    def open_writer(directory, unit):
-        def write(picture):
-            if next(pictures) == number:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            (directory / picture.file_name).write_bytes(picture.png)
+    def open_writer(directory, *, many=False):
+        with original(directory, many=many) as writer:
 
-        yield write
+            def add(image, made):
+                for picture in made:
+                    disturb()
+                    add_all(image, [picture])
+                return ()
 
+            add_all, writer.add = writer.add, add
+            yield writer
+
+    original = png_writer.open_writer
     return open_writer
 
 
@@ -117,7 +132,7 @@ def full_disk(number):
 
 @pytest.mark.parametrize("number", [1, 2, 11, IMAGES * PICTURES])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize(("module", "place"), [(encoding, "encode"), (png, "_compress")], ids=["encode", "compress"])
+@pytest.mark.parametrize(("module", "place"), [(encoding, "encode"), (png, "_filter_rows")], ids=["encode", "filter"])
 def test_an_encoder_that_fails_ends_the_run(module, place, workers, number, look, monkeypatch, tmp_path):  # noqa: PLR0917
     error = RuntimeError("a broken encoder")
     with monkeypatch.context() as patch:
@@ -162,11 +177,11 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path):
-    from fmapviz import work
+    from fmapviz.engine.pipeline import unit_writer
 
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with monkeypatch.context() as patch:
-        patch.setattr(work, "commit", raising(work.commit, 5, error))
+        patch.setattr(unit_writer, "commit", raising(unit_writer.commit, 5, error))
         with pytest.raises(OutputError, match=os.strerror(errno.ENOSPC)):
             look(workers=workers)
     assert_whole(tmp_path / "out")
@@ -176,15 +191,11 @@ def test_a_disk_full_on_commit_ends_the_run(workers, look, monkeypatch, tmp_path
 
 
 def test_every_writer_fails_at_once(look, monkeypatch, tmp_path):
-    @contextmanager
-    def open_writer(_directory, _unit):
-        def write(_picture):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        yield write
+    def full():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(png_writer, "open_writer", open_writer)
+        patch.setattr(png_writer, "open_writer", disturbed(full))
         with pytest.raises(OutputError):
             look(workers=4)
     assert_whole(tmp_path / "out")
@@ -192,17 +203,7 @@ def test_every_writer_fails_at_once(look, monkeypatch, tmp_path):
 
 
 def test_leaving_a_run_whose_writers_are_slow_leaves_nothing_staged(look, monkeypatch, tmp_path):
-    original, told = png_writer.open_writer, []
-
-    @contextmanager
-    def open_writer(directory, unit):
-        with original(directory, unit) as write:
-
-            def write_slowly(picture):
-                time.sleep(0.05)
-                write(picture)
-
-            yield write_slowly
+    told = []
 
     def tell(event):
         told.append(event)
@@ -210,7 +211,7 @@ def test_leaving_a_run_whose_writers_are_slow_leaves_nothing_staged(look, monkey
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(png_writer, "open_writer", open_writer)
+        patch.setattr(png_writer, "open_writer", disturbed(lambda: time.sleep(0.05)))
         with pytest.raises(KeyboardInterrupt):
             look(workers=4, on_event=tell)
     assert_whole(tmp_path / "out")
@@ -227,35 +228,30 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 
 import torch
-from contextlib import contextmanager
 from torch import nn
-from fmapviz.cli import main
+from fmapviz.cli.app import main
 from fmapviz.writers import png
 
 torch.set_num_threads(2)
 reached, calls = Path("reached"), count(1)
-pool, open_writer = nn.MaxPool2d.forward, png.open_writer
+pool, add = nn.MaxPool2d.forward, png.PngFiles.add
 
 
-@contextmanager
-def open_slow_writer(directory, unit):
-    with open_writer(directory, unit) as write:
-        def write_slowly(picture):
-            if next(calls) == 100:  # of 27 pictures each
-                reached.touch()
-            time.sleep(0.05)
-            write(picture)
-        yield write_slowly
+def add_slowly(self, image, pictures):
+    for picture in pictures:
+        if next(calls) == 100:  # of 27 pictures each
+            reached.touch()
+        time.sleep(0.05)
+        add(self, image, [picture])
+    return ()
 
 
-@contextmanager
-def open_failing_writer(directory, unit):
-    with open_writer(directory, unit) as write:
-        def write_or_fail(picture):
-            if next(calls) == 100:
-                raise OSError(28, "No space left on device")
-            write(picture)
-        yield write_or_fail
+def add_or_fail(self, image, pictures):
+    for picture in pictures:
+        if next(calls) == 100:
+            raise OSError(28, "No space left on device")
+        add(self, image, [picture])
+    return ()
 
 
 def hang(work):
@@ -272,9 +268,9 @@ def hang(work):
 
 what = sys.argv.pop(1)
 if what == "slow writer":
-    png.open_writer = open_slow_writer
+    png.PngFiles.add = add_slowly
 elif what == "failing writer":
-    png.open_writer = open_failing_writer
+    png.PngFiles.add = add_or_fail
 elif what == "long sleep":
     nn.MaxPool2d.forward = hang(lambda: time.sleep(30))
 elif what == "long computation":

@@ -16,22 +16,23 @@ import pytest
 import torch
 from captum.attr import LayerActivation
 from PIL import Image
+from results import as_grids, drawings_of
 from tiny_models import draw
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.utils import make_grid, save_image
 
-from fmapviz.hooks import capture
-from fmapviz.layers import find_layers, select_layers
-from fmapviz.models import load_model
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.run import visualize
+from fmapviz.inspection.hooks import capture
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.models.load import load_model
 from fmapviz.views import maps as maps_view
 
 if TYPE_CHECKING:
-    from fmapviz.values import Layer, Model
+    from fmapviz.core.types import Layer, Model
 
-SAMPLES = Path(__file__).parent.parent / "sample_images"
+SAMPLES = Path(__file__).parents[2] / "sample_images"
 SIDE = 64
 # How many convolutions' outputs a later layer overwrites: what a hook that keeps `output.detach()` shows of them is wrong.
 OVERWRITTEN = {
@@ -123,8 +124,8 @@ def test_every_grid_is_the_truth_pixel_for_pixel(case):
     batch = pictures(2)
     truth, _ = oracle(case.model.module, batch)
     for image, drawn in enumerate(case.draw(batch)):
-        assert [drawing.layer for drawing in drawn.drawings] == list(truth)
-        for drawing in drawn.drawings:
+        assert [drawing.layer for drawing in drawings_of(drawn)] == list(truth)
+        for drawing in drawings_of(drawn):
             maps = truth[drawing.layer][image]
             assert drawing.shape == tuple(maps.shape)
             assert np.array_equal(drawing.pixels, as_drawn_by_torchvision(maps)), drawing.layer
@@ -141,7 +142,7 @@ def test_the_truth_is_not_what_a_hook_that_keeps_the_output_shows(case):
     wrong = [name for name, values in truth.items() if not torch.equal(values, kept[name])]
     assert (len(wrong), len(truth)) == OVERWRITTEN[case.name]
     (drawn,) = case.draw(batch)
-    statistics = {drawing.layer: drawing.statistics for drawing in drawn.drawings}
+    statistics = {drawing.layer: drawing.statistics for drawing in drawings_of(drawn)}
     negative = [name for name in wrong if truth[name].min() < 0]
     assert bool(negative) == bool(wrong)
     assert negative == wrong or case.name == "efficientnet_b0"  # some of its layers have four channels of one pixel
@@ -154,7 +155,7 @@ def test_saved_by_torchvision_in_a_real_file_it_is_the_same(case, tmp_path):
     batch = pictures(1)
     truth, _ = oracle(case.model.module, batch)
     (drawn,) = case.draw(batch)
-    for drawing in drawn.drawings[:: max(1, len(drawn.drawings) // 5)]:
+    for drawing in drawings_of(drawn)[:: max(1, len(drawings_of(drawn)) // 5)]:
         saved = as_saved_by_torchvision(truth[drawing.layer][0], tmp_path / "grid.png")
         assert np.array_equal(drawing.pixels, saved)
 
@@ -200,7 +201,7 @@ def test_a_swin_transformers_linear_layers_and_norms_are_the_truth_with_their_ax
             "qkv",
             "proj",
         }  # attention takes their weights only
-        *maps_of, logits = drawn.drawings
+        *maps_of, logits = drawings_of(drawn)
         assert [drawing.layer for drawing in maps_of] == [name for name in truth if name != "head"]
         assert (logits.layer, logits.shape, logits.statistics.maximum) == (
             "head",
@@ -220,7 +221,7 @@ def test_a_network_in_channels_last_memory_is_the_truth_too():
     truth, _ = oracle(resnet.model.module, batch)
     assert truth["layer1.0.conv1"].is_contiguous(memory_format=torch.channels_last)
     for image, drawn in enumerate(resnet.draw(batch)):
-        for drawing in drawn.drawings:
+        for drawing in drawings_of(drawn):
             assert np.array_equal(drawing.pixels, as_drawn_by_torchvision(truth[drawing.layer][image].contiguous()))
 
 
@@ -243,11 +244,11 @@ def test_every_convolution_that_runs_is_drawn_and_every_other_is_named(name, sid
     if shapes:  # as many pictures as there would be, were they kept by the shape of the weights
         assert len({network.model.module.get_submodule(path).weight.shape for path in convolutions}) == shapes
     (found,) = network.draw(pictures(1, side))
-    assert len(found.drawings) == drawn
+    assert len(drawings_of(found)) == drawn
     assert found.not_executed == idle
     assert found.undrawn == {}
-    assert sorted([drawing.layer for drawing in found.drawings] + list(idle)) == sorted(convolutions)
-    assert [drawing.index for drawing in found.drawings] == list(range(drawn))
+    assert sorted([drawing.layer for drawing in drawings_of(found)] + list(idle)) == sorted(convolutions)
+    assert [drawing.index for drawing in drawings_of(found)] == list(range(drawn))
 
 
 # --- one by one or as a batch
@@ -257,11 +258,11 @@ def values_and_grids(case, batch):
     """From layer to the values `(N, C, H, W)` that were drawn and the grids `(N, H', W')`."""
     values = []
 
-    def keep(maps, _ranges, _style):
-        values.append(maps.clone())
-        return torch.zeros(len(maps), 1, 1, dtype=torch.uint8)
+    def keep(maps, _style):
+        values.append(maps.values.clone())
+        return as_grids(torch.zeros(len(maps.values), 1, 1, dtype=torch.uint8))
 
-    drawn = [[drawing for drawing in each.drawings if drawing.view == "maps"] for each in case.draw(batch, values=keep)]
+    drawn = [[drawing for drawing in drawings_of(each) if drawing.view == "maps"] for each in case.draw(batch, values=keep)]
     grids = [
         np.stack(of_images) for of_images in zip(*([drawing.pixels for drawing in each] for each in drawn), strict=True)
     ]

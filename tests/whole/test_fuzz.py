@@ -30,7 +30,7 @@ import tifffile
 import torch
 import typer
 from bad_images import animation, encoded, oriented, picture
-from checkpoint_files import Malice
+from checkpoint_files import Malice, fill
 from conftest import ROOT
 from faults import Net, paint
 from hypothesis import HealthCheck, Phase, example, given, settings
@@ -41,15 +41,15 @@ from safetensors.torch import save
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 from torch import nn
 
-from fmapviz import cli, decoding
-from fmapviz.checkpoints import load_weights
-from fmapviz.errors import FmapvizError, InputError
-from fmapviz.images import FORMATS, read_image
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.records import seal
-from fmapviz.values import ImageFile
-from fmapviz.verification import verify
+from fmapviz.cli import app
+from fmapviz.core.checksummed_json import seal
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import FmapvizError, InputError
+from fmapviz.core.types import ImageFile
+from fmapviz.engine.run import visualize
+from fmapviz.images import decode_pool
+from fmapviz.images.decode import FORMATS, read_image
+from fmapviz.runs.verify import verify
 
 SHORT = settings(
     derandomize=True,
@@ -247,9 +247,9 @@ READ_ALL = """
 import json, resource, sys, time, warnings
 warnings.simplefilter("error")
 from pathlib import Path
-from fmapviz.errors import InputError
-from fmapviz.images import read_image
-from fmapviz.values import ImageFile
+from fmapviz.core.errors import InputError
+from fmapviz.images.decode import read_image
+from fmapviz.core.types import ImageFile
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 slowest, codes = 0, {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -332,7 +332,7 @@ def with_pickle(content, pickled):
 
 def check_weights(path):
     """Make sure that weights are loaded, or refused in a sentence."""
-    loaded = outcome(load_weights, network(), str(path))
+    loaded = outcome(fill, network(), str(path))
     if isinstance(loaded, FmapvizError):
         assert loaded.exit_code == 2
         assert "\n" not in str(loaded)
@@ -387,7 +387,7 @@ HOSTILE = (
 RUN_RECORDS = ("run.json", "products.json", "survey.json", "failures.jsonl", "stats.json", "index.html")
 UNIT_RECORDS = ("unit.json", "stats.safetensors", "report.js", "events.out.tfevents.fmapviz", "input.png")
 RECORDS = (*RUN_RECORDS, *(f"{unit}/{name}" for unit in ("a.png", "b.png") for name in UNIT_RECORDS))
-MINE = ("mine.txt", "net/mine.txt", "net/a.png/mine.txt")  # below the directory of all runs
+MINE = ("mine.txt", "net/mine.txt")  # below the directory of all runs
 
 
 def draw(inputs, out, **options):
@@ -413,7 +413,7 @@ def finished(tmp_path_factory):
 
 def finish(place):
     """Make a run of two pictures and a file that is none, with somebody else's files in it."""
-    decoding.start()  # once, not for each run
+    decode_pool.start()  # once, not for each run
     for seed, name in enumerate(("a.png", "b.png")):
         paint(place / "in" / name, seed)
     (place / "in" / "c.png").write_bytes(b"no picture")
@@ -485,7 +485,7 @@ def answer(*words):
     try:
         sys.argv = ["fmapviz", *words]
         with redirect_stdout(out), redirect_stderr(err):
-            code = cli._main()
+            code = app._main()
     finally:
         sys.argv = before
     return Answer(code, out.getvalue(), err.getvalue())
@@ -611,7 +611,7 @@ def test_whatever_files_are_called_each_gets_its_place(tmp_path, names):
 
 # --- options
 
-COMMANDS = typer.main.get_command(cli.app).commands
+COMMANDS = typer.main.get_command(app.app).commands
 PARAMETERS = [
     (command, parameter)
     for command in sorted(COMMANDS)

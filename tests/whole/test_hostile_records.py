@@ -14,10 +14,10 @@ import pytest
 from faults import Scenario, paint
 from pyarrow import parquet
 
-from fmapviz.errors import FmapvizError
-from fmapviz.options import Style
-from fmapviz.records import seal
-from fmapviz.verification import verify
+from fmapviz.core.checksummed_json import seal
+from fmapviz.core.config import Style
+from fmapviz.core.errors import FmapvizError
+from fmapviz.runs.verify import verify
 
 SCENARIO = Scenario(
     {"to": ["html", "stats", "raw"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")}, finished=True

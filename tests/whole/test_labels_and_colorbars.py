@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.run import visualize
+from fmapviz.runs.verify import verify
 
 mpl = pytest.importorskip("matplotlib")
 

@@ -14,11 +14,10 @@ from faults import paint
 from torch import nn
 from trees import difference, snapshot
 
-from fmapviz import pipeline
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.values import Outcome
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style, execution
+from fmapviz.core.events import Outcome
+from fmapviz.engine.run import visualize
+from fmapviz.runs.verify import verify
 
 IMAGES = 9
 FORMATS = ["tensorboard", "png", "html", "raw", "npz", "stats"]
@@ -124,5 +123,5 @@ def test_other_settings_do_change_it(inputs, leave):
 
 def test_a_device_of_many_cores_is_asked_for(inputs, leave, monkeypatch):
     """The default number of workers depends on the machine; the tree does not."""
-    monkeypatch.setattr(pipeline.os, "cpu_count", lambda: 7)
+    monkeypatch.setattr(execution.os, "cpu_count", lambda: 7)
     assert difference(leave(inputs, workers=None, batch_size=None), leave(inputs)) == []

@@ -1,5 +1,7 @@
-"""The package as it is imported."""
+"""The public names of the package."""
 
+import dataclasses
+import inspect
 import subprocess
 import sys
 
@@ -7,13 +9,32 @@ import pytest
 import torch
 
 import fmapviz
-from fmapviz.inputs import path_hash, unit_name
+from fmapviz.core.config import RunConfig
+from fmapviz.images.names import path_hash, unit_name
 
 
-def test_every_public_name_is_there_and_documented():
+def test_every_public_name_exists_and_is_documented():
     for name in fmapviz.__all__:
         assert getattr(fmapviz, name).__doc__, name
     assert set(fmapviz.__all__) <= set(dir(fmapviz))
+
+
+def test_the_parameters_of_visualize_are_those_of_the_configuration():
+    parameters = inspect.signature(fmapviz.visualize).parameters
+    assert [*parameters][:3] == ["model", "inputs", "weights"]
+    assert {*parameters} == {field.name for field in dataclasses.fields(RunConfig)}
+    assert parameters["to"].default == ("tensorboard",)
+    assert all(f"        {name}: " in fmapviz.visualize.__doc__ for name in parameters)
+    assert "Default: None (square root of their number)." in fmapviz.Style.__doc__
+    assert max(map(len, fmapviz.visualize.__doc__.partition("Example:")[0].splitlines())) <= 76
+    with pytest.raises(TypeError, match="layrs"):
+        fmapviz.visualize("alexnet", layrs="x")
+
+
+def test_a_style_prints_what_differs_from_the_default():
+    assert repr(fmapviz.Style()) == "Style()"
+    assert repr(fmapviz.Style(norm="layer", scale=2)) == "Style(norm='layer', scale=2)"
+    assert repr(fmapviz.InputOptions(size=(8, 9))) == "InputOptions(size=(8, 9))"
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -26,8 +47,8 @@ def test_importing_the_package_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_no_module_bears_the_name_of_a_public_function():
-    """Python would hand out the module where the function is wanted."""
+def test_no_module_has_the_name_of_a_public_function():
+    """Importing the module would replace the function."""
     modules = {path.stem for path in (__import__("pathlib").Path(fmapviz.__file__).parent).glob("*.py")}
     assert not modules & set(fmapviz.__all__)
 
@@ -46,13 +67,13 @@ def test_tile_takes_one_image_or_several():
 @pytest.mark.parametrize(
     "maps", [torch.zeros(4, 4), torch.zeros(0, 4, 4), torch.zeros(1, 2, 3, 4, 5), torch.zeros(2, 4, 4) * 1j]
 )
-def test_tile_refuses_what_is_no_maps(maps):
-    with pytest.raises(fmapviz.RequestError, match="no maps"):
+def test_tile_refuses_tensors_that_are_no_maps(maps):
+    with pytest.raises(fmapviz.RequestError, match="maps must be real"):
         fmapviz.tile(maps)
 
 
 @pytest.mark.parametrize("name", ['q"uote.png', "back\\slash.png"])
-def test_units_have_no_name_of_which_tensorboard_shows_no_pictures(name):
+def test_names_of_units_avoid_characters_that_tensorboard_cannot_show(name):
     unit = unit_name(name, f"/pictures/{name}")
     assert not set(unit) & {'"', "\\"}
     assert unit.endswith(f"~{path_hash(f'/pictures/{name}')}")

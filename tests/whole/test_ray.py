@@ -27,16 +27,16 @@ from PIL import Image as PillowImage
 from trees import difference, snapshot
 from warm import HEEDING, Process
 
-from fmapviz.distribution import ATTEMPTS
-from fmapviz.errors import RequestError
-from fmapviz.options import Engine, InputOptions
-from fmapviz.pipeline import visualize
-from fmapviz.ray_engine import _PLACES, _make_place
-from fmapviz.staging import is_running
-from fmapviz.units import read_unit
-from fmapviz.urls import is_url
-from fmapviz.values import Counted, Outcome, Staged, Started
-from fmapviz.verification import verify
+from fmapviz.core.config import Engine, InputOptions
+from fmapviz.core.errors import RequestError
+from fmapviz.core.events import Counted, Outcome, Staged, Started
+from fmapviz.core.urls import is_url
+from fmapviz.engine.ray.driver import _FOLDERS, _make_folder
+from fmapviz.engine.ray.tasks import ATTEMPTS
+from fmapviz.engine.run import visualize
+from fmapviz.runs.commit import is_running
+from fmapviz.runs.unit import read_unit
+from fmapviz.runs.verify import verify
 
 NETWORK = """
 import os
@@ -80,7 +80,9 @@ SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
 def interpreter(tmp_path_factory, warm):
     """What Ray may start its workers with: they have imported everything already, see `warm.py`."""
     path = tmp_path_factory.mktemp("interpreter") / "python"
-    worker = f"exec '{sys.executable}' -S '{Path(__file__).with_name('warm.py')}' '{warm}' run -c '{WORKER}' \"$@\""
+    worker = (
+        f"exec '{sys.executable}' -S '{Path(__file__).parents[1] / 'support/warm.py'}' '{warm}' run -c '{WORKER}' \"$@\""
+    )
     path.write_text(f"#!/bin/sh\ncase $1 in */default_worker.py) {worker};; esac\nexec '{sys.executable}' \"$@\"\n")
     path.chmod(0o755)
     return path
@@ -293,7 +295,7 @@ def test_a_node_may_be_lost(cluster, place):
     ],
 )
 def test_what_no_node_has_is_told(cluster, place, wanted, there):
-    with pytest.raises(RequestError, match=f"each worker wants {there}"):
+    with pytest.raises(RequestError, match=f"each worker needs {there}"):
         draw(place, "ray", on(cluster, **wanted))
     assert not (place / "ray").exists()
 
@@ -324,7 +326,7 @@ def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked
         with pytest.raises(RequestError, match="no such device here: 'cuda'"):
             draw(place, "cuda", on(cluster, gpus=1.0), device="cuda")
         assert not (place / "cuda").exists()
-        with pytest.raises(RequestError, match="each worker wants 1 cores and 2 GPUs, Ray has 6 and 1 in 3 nodes"):
+        with pytest.raises(RequestError, match="each worker needs 1 cores and 2 GPUs, Ray has 6 and 1 in 3 nodes"):
             draw(place, "more", on(cluster, gpus=2.0))
     finally:
         cluster.remove_node(node, allow_graceful=False)
@@ -404,9 +406,9 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
 def test_what_killed_commands_have_left_of_their_ray_is_removed():
     gone = subprocess.Popen(["true"])
     gone.wait()
-    left, kept = (Path(tempfile.mkdtemp(prefix=f"{_PLACES}{pid}-", dir="/tmp")) for pid in (gone.pid, os.getpid()))
+    left, kept = (Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}{pid}-", dir="/tmp")) for pid in (gone.pid, os.getpid()))
     (left / "session").mkdir()
-    made = Path(_make_place())
+    made = Path(_make_folder())
     try:
         assert [path.exists() for path in (left, kept, made)] == [False, True, True]
     finally:

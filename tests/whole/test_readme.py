@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trees import difference, snapshot
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)).splitlines()
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -38,7 +38,7 @@ def workplace(tmp_path_factory, warm):
     place = tmp_path_factory.mktemp("readme")
     command = place / ".bin" / "fmapviz"
     command.parent.mkdir()
-    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S '{ROOT}/tests/warm.py' '{warm}' run \"$@\"\n")
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S '{ROOT}/tests/support/warm.py' '{warm}' run \"$@\"\n")
     command.chmod(0o755)
     shutil.copytree(ROOT / "sample_images", place / "sample_images", ignore=shutil.ignore_patterns("*.py", "painting"))
     return place
@@ -155,7 +155,7 @@ def test_the_wheel_holds_what_the_package_needs(tmp_path):
         if path.suffix in {".py", ".txt", ".safetensors"} or path.name == "py.typed"
     }
     assert {path.relative_to(ROOT).as_posix() for path in kept} <= held
-    assert {"fmapviz/py.typed", "fmapviz/sources/torchvision.txt"} <= held
+    assert {"fmapviz/py.typed", "fmapviz/models/shapesnet/shapesnet.safetensors"} <= held
     assert not [name for name in held if name.startswith(("tests/", "sample_images/"))]
 
 

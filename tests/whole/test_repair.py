@@ -9,8 +9,9 @@ import pytest
 from faults import Scenario, paint
 from trees import difference, snapshot
 
-from fmapviz.options import Style
-from fmapviz.verification import verify
+from fmapviz.core.config import Style
+from fmapviz.core.errors import RefusedError
+from fmapviz.runs.verify import verify
 
 EVERYTHING = Scenario(
     {
@@ -115,8 +116,8 @@ def test_a_unit_of_another_run_and_a_copy_are_found(whole, tmp_path):
     shutil.copytree(out / "other/1.png", out / "net/3.png")
     shutil.copytree(out / "other/1.png", out / "other/copy/1.png")
     assert [(problem.path, problem.message, problem.remedy) for problem in problems(out)] == [
-        (out / "net/3.png", "of a run with other settings", "remove"),
-        (out / "other/copy/1.png", "the directory of '1.png', in another place", "remove"),
+        (out / "net/3.png", "belongs to a run with other settings", "remove"),
+        (out / "other/copy/1.png", "the unit '1.png' under another name", "remove"),
     ]
 
 
@@ -127,7 +128,7 @@ def test_a_directory_of_another_run_is_not_taken_for_an_images_own(whole, tmp_pa
     EVERYTHING.run(whole / "in", tmp_path / "others", views=["maps"], name="net")
     shutil.rmtree(out / "net/1.png")
     shutil.copytree(tmp_path / "others/net/1.png", out / "net/1.png")
-    assert {problem.message for problem in problems(out)} == {"of a run with other settings"}
+    assert {problem.message for problem in problems(out)} == {"belongs to a run with other settings"}
     assert EVERYTHING.run(whole / "in", out).done == 1
     assert problems(out) == []
     assert difference(snapshot(out), expected) == []
@@ -146,14 +147,14 @@ def test_statistics_with_a_copy_are_found_when_that_is_gone(whole, tmp_path):
     assert difference(snapshot(out), expected) == []
 
 
-def test_a_folder_in_a_files_place_is_kept(whole, tmp_path):
+def test_a_folder_in_a_files_place_is_refused(whole, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(whole / "out", out)
     (out / "net/1.png/input.png").unlink()
     (out / "net/1.png/input.png").mkdir()
     (out / "net/1.png/input.png/notes.txt").write_text("mine")
-    EVERYTHING.run(whole / "in", out, repair=True)
+    with pytest.raises(RefusedError, match=r"input\.png' was not made by fmapviz"):
+        EVERYTHING.run(whole / "in", out, repair=True)
     assert list((out / "net").glob(".*")) == []
     (problem,) = problems(out)
     assert (problem.path / "notes.txt").read_text() == "mine"
-    assert problem.remedy == "remove"

@@ -20,11 +20,14 @@ from PIL import Image
 from torch import nn
 from warm import ask
 
-from fmapviz import files, products, publishing, statistics
-from fmapviz.errors import FmapvizError, OutputError, RefusedError, printable
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.verification import verify
+from fmapviz.core import files
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import FmapvizError, OutputError, RefusedError, printable
+from fmapviz.engine import publish
+from fmapviz.engine.run import visualize
+from fmapviz.runs import run_files
+from fmapviz.runs.aggregates import statistics
+from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 
@@ -373,7 +376,7 @@ def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
     run = look([folder]).directory
     for name in ("index.html", "products.json"):
         (run / name).unlink()
-    read, asked = products.read, []
+    read, asked = run_files.read, []
 
     def slow(place):
         record = read(place)
@@ -383,7 +386,7 @@ def test_another_process_may_be_first(folder, look, monkeypatch, tmp_path):
                 (run / name).write_bytes((tmp_path / "other/net" / name).read_bytes())
         return record
 
-    monkeypatch.setattr(products, "read", slow)
+    monkeypatch.setattr(run_files, "read", slow)
     look([folder])
     assert len(asked) >= 2
     monkeypatch.undo()
@@ -394,17 +397,17 @@ def test_an_image_that_another_process_is_just_replacing_is_not_called_damaged(f
     run = look([folder], to=["stats", "html"]).directory
     expected = {name: (run / name).read_bytes() for name in ("stats.csv", "stats.json", "index.html")}
     (run / "stats.csv").unlink()
-    gather, aside = statistics.gather, run / ".fmapviz-aside"
+    merge, aside = statistics.merge, run / ".fmapviz-aside"
 
-    def gather_while_one_is_away(units):
+    def merge_while_one_is_away(summaries):
         monkeypatch.undo()
         (run / "img2.png").rename(aside)
         try:
-            return gather(units)
+            return merge(summaries)
         finally:
             aside.rename(run / "img2.png")
 
-    monkeypatch.setattr(statistics, "gather", gather_while_one_is_away)
+    monkeypatch.setattr(statistics, "merge", merge_while_one_is_away)
     summary = look([folder], to=["stats", "html"])
     assert (summary.skipped, summary.left_out) == (3, ())
     assert {name: (run / name).read_bytes() for name in expected} == expected
@@ -456,7 +459,7 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
     browser.chmod(0o755)
     environment = {**os.environ, "DISPLAY": ":99", "BROWSER": str(browser)}
     program = (
-        "import pathlib, sys; from fmapviz.desktop import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
+        "import pathlib, sys; from fmapviz.cli.run import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, "a b/index.html"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60)
@@ -470,7 +473,7 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
 
 
 def test_during_a_long_run_the_page_is_made_now_and_then(folder, look, monkeypatch, tmp_path):
-    monkeypatch.setattr(publishing, "PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(publish, "PUBLISH_SECONDS", 0.0)
     page, seen = tmp_path / "out" / "net" / "index.html", []
 
     def tell(event):

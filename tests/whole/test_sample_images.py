@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-FOLDER = Path(__file__).parents[1] / "sample_images"
+FOLDER = Path(__file__).parents[2] / "sample_images"
 SIZES = {
     "more/textures.png": (480, 320),
     "more/village.jpg": (360, 540),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from run_infos import run_info
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
@@ -19,15 +21,14 @@ from torch.nn.functional import interpolate
 from torchvision.utils import make_grid
 
 from fmapviz import load_model
-from fmapviz.errors import RequestError
-from fmapviz.layers import find_layers
-from fmapviz.model_pictures import draw_model
-from fmapviz.options import InputOptions, Style
-from fmapviz.outputs import Disk
-from fmapviz.pipeline import visualize
-from fmapviz.registry import VIEWS, fetch
-from fmapviz.values import RunInfo
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.errors import RequestError
+from fmapviz.core.registry import VIEWS, fetch
+from fmapviz.engine.model_views import draw_model
+from fmapviz.engine.run import visualize
+from fmapviz.inspection.layers import find_layers
+from fmapviz.runs.storage.destination import LocalDestination
+from fmapviz.runs.verify import verify
 
 mpl = pytest.importorskip("matplotlib")
 
@@ -665,7 +666,7 @@ def kernel_files(summary):
 def test_kernels_need_no_image_and_are_drawn_once(look):
     model = Net()
     first = look(model=model, views="kernels", to=["png", "html", "tensorboard"])
-    assert (first.exit_code, first.found, first.pictures, first.complete) == (0, 0, 2, True)
+    assert (first.exit_code, first.found, first.pictures, first.model_pictures) == (0, 0, 2, True)
     assert kernel_files(first) == ["00_first.kernels.png", "01_second.kernels.png"]
     before = (first.directory / "_model").stat().st_ino
     second = look(model=model, views="kernels", to=["png", "html", "tensorboard"])
@@ -801,20 +802,25 @@ def drawn_kernels(tmp_path, model, style):
     """Draw kernels into a list."""
     found = []
 
-    class Into:
-        def __init__(self, *_where):
-            pass
+    class Into(nullcontext):
+        def __init__(self, *_where, **_how):
+            super().__init__(self)
+            self.members = {}
 
-        def __enter__(self):
-            return found.append
+        def add(self, _image, pictures):
+            found.extend(pictures)
+            return ()
 
-        def __exit__(self, *_error):
-            pass
-
-    info = RunInfo("net", "as given", None, "crop", ("Conv2d",), (), (), ("kernels",), ("png",), style)
+    info = run_info(weights="as given", views="kernels", to="png", style=style)
     layers = [layer for layer in find_layers(model) if layer.type == "Conv2d"]
     draw_model(
-        layers, {"kernels": fetch(VIEWS, "kernels").draw}, {"list": Into}, info, tmp_path, output=Disk(tmp_path), force=True
+        layers,
+        {"kernels": fetch(VIEWS, "kernels")},
+        {"list": Into},
+        info,
+        tmp_path,
+        output=LocalDestination(tmp_path),
+        force=True,
     )
     return found
 
@@ -833,7 +839,7 @@ def test_the_ends_of_their_scale_are_those_of_the_filters_that_are_drawn(tmp_pat
     for picture, layer in zip(pictures, (model.first, model.second), strict=True):
         weight = layer.weight.detach()
         weight = weight if channels == "all" else weight[[0, 2]]
-        assert picture.source.limits == pytest.approx((float(weight.min()), float(weight.max())))
+        assert picture.drawing.content.limits == pytest.approx((float(weight.min()), float(weight.max())))
 
 
 @pytest.mark.parametrize(

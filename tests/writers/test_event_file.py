@@ -14,11 +14,11 @@ from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
 from tensorboard.plugins.image.metadata import parse_plugin_metadata
 
-from fmapviz import events
+from fmapviz.writers.tensorboard import event_file
 
 
 def make_image(tag="maps/00 conv", png=b"\x89PNG..."):
-    return events.image(tag, png, width=8, height=4, display_name="00 conv", description="**what**")
+    return event_file.image(tag, png, width=8, height=4, display_name="00 conv", description="**what**")
 
 
 def read_records(path):
@@ -36,7 +36,7 @@ def read_records(path):
 
 def test_tensorboard_reads_the_events_back_in_order(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
-    with events.create(path) as append:
+    with event_file.create(path) as append:
         for n in range(3):
             append(make_image(f"maps/{n}"))
     header, *images = map(Event.FromString, read_records(path))
@@ -62,7 +62,7 @@ def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
 
 def test_every_flipped_byte_is_noticed(tmp_path):
     whole = tmp_path / "whole.tfevents"
-    with events.create(whole) as append:
+    with event_file.create(whole) as append:
         append(make_image())
     data = whole.read_bytes()
     broken = tmp_path / "broken.tfevents"
@@ -76,7 +76,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
 def test_the_framing_is_tfrecords(tmp_path, data):
     path = tmp_path / "records"
     with path.open("wb") as file:
-        events.write_record(file, data)
+        event_file.write_record(file, data)
     written = path.read_bytes()
     length = struct.pack("<Q", len(data))
     masked = [struct.pack("<I", pywrap_tensorflow.masked_crc32c(part)) for part in (length, data)]
@@ -85,7 +85,7 @@ def test_the_framing_is_tfrecords(tmp_path, data):
 
 def test_nothing_looks_like_an_event_file_before_it_is_complete(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
-    with events.create(path) as append:
+    with event_file.create(path) as append:
         append(make_image())
         assert not list(tmp_path.glob("*tfevents*"))
     assert list(tmp_path.iterdir()) == [path]
@@ -95,7 +95,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
     appends = []
 
     def interrupted():
-        with events.create(tmp_path / "events.out.tfevents.x") as append:
+        with event_file.create(tmp_path / "events.out.tfevents.x") as append:
             append(make_image())
             appends.append(append)
             raise KeyboardInterrupt
@@ -109,7 +109,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
 
 def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
     (tmp_path / "events.partial").write_text("mine")
-    with pytest.raises(FileExistsError), events.create(tmp_path / "events.out.tfevents.x"):
+    with pytest.raises(FileExistsError), event_file.create(tmp_path / "events.out.tfevents.x"):
         pass
     assert (tmp_path / "events.partial").read_text() == "mine"
 
@@ -118,14 +118,14 @@ def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("size", [10, 1_000_000], ids=["noticed when closing", "noticed when writing"])
 def test_a_full_disk_is_an_error(size):
     with pytest.raises(OSError, match="No space left") as caught, Path("/dev/full").open("wb") as file:
-        events.write_record(file, bytes(size))
+        event_file.write_record(file, bytes(size))
     assert caught.value.errno == errno.ENOSPC
 
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from fmapviz import events
+from fmapviz.writers.tensorboard import event_file as events
 
 limit, size = map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -159,4 +159,4 @@ def test_writing_events_loads_neither_torch_nor_tensorflow():
 
 def test_the_checksum_is_computed_in_c():
     """In Python it would take a second for what takes a millisecond."""
-    assert events.google_crc32c.implementation == "c"
+    assert event_file.google_crc32c.implementation == "c"

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.run import visualize
 
 AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])

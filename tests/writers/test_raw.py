@@ -14,10 +14,11 @@ from safetensors import safe_open
 from tiny_models import Calls, Pair, Regions, Returns, as_model, overwritten
 from torch import nn
 
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.values import Kept, Notice, Outcome
-from fmapviz.verification import verify
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.events import Notice, Outcome
+from fmapviz.core.types import RawValues
+from fmapviz.engine.run import visualize
+from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 TOLD = {"fmapviz", "model", "weights", "sha256", "preparation", "image", "versions", "layers"}
@@ -478,7 +479,7 @@ def test_values_are_let_go_when_they_are_written(look, tmp_path):
     alive = []
 
     def kept():
-        return sum(type(each) is Kept for each in gc.get_objects())
+        return sum(type(each) is RawValues for each in gc.get_objects())
 
     gc.collect()  # what other tests have left
     before = kept()

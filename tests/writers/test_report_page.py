@@ -29,12 +29,12 @@ from report_runs import (
 )
 from torch import nn
 
-from fmapviz.options import InputOptions, Style
-from fmapviz.pipeline import visualize
-from fmapviz.png import encode
-from fmapviz.report.page import render_page, statistics_script, unit_script
-from fmapviz.tiles import Tiles
-from fmapviz.tiling import lay_out
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.types import Tiles
+from fmapviz.engine.run import visualize
+from fmapviz.render.grid import lay_out
+from fmapviz.render.png import encode
+from fmapviz.writers.html.page import render_page, statistics_script, unit_script
 
 pytest_plugins = ["browser"]  # its fixtures
 
@@ -132,6 +132,20 @@ def test_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
     expected = [*thumbnails, "_model/report.js", "a.png/report.js", "a.png/00_features.0.maps.png", "stats.js"]
     assert sorted(report.loaded()) == sorted(expected)
     assert report.page.title() == "00 features.0 - a.png - tiny"
+
+
+def test_files_that_an_object_store_has_under_other_names(open_report, tmp_path):
+    units = write_run(tmp_path, ("a.png",))
+    objects = {}
+    for file in list((tmp_path / "a.png").iterdir()):
+        other = file.with_name(f"{file.stem}.0123456789ab{file.suffix}")
+        file.rename(other)
+        objects[f"a.png/{file.name}"] = f"a.png/{other.name}"
+    write_index(tmp_path, units, objects=objects)
+    report = open_report(tmp_path)
+    assert report.text("#title") == FEATURES
+    loaded = ["a.png/00_features.0.maps.0123456789ab.png", "a.png/input.0123456789ab.png", "a.png/report.0123456789ab.js"]
+    assert sorted(report.loaded()) == loaded
 
 
 def test_an_image_and_a_layer_are_picked(open_report, run):
@@ -286,7 +300,7 @@ def test_keys_in_quick_succession_belong_to_the_new_view(open_report, lacking):
     report.page.evaluate("""() => { for (const key of ["v", "ArrowDown", "v", "v", "v", "ArrowDown", "ArrowDown"])
         document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
     report.settled()
-    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, whatever the image")
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, the same for all images")
     report.page.evaluate("""() => { for (const key of ["ArrowRight", "v", "v", "v", "ArrowDown"])
         document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""")
     report.settled()
@@ -858,7 +872,7 @@ def test_arrows_walk_through_layers_and_images(open_report, run):
     report.press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight")
     assert (report.text("#title"), report.text(".pane h3")) == ("01 features.3", "b.png")
     report.press("ArrowLeft", "ArrowLeft", "v")
-    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, whatever the image")
+    assert (report.text("#title"), report.text(".pane h3")) == (FEATURES, "The model, the same for all images")
     report.press("v")
     assert report.text("#title") == "input"
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -20,16 +21,19 @@ from hypothesis import strategies as st
 from made_units import make_unit
 from PIL import Image
 
-from fmapviz import png, registry, summaries
-from fmapviz.errors import printable
-from fmapviz.values import Picture
+from fmapviz.core import registry
+from fmapviz.core.errors import printable
+from fmapviz.core.layout import unit_patterns
+from fmapviz.core.types import Picture
+from fmapviz.render import png
 from fmapviz.writers import tensorboard
+from fmapviz.writers.tensorboard import image_summary as summaries
 
 with warnings.catch_warnings():  # TensorBoard's page uses bleach, which uses a deprecated part of html5lib
     warnings.filterwarnings("ignore", message="html5lib's sanitizer is deprecated", category=DeprecationWarning)
     from tensorboard import plugin_util
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1] / "support"
 WRITERS = registry.names("fmapviz.writers")
 HOSTILE = "<img src=x onerror=alert(1)> | `a` **b** _c_ [d](javascript:alert(1)) &lt; \\| \n# e \"f\" 'g' \u202e"
 
@@ -55,6 +59,10 @@ def files(directory):
     return {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
 
 
+def open_writer(name, directory):
+    return registry.fetch("fmapviz.writers", name).open_writer(directory)
+
+
 # What holds for every writer, also for those still to be written.
 
 
@@ -73,7 +81,7 @@ def test_a_writer_has_one_public_function_and_may_have_another(name):
     module = registry.fetch("fmapviz.writers", name)
     own = [key for key, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ == module.__name__]
     assert {key for key in own if not key.startswith("_")} - {"publish"} == {"open_writer"}
-    assert [name.strip("_") for name in inspect.signature(module.open_writer).parameters] == ["directory", "unit"]
+    assert list(inspect.signature(module.open_writer).parameters) == ["directory", "many"]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -81,22 +89,26 @@ def test_a_writer_says_what_it_needs(name):
     needs = registry.constant("fmapviz.writers", name, "NEEDS")
     assert set((needs or "pictures").split()) <= {"pictures", "values", "measures"}
     assert registry.constant("fmapviz.writers", name, "WITH") in {None, *WRITERS}
+    assert unit_patterns(name)
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_writes_into_its_directory_and_closes_everything(name, tmp_path):
-    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT) as write:
-        for picture in (make_picture("input", "input"), make_picture(), make_picture(f"01 {HOSTILE}", weights=HOSTILE)):
-            assert write(picture) is None
+    pictures = [make_picture("input", "input"), make_picture(), make_picture(f"01 {HOSTILE}", weights=HOSTILE)]
+    with open_writer(name, tmp_path) as writer:
+        stored = writer.add(UNIT, pictures)
+    for picture, where in zip(pictures, stored, strict=bool(stored)):
+        assert (tmp_path / where.file).read_bytes()[where.offset :].startswith(picture.png)
     assert files(tmp_path)
+    assert all(any(fnmatch(path, pattern) for pattern in unit_patterns(name)) for path in files(tmp_path))
     assert all(path.stat().st_size for path in files(tmp_path).values())
     assert not open_handles(tmp_path)
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_without_pictures_is_fine(name, tmp_path):
-    with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT):
-        pass
+    with open_writer(name, tmp_path) as writer:
+        writer.add(UNIT, [])
     assert not open_handles(tmp_path)
 
 
@@ -106,8 +118,8 @@ def test_a_writer_lets_an_exception_through_and_closes_everything(name, tmp_path
         pass
 
     def interrupted():
-        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path, UNIT) as write:
-            write(make_picture())
+        with open_writer(name, tmp_path) as writer:
+            writer.add(UNIT, [make_picture()])
             raise Stop
 
     with pytest.raises(Stop):
@@ -118,8 +130,8 @@ def test_a_writer_lets_an_exception_through_and_closes_everything(name, tmp_path
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_without_its_directory_is_an_error(name, tmp_path):
     def homeless():
-        with registry.fetch("fmapviz.writers", name).open_writer(tmp_path / "missing", UNIT) as write:
-            write(make_picture())
+        with open_writer(name, tmp_path / "missing") as writer:
+            writer.add(UNIT, [make_picture()])
 
     with pytest.raises(FileNotFoundError):
         homeless()
@@ -129,8 +141,9 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from fmapviz import png, registry
-from fmapviz.values import Picture
+from fmapviz.render import png
+from fmapviz.core import registry
+from fmapviz.core.types import Picture
 from made_units import make_unit
 
 limit, side = map(int, sys.argv[3:])
@@ -140,8 +153,8 @@ picture = Picture("maps", "00 features.0", png.encode(pixels), side, side, {"lay
 module = registry.fetch("fmapviz.writers", sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    with module.open_writer(Path(sys.argv[2]), unit) as write:
-        write(picture)
+    with module.open_writer(Path(sys.argv[2])) as writer:
+        writer.add(unit, [picture])
 except OSError as error:
     print(error.errno)
 """
@@ -162,9 +175,8 @@ def test_a_writer_never_hides_a_full_disk(name, side, tmp_path):
 
 def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
     pictures = [make_picture("input", "input"), make_picture(), make_picture(f"01 ../{HOSTILE}")]
-    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path, UNIT) as write:
-        for picture in pictures:
-            write(picture)
+    with open_writer("png", tmp_path) as writer:
+        writer.add(UNIT, pictures)
     assert {name: path.read_bytes() for name, path in files(tmp_path).items()} == {
         picture.file_name: picture.png for picture in pictures
     }
@@ -172,8 +184,8 @@ def test_png_files_hold_the_picture_and_bear_its_name(tmp_path):
 
 def test_a_png_file_is_never_overwritten(tmp_path):
     (tmp_path / make_picture().file_name).write_text("mine")
-    with registry.fetch("fmapviz.writers", "png").open_writer(tmp_path, UNIT) as write, pytest.raises(FileExistsError):
-        write(make_picture())
+    with open_writer("png", tmp_path) as writer, pytest.raises(FileExistsError):
+        writer.add(UNIT, [make_picture()])
     assert (tmp_path / make_picture().file_name).read_text() == "mine"
 
 
@@ -236,9 +248,8 @@ def test_tensorboard_finds_every_picture(reader, tmp_path):
     pictures = [make_picture("input", "input")] + [make_picture(f"{n:02} {name}") for n, name in enumerate(layers)]
     for run in ("alexnet/a b.png", "alexnet/lena.png"):
         (tmp_path / run).mkdir(parents=True)
-        with tensorboard.open_writer(tmp_path / run, UNIT) as write:
-            for picture in pictures:
-                write(picture)
+        with tensorboard.open_writer(tmp_path / run) as writer:
+            writer.add(UNIT, pictures)
     found = read_back(reader, tmp_path, 2 * len(pictures))
     assert len(found) == 2 * len(pictures)
     for run in ("alexnet/a b.png", "alexnet/lena.png"):
@@ -254,14 +265,14 @@ def test_tensorboard_finds_every_picture(reader, tmp_path):
 
 @pytest.mark.parametrize("reader", ["slow", "fast"])
 def test_tensorboard_does_not_see_an_unfinished_unit(reader, tmp_path):
-    with tensorboard.open_writer(tmp_path, UNIT) as write:
-        write(make_picture())
+    with tensorboard.open_writer(tmp_path) as writer:
+        writer.add(UNIT, [make_picture()])
         assert read_back(reader, tmp_path, 0) == {}
 
 
 def test_grey_pictures_are_still_grey_in_the_event_file(tmp_path):
-    with tensorboard.open_writer(tmp_path, UNIT) as write:
-        write(make_picture())
+    with tensorboard.open_writer(tmp_path) as writer:
+        writer.add(UNIT, [make_picture()])
     (found,) = read_back("slow", tmp_path, 1).values()
     assert Image.open(BytesIO(base64.b64decode(found["png"]))).mode == "L"
 

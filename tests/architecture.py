@@ -1,0 +1,224 @@
+"""Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
+
+modules a folder, parameters a function, methods a class, import cycles, imports by string, names of members in central
+modules, lines of code; with --run also which modules one image passes, and how deep the stack is above a pixel.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tempfile
+import threading
+import tokenize
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fmapviz"
+FAMILIES = {  # folders in which each member is one file
+    "views", "writers", "models/sources", "runs/aggregates", "guide",
+}  # fmt: skip
+MOST_MODULES, MOST_PARAMETERS, MOST_METHODS = 15, 12, 12
+FACADE = {"visualize", "run"}  # the command line's and Python's own signatures
+# Names of members that are also words of their own.
+WORDS = {
+    "max", "mean", "inputs", "cam", "python", "raw", "sheet", "stats", "contact", "histogram", "grads", "maps", "pca",
+    "statistics", "images", "torchvision",
+}  # fmt: skip
+
+
+def main() -> int:
+    found = {
+        "folders with too many modules": crowded_folders(),
+        "functions with too many parameters": long_signatures(),
+        "classes with too many methods, without a reason": large_classes(),
+        "import cycles": cycles(),
+        "imports of our own modules by string": string_imports(),
+        "members named by central modules": named_members(),
+    }
+    for what, where in found.items():
+        print(f"{what}: {len(where)}")
+        for line in where:
+            print(f"  {line}")
+    print(f"lines of code, without docstrings, comments and blank lines: {sum(map(code_lines, modules())):,}")
+    print(f"modules: {len(modules())}, functions of five lines or fewer: {short_functions():.0%}")
+    if "--run" in sys.argv:
+        passed, depth = one_image()
+        print(f"modules that one image passes: {len(passed)}\n  {', '.join(passed)}")
+        print(f"own frames above a pixel: {depth}")
+    return int(any(found.values()))
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def crowded_folders() -> list[str]:
+    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules() if path.name != "__init__.py")
+    return [f"{folder}: {count}" for folder, count in counts.items() if count > MOST_MODULES and folder not in FAMILIES]
+
+
+def long_signatures() -> list[str]:
+    found = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef) and node.name not in FACADE:
+                count = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
+                if count > MOST_PARAMETERS:
+                    found.append(f"{name_of(path)}.{node.name}: {count}")
+    return found
+
+
+def large_classes() -> list[str]:
+    """Classes with more methods than they should have, unless the line above or the docstring gives the reason."""
+    found = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                count = sum(isinstance(each, ast.FunctionDef) for each in node.body)
+                reason = "methods" in (ast.get_docstring(node) or "")
+                if count > MOST_METHODS and not reason:
+                    found.append(f"{name_of(path)}.{node.name}: {count}")
+    return found
+
+
+def imports() -> dict[str, set[str]]:
+    """What each module imports of ours, also late; what only the type checker sees does not count."""
+    known = {name_of(path) for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        tree = ast.parse(path.read_bytes())
+        for_types = [
+            each
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for each in ast.walk(node)
+        ]
+        edges = graph.setdefault(name_of(path), set())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node not in for_types:
+                for alias in node.names:
+                    target = f"{node.module}.{alias.name}"
+                    edges.add(target if target in known else node.module)
+            elif isinstance(node, ast.Import) and node not in for_types:
+                edges |= {alias.name for alias in node.names}
+        edges &= known - {"fmapviz", name_of(path)}
+    return graph
+
+
+def cycles() -> list[str]:
+    try:
+        TopologicalSorter(imports()).prepare()
+    except CycleError as error:
+        return [" -> ".join(error.args[1])]
+    return []
+
+
+def string_imports() -> list[str]:
+    allowed = {PACKAGE / "__init__.py", PACKAGE / "core" / "registry.py"}
+    pattern = re.compile(r"""import_module\(\s*f?["']fmapviz""")
+    return [name_of(path) for path in modules() if path not in allowed and pattern.search(path.read_text("utf-8"))]
+
+
+def named_members() -> list[str]:
+    """Members of a family that a module outside of it names in a string, where only the registry should know them."""
+    found = []
+    for family in ("views", "writers", "models/sources", "runs/aggregates"):
+        members = {
+            re.sub(r"_pp$", "++", path.stem).replace("_", "-")
+            for path in (PACKAGE / family).iterdir()
+            if not path.name.startswith(("_", "base"))
+        } - WORDS
+        for path in modules():
+            if path.is_relative_to(PACKAGE / family) or path.is_relative_to(PACKAGE / "core" / "config"):
+                continue
+            if family == "views" and path.stem == "attribution":
+                continue  # the default of `fmapviz.cam`
+            if family == "models/sources" and not path.is_relative_to(PACKAGE / "cli") and path.stem != "load":
+                continue  # libraries have these names, too
+            tree = ast.parse(path.read_bytes())
+            strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+            found += [f"{name_of(path)}: {name!r}" for name in sorted(members & strings)]
+    return found
+
+
+def code_lines(path: Path) -> int:
+    source = path.read_text("utf-8")
+    documentation: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            text = node.body[0]
+            documentation |= set(range(text.lineno, (text.end_lineno or 0) + 1))
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - documentation)
+
+
+def short_functions() -> float:
+    lengths = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lengths.append((body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0)
+    return sum(length <= 5 for length in lengths) / len(lengths)
+
+
+def one_image() -> tuple[list[str], int]:
+    """Draw one image; return the modules whose functions ran from its listing to its rename, and the deepest own stack.
+
+    The scheduler's threads are watched: an image is listed in one, then read, drawn and written in another. What is loaded
+    before and made of all images after that runs in the main thread; another one counts the inputs for the remaining time.
+    The network's own modules do not count.
+    """
+    from fmapviz import visualize
+
+    seen: dict[str, None] = {}
+    deepest = 0
+    prefix, network = str(PACKAGE), str(PACKAGE / "models" / "shapesnet")
+    scheduler = str(PACKAGE / "engine" / "pipeline" / "scheduler.py")
+
+    def profile(frame, event, _argument):
+        nonlocal deepest
+        if event != "call" or not frame.f_code.co_filename.startswith(prefix):
+            return
+        if frame.f_code.co_filename.startswith(network):
+            return
+        depth, above, first = 0, frame, frame
+        while above is not None:
+            if above.f_code.co_filename.startswith(prefix):
+                depth += above.f_code.co_name != "<lambda>"
+                first = above
+            above = above.f_back
+        if first.f_code.co_filename != scheduler:
+            return
+        seen.setdefault(frame.f_code.co_filename)
+        deepest = max(deepest, depth)
+
+    image = str(ROOT / "sample_images" / "shapes" / "star.jpg")
+    other = str(ROOT / "sample_images" / "shapes" / "ring.jpg")
+    options = {"to": "png", "workers": 1}
+    with tempfile.TemporaryDirectory() as out:
+        visualize("shapesnet", other, out=out, **options)
+        threading.setprofile(profile)
+        try:
+            visualize("shapesnet", [image], out=out, **options)
+        finally:
+            threading.setprofile(None)
+    return sorted(name_of(Path(path)) for path in seen), deepest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

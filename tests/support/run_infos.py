@@ -1,0 +1,19 @@
+"""Identities of runs, made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from fmapviz.core.config import RunConfig, RunInfo
+
+
+def run_info(model="net", weights="random weights, seed 0", sha256=None, preparation="crop", *, versions=None, **options):
+    return RunInfo(
+        model, weights, sha256, preparation, RunConfig(model, **{"types": ("Conv2d",), "top": 0, **options}), versions or {}
+    )
+
+
+def changed(info, **changes):
+    """Return a run's identity with other values, of its own or of its configuration."""
+    own = {field.name: changes.pop(field.name) for field in fields(info) if field.name in changes}
+    return replace(info, **own, config=replace(info.config, **changes))
