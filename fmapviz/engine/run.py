@@ -25,8 +25,7 @@ from fmapviz.engine.pipeline.stages import Progress
 from fmapviz.engine.pipeline.work import group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import check_device, load_session, moved, needs_of
-from fmapviz.images.find import find_images
-from fmapviz.images.names import is_candidate
+from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, is_surveyed, remedy_of, removed_if_refused
 from fmapviz.runs.shards import remove_damaged_shards

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
+import re
 import stat
+import unicodedata
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
-from fmapviz.core import checksummed_json
+from PIL import Image as PillowImage
+
+from fmapviz.core import checksummed_json, object_store
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.core.layout import RUN_FILE
+from fmapviz.core.layout import RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.core.urls import HINT, is_unknown, is_url
-from fmapviz.images.decode import system_error
-from fmapviz.images.find_remote import Finder
-from fmapviz.images.find_remote import look_again as look_again_remotely
-from fmapviz.images.names import is_candidate, natural, unit_name
+from fmapviz.core.urls import HINT, is_unknown, is_url, join, root_of, scheme_of
+from fmapviz.images.decode import FORMATS, system_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from io import BufferedIOBase
 
+    from fmapviz.core.object_store import Entry
+
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
 
+SORTED = 10_000  # files of a remote folder tree that are sorted; a larger one is read in the order of the store
+_LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 
 
@@ -37,16 +47,15 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
     times. Memory grows with the number of inputs and folders, not with that of files.
 
     Args:
-        inputs: Files and folders as typed, or addresses, `s3://...`; see `fmapviz.images.find_remote`.
+        inputs: Files and folders as typed, or addresses, `s3://bucket/folder`.
         avoid: The output: a folder that is skipped inside other folders.
     """
     here = avoid if isinstance(avoid, Path) else None
-    remote: Finder | None = None
+    remote = _RemoteFinder(avoid if isinstance(avoid, str) else None)
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
     for typed in inputs:
-        if "://" in typed and is_url(typed):
-            remote = remote or Finder(avoid if isinstance(avoid, str) else None)
+        if is_url(typed):
             yield from remote.find(typed)
             continue
         try:
@@ -56,8 +65,8 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
         except (OSError, ValueError) as error:  # ValueError: a character that no path can hold
             if is_unknown(typed):
                 yield Failure(typed, "E_MISSING", f"unsupported address: {quote(typed)}", hint=HINT)
-                continue
-            yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
+            else:
+                yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
             continue
         if is_folder:
             yield from _walk(path, walked=walked, named=named, avoid=here)
@@ -68,10 +77,14 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
 
 def look_again(file: ImageFile) -> ImageFile | None:
     """Return the current state of an image that was found earlier; None if it is gone."""
-    if is_url(file.path):
-        return look_again_remotely(file)
-    found = _look(file.path, file.unit) if checksummed_json.is_path(file.path) else None
-    return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
+    if not is_url(file.path):
+        found = _look(file.path, file.unit) if checksummed_json.is_path(file.path) else None
+        return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
+    try:
+        entry = object_store.find(file.path)
+    except OSError:
+        return None
+    return None if entry.is_folder else replace(_image(entry, file.path, file.unit), unit=file.unit)
 
 
 def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:
@@ -96,6 +109,58 @@ def read_list(stream: BinaryIO, *, null: bool) -> Iterator[str]:
             yield os.fsdecode(path)
 
 
+def unit_name(relative: str, path: str) -> str:
+    r"""Return the name of an image's unit: its own name, with a hash if that is unsafe or looks like such a name.
+
+    Args:
+        relative: The path below the folder that was searched, or only the file's name; parts separated by `/`.
+        path: The absolute path, whose hash makes an altered name unique.
+
+    Example:
+        >>> unit_name("cats/lena.png", "/photos/cats/lena.png")
+        'cats/lena.png'
+        >>> unit_name("new\nline.png", "/photos/new\nline.png")
+        'new_line.png~cf83a0c0'
+    """
+    safe = "/".join(map(_make_safe, relative.split("/")))
+    looks_altered = re.search(r"~[0-9a-f]{8}$", relative)
+    return f"{safe}~{path_hash(path)}" if safe != relative or looks_altered else safe
+
+
+def path_hash(path: str) -> str:
+    """Return eight hexadecimal digits of the hash of a path.
+
+    Example:
+        >>> path_hash("/photos/lena.png")
+        '41587864'
+    """
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:  # from a damaged record
+        encoded = path.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(encoded).hexdigest()[:8]
+
+
+def is_candidate(name: str) -> bool:
+    """Return True if a name has an image's suffix and is not hidden."""
+    return name.lower().endswith(_suffixes()) and not name.startswith(".")
+
+
+def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return a sort key for paths, by which `x2` comes before `x10`.
+
+    Example:
+        >>> sorted([("a", "x10"), ("a", "x2")], key=in_natural_order)
+        [('a', 'x2'), ('a', 'x10')]
+    """
+    return [(natural(part), part) for part in parts]
+
+
+def natural(name: str) -> str:
+    """Return a sort key for a name, in which each number follows its length."""
+    return re.sub(r"0*([0-9]+)", lambda number: f"{len(number[1]):03}{number[1]}", name.casefold())
+
+
 def _absolute(typed: str) -> Path:
     """Return an absolute path without `..`; a link at its end is kept."""
     if not typed:
@@ -103,9 +168,8 @@ def _absolute(typed: str) -> Path:
     path = Path(typed).absolute()
     if ".." not in path.parts:
         return path
-    return (
-        path.resolve() if path.name == ".." else path.parent.resolve() / path.name
-    )  # `link/..` is the folder above the link's target
+    # `link/..` is the folder above the link's target.
+    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
 
 
 def _walk(
@@ -152,8 +216,7 @@ def _is_output(folder: Path, avoid: Path | None) -> bool:
     """Return True for the output of this run, and for other runs among the inputs."""
     if avoid and avoid.exists() and folder.samefile(avoid):
         return True
-    record = checksummed_json.load(folder / RUN_FILE) or {}
-    return "fmapviz" in record and "fingerprint" in record
+    return _is_run(checksummed_json.load(folder / RUN_FILE))
 
 
 def _list_names(folder: Path) -> list[str]:
@@ -190,9 +253,110 @@ def _look(path: str, relative: str) -> ImageFile | Failure:
     return ImageFile(path, unit_name(relative, path), status.st_size, status.st_mtime_ns)
 
 
+class _RemoteFinder:
+    """Finds image files at addresses, as `find_images` does in folders.
+
+    Args:
+        avoid: The address of the output: a folder that is skipped inside other folders.
+    """
+
+    def __init__(self, avoid: str | None) -> None:
+        self._avoid = avoid.rstrip("/") if avoid else None
+        self._walked: set[str] = set()
+        self._named: set[str] = set()
+
+    def find(self, url: str) -> Iterator[ImageFile | Failure]:
+        """Find the image at an address, or those in the folder there."""
+        scheme, _, rest = url.partition("://")
+        is_web = scheme.lower() in {"http", "https"}
+        url = f"{scheme.lower()}://{rest if is_web else rest.strip('/')}"
+        folder, _, name = url.rpartition("/")
+        try:
+            entry = object_store.find(url)
+        except OSError as error:
+            yield _failure(error, url)
+            return
+        if entry.is_folder:
+            if not self._was_walked(url):
+                yield from self._walk(url)
+                self._walked.add(url)
+        elif url not in self._named and not (is_candidate(name) and self._was_walked(folder)):
+            self._named.add(url)
+            yield _image(entry, url, name)
+
+    def _walk(self, top: str) -> Iterator[ImageFile | Failure]:
+        """Find the files below an address in natural order, or those of many files in the order of the store."""
+        store = Store(top)
+        skipped = {"": False}
+        records: set[str] | None = None  # folders with a run.json; None: not known yet
+
+        def is_skipped(folder: str) -> bool:
+            """Return True for folders that are hidden, searched already, the output, or runs of fmapviz."""
+            if folder not in skipped:
+                above, _, name = folder.rpartition("/")
+                url = join(top, folder)
+                skipped[folder] = (
+                    is_skipped(above)
+                    or name.startswith(".")
+                    or url == self._avoid
+                    or self._was_walked(url)
+                    or ((records is None or folder in records) and _is_run(_load_record(store, folder)))
+                )
+            return skipped[folder]
+
+        try:
+            entries = filter(_is_relevant, store.list())
+            first = list(islice(entries, SORTED + 1))
+            if len(first) <= SORTED:
+                parts = (entry.name.rpartition("/") for entry in first)
+                records = {folder for folder, _, name in parts if name == RUN_FILE}
+                first.sort(key=lambda entry: in_natural_order(entry.name.split("/")))
+            for entry in chain(first, entries):
+                folder, _, name = entry.name.rpartition("/")
+                url = join(top, entry.name) if entry.name else top
+                if entry.is_folder:
+                    if not is_skipped(entry.name):
+                        message = f"a folder with a file whose name no local file can have: {quote(url)}"
+                        yield Failure(url, "E_TYPE", message)
+                elif name != RUN_FILE and not is_skipped(folder) and url not in self._named:
+                    yield _image(entry, url, entry.name)
+        except OSError as error:
+            yield _failure(error, top)
+
+    def _was_walked(self, folder: str) -> bool:
+        """Return True if a folder was searched, by itself or as a visible folder inside another one."""
+        while folder not in self._walked:
+            folder, slash, name = folder.rpartition("/")
+            if not slash or name.startswith("."):
+                return False
+        return True
+
+
+def _is_relevant(entry: Entry) -> bool:
+    name = entry.name.rpartition("/")[2]
+    return entry.is_folder or name == RUN_FILE or is_candidate(name)
+
+
+def _load_record(store: Store, folder: str) -> dict[str, Any] | None:
+    try:
+        return checksummed_json.parse(store.read(f"{folder}/{RUN_FILE}"))
+    except FileNotFoundError:
+        return None
+
+
+def _image(entry: Entry, url: str, relative: str) -> ImageFile:
+    if scheme_of(url) in {"http", "https"}:
+        relative = urlsplit(url).path.rpartition("/")[2] or urlsplit(root_of(url)).netloc
+    return ImageFile(url, unit_name(relative, url), entry.size, object_store.number_of(entry.state))
+
+
+def _is_run(record: dict[str, Any] | None) -> bool:
+    return record is not None and "fmapviz" in record and "fingerprint" in record
+
+
 def _failure(error: OSError, path: str) -> Failure:
     refusal = system_error(error, path)
-    return Failure(path, refusal.code, str(refusal))
+    return Failure(path, refusal.code, str(refusal), refusal.hint)
 
 
 def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:
@@ -209,3 +373,21 @@ def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:
 def _not_a_list(beginning: bytes) -> RequestError:
     found = quote(os.fsdecode(beginning[:40]))
     return RequestError(f"not a list of paths: {found}", hint="one path per line, or with -0 a NUL byte between them")
+
+
+@cache
+def _suffixes() -> tuple[str, ...]:
+    known = PillowImage.registered_extensions().items()
+    return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif", ".npy")
+
+
+def _make_safe(part: str) -> str:
+    """Replace characters and names that a file system, a terminal, TensorBoard or the run reserves."""
+    shown = (ch if ch.isprintable() or unicodedata.category(ch) == "Zs" else "_" for ch in part)
+    safe = re.sub(r'[\\"]', "_", "".join(shown))  # TensorBoard shows no pictures of runs with these in their names
+    safe = re.sub(r"^\.", "_", safe)
+    safe = re.sub("(?i)(tf)(events)", r"\1_\2", safe)  # TensorBoard takes any such file for data
+    if safe.lower() in own_run_files() | {UNIT_FILE}:
+        safe = f"_{safe}"
+    encoded = safe.encode()
+    return encoded[: _LONGEST_PART - 20].decode(errors="ignore") if len(encoded) > _LONGEST_PART else safe

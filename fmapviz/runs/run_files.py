@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT, SEAL_BYTES, seal
 from fmapviz.core.layout import HIDDEN, PRODUCTS_FILE, UNIT_FILE
-from fmapviz.images.names import in_natural_order
+from fmapviz.images.find import in_natural_order
 from fmapviz.runs.commit import stage
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.unit import check_replaceable

@@ -17,7 +17,7 @@ import numpy as np
 from fmapviz.core import checksummed_json
 from fmapviz.core.layout import shard_files
 from fmapviz.core.types import ImageFile
-from fmapviz.images.names import in_natural_order
+from fmapviz.images.find import in_natural_order
 from fmapviz.runs.commit import remove_damaged
 from fmapviz.runs.unit import PREFIX, is_damaged, read_unit
 

@@ -15,7 +15,7 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import RefusedError, quote
 from fmapviz.core.layout import UNIT_FILE, signatures
 from fmapviz.core.types import ImageFile
-from fmapviz.images.names import path_hash
+from fmapviz.images.find import path_hash
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

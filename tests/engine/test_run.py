@@ -22,7 +22,7 @@ from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import NothingToDoError, OutputError, RefusedError, RequestError, WeightsError
 from fmapviz.core.events import Notice, Outcome, Started
 from fmapviz.engine.run import visualize
-from fmapviz.images.names import path_hash
+from fmapviz.images.find import path_hash
 from fmapviz.runs.verify import verify
 
 SMALL = InputOptions(size=(16, 16))

@@ -29,8 +29,7 @@ from fmapviz.core.checksummed_json import seal
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.images.decode import read_image
-from fmapviz.images.find import find_images, read_list
-from fmapviz.images.names import path_hash, unit_name
+from fmapviz.images.find import find_images, path_hash, read_list, unit_name
 
 if TYPE_CHECKING:
     from fmapviz.core.types import Image

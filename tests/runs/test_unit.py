@@ -21,7 +21,7 @@ from fmapviz.core import files
 from fmapviz.core.checksummed_json import seal
 from fmapviz.core.errors import RefusedError
 from fmapviz.core.types import ImageFile
-from fmapviz.images.names import path_hash
+from fmapviz.images.find import path_hash
 from fmapviz.runs.commit import commit, stage, sweep
 from fmapviz.runs.unit import find_done, read_unit
 from fmapviz.runs.verify import verify

@@ -10,7 +10,7 @@ import torch
 
 import fmapviz
 from fmapviz.core.config import RunConfig
-from fmapviz.images.names import path_hash, unit_name
+from fmapviz.images.find import path_hash, unit_name
 
 
 def test_every_public_name_exists_and_is_documented():

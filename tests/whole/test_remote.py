@@ -30,7 +30,7 @@ from fmapviz.core.events import Outcome, Started
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.estimate import estimate
 from fmapviz.engine.run import visualize
-from fmapviz.images import find_remote
+from fmapviz.images import find
 from fmapviz.images.decode import read_image
 from fmapviz.images.find import find_images
 from fmapviz.runs import extract
@@ -152,7 +152,7 @@ def test_the_state_of_an_image_follows_its_content(bucket):
 
 
 def test_many_files_come_in_the_order_of_the_store(bucket, monkeypatch):
-    monkeypatch.setattr(find_remote, "SORTED", 3)
+    monkeypatch.setattr(find, "SORTED", 3)
     for number in range(12):
         bucket.put(f"in/{number}.png", b"x")
     assert names(IN) == sorted(f"{number}.png" for number in range(12))
