@@ -1,4 +1,4 @@
-"""The nouns of a run: frozen values that travel from room to room."""
+"""The values that packages exchange: inputs, networks, and the results of one image."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
+
+from fmapviz.core.drawings import HeatMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.config import RunInfo
+    from fmapviz.core.drawings import Drawing, Tiles
 
 
 Of = Literal["output", "input", "gradient", "input gradient", "weights"]
@@ -23,11 +26,11 @@ Of = Literal["output", "input", "gradient", "input gradient", "weights"]
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An input as it was found, before anything is read.
+    """A listed input, not yet read.
 
     Attributes:
-        path: Where it lies, absolute.
-        unit: The name of its output directory, relative to the run directory, parts separated by `/`.
+        path: Absolute path or address.
+        unit: Name of its output directory, relative to the run directory, with `/`.
         size: Bytes.
         mtime_ns: Time of last modification, nanoseconds.
     """
@@ -40,10 +43,10 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bands:
-    """The channels of a picture that is more than 8 bits of grey or RGB.
+    """The channels of a picture other than 8-bit grey or RGB.
 
     Attributes:
-        planes: A Pillow image in mode F for each channel, values 0..1, all of one size.
+        planes: One Pillow image in mode F per channel, values 0..1, all of one size.
     """
 
     planes: tuple[PillowImage.Image, ...]
@@ -59,7 +62,7 @@ class Bands:
         return self.planes[0].height
 
     def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
-        """Do the same to every channel."""
+        """Apply a function to every channel."""
         return Bands(tuple(map(change, self.planes)))
 
 
@@ -68,8 +71,8 @@ class Image:
     """A decoded input.
 
     Attributes:
-        pixels: Upright, with as many channels as were asked for: a Pillow image in mode RGB or L, or bands.
-        notices: What had to be decided while reading it, for the person to know.
+        pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or bands.
+        notices: Remarks on its decoding, for the user.
     """
 
     file: ImageFile
@@ -79,14 +82,14 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input that gave nothing, and why.
+    """Why an input failed.
 
     Attributes:
-        path: As found; may hold characters that no terminal should see.
-        code: A stable word for scripts: `E_DECODE`, `E_MISSING`, ...
+        path: As listed; not escaped for the terminal.
+        code: A stable code for scripts, such as `E_DECODE`.
         message: One sentence.
-        hint: What to do about it, or None.
-        report: Where code of the user's own failed: its traceback; else None.
+        hint: What to do next, or None.
+        report: Traceback of user code that failed; else None.
     """
 
     path: str
@@ -98,11 +101,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A module of a network under its dotted name.
+    """A module of a network and its dotted name.
 
     Attributes:
-        name: The first path that `named_modules()` gives it.
-        type: The name of its class.
+        name: Its first path in `named_modules()`.
+        type: Name of its class.
         aliases: Other paths to the same module.
     """
 
@@ -117,10 +120,10 @@ class LayerInfo:
     """One row of `fmapviz layers`.
 
     Attributes:
-        index: Position of its first call in the order of execution, None if it did not run.
-        shape: Of its first output, without the batch; None if it did not run.
-        parameters: How many numbers it has learnt, those of its children included.
-        calls: How often it ran in one forward pass.
+        index: Position of its first call in the order of execution; None if it did not run.
+        shape: Shape of its first output, without the batch axis; None if it did not run.
+        parameters: Number of parameters, with those of its children.
+        calls: Number of calls in one forward pass.
         aliases: Other paths to the same module.
     """
 
@@ -135,17 +138,17 @@ class LayerInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureMap:
-    """What one call of one layer returned.
+    """The output of one call of one layer.
 
     Attributes:
-        layer: Which layer.
-        call: Which call of it within the forward pass, from 1.
+        layer: The layer.
+        call: Call of the layer within the forward pass, from 1.
         index: Position in the order of execution among the hooked layers, from 0.
-        part: Which tensor of a tuple or dict output: empty, `[0]`, `['out']`, ...
+        part: Path to this tensor in a tuple or dict output: `[0]`, `['out']`; empty for a plain tensor.
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
-        passed_on: Whether that is what the layer was given, or a view of it.
-        gradient: Of a score with respect to `values`, of the same shape; None if it was not requested, or the score does not
-            depend on them.
+        passed_on: Whether `values` is the layer's input, or a view of it.
+        gradient: Gradient of a score with respect to `values`, of the same shape; None if not requested, or if the score
+            does not depend on them.
     """
 
     layer: Layer
@@ -169,14 +172,14 @@ class FeatureMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preparation:
-    """How a picture becomes what the network is given.
+    """The preprocessing of a network's inputs.
 
     Attributes:
-        apply: Turns a picture of so many channels into a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
-        mean: What was subtracted, on a 0..1 scale: a number for each channel or one for all; empty if that is not known.
-        std: What it was divided by, in the same form.
-        description: One line for run.json and for people; equal lines mean equal preparation.
-        channels: C, what the network takes.
+        apply: Converts a picture of C channels to a float32 tensor `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        mean: Subtracted from values in 0..1: one number per channel or one for all; empty if unknown.
+        std: Divisor, in the same form.
+        description: One line for `run.json` and for people; equal lines mean equal preprocessing.
+        channels: C, the number of channels that the network takes.
     """
 
     apply: Callable[[PillowImage.Image | Bands], Tensor]
@@ -188,20 +191,20 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A network, ready to run.
+    """A loaded network.
 
     Attributes:
-        name: As the user asked for it.
-        module: In any mode; capturing never changes it.
-        weights: Where its weights come from: `IMAGENET1K_V1`, `random, seed 0`, a file's name.
-        sha256: Of the weights file, None for random weights.
-        preparation: What the weights were trained with.
-        forward: Feeds the module a batch `(N, ...)` of prepared images in the form it expects.
-        batches: Whether several images may go through in one forward pass.
-        straight: Whether it is known that no convolution runs more than once in a forward pass.
-        classes: Names of its outputs, in order; empty if unknown.
-        own: Whether it is code of the user's own, who wants to see where it fails.
-        notices: What had to be decided while loading it, for the person to know.
+        name: As the user wrote it.
+        module: In training or evaluation mode; capturing does not change it.
+        weights: Source of its weights: `IMAGENET1K_V1`, `random, seed 0`, the name of a file.
+        sha256: Checksum of the weights file; None for random weights.
+        preparation: The preprocessing that the weights were trained with.
+        forward: Calls the module with a batch `(N, ...)` of preprocessed images in the form that it expects.
+        batches: Whether one forward pass may take several images.
+        straight: Whether no convolution is known to run more than once in a forward pass.
+        classes: Names of its outputs; empty if unknown.
+        own: Whether it is user code, whose traceback is shown.
+        notices: Remarks on its loading, for the user.
     """
 
     name: str
@@ -218,19 +221,19 @@ class Model:
 
     @property
     def label(self) -> str:
-        """Name and weights in one phrase, for every place where the model is named."""
+        """Name and weights, for people."""
         return f"{self.name} ({self.weights})"
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One class that a network sees in an image.
+    """A class that a network predicts for an image.
 
     Attributes:
-        index: Its number among the classes.
+        index: Index of the class.
         name: Its name.
-        score: 0..1: its probability; of a segmentation the share of pixels; of a detector the score of its best box.
-        of: What the score is, for people: empty for a probability, `of the pixels`, `in 2 boxes`.
+        score: Probability, 0..1; of a segmentation the share of pixels; of a detector the score of the best box.
+        of: What the score refers to, for people: `of the pixels`, `in 2 boxes`; empty for a probability.
     """
 
     index: int
@@ -240,11 +243,11 @@ class Prediction:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What `unit.json` and `--json` say of it."""
+        """The form in `unit.json` and `--json`."""
         return {"index": self.index, "class": self.name, "score": round(self.score, 4)}
 
     def __str__(self) -> str:
-        """Return the class and its score in a few words.
+        """Return the class and its score as text.
 
         Example:
             >>> str(Prediction(3, "star", 0.9871)), str(Prediction(0, "sky", 0.25, "of the pixels"))
@@ -255,14 +258,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The class that a gradient or a heat map of one image is about.
+    """The class whose score is differentiated for one image.
 
     Attributes:
-        label: What it was asked for as, the same for all images: `top1`, `class3`, `star`.
-        index: Its number among the classes.
-        name: Its name, empty if unknown.
-        score: What is differentiated, before any softmax: a classifier's logit; of a segmentation the mean of the class's
-            logits over the pixels where it wins; of a detector the score of its best box.
+        label: As the user requested it, the same for all images: `top1`, `class3`, `star`.
+        index: Index of the class.
+        name: Its name; empty if unknown.
+        score: The differentiated score, before softmax: a classifier's logit; of a segmentation the mean of the class's
+            logits over the pixels where it wins; of a detector the score of the best box.
     """
 
     label: str
@@ -272,26 +275,26 @@ class Target:
 
     @property
     def title(self) -> str:
-        """What to call the class in front of people."""
+        """The name of the class, for people."""
         return self.name or f"class {self.index}"
 
     @property
     def record(self) -> dict[str, Any]:
-        """What `unit.json` says of it."""
+        """The form in `unit.json`."""
         score = self.score if isfinite(self.score) else None
         return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": score}
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the values of one feature map of one image are like, before anything is scaled.
+    """Statistics of one feature map of one image, before scaling.
 
     Attributes:
-        minimum: Smallest finite value, None if there is none.
-        maximum: Largest finite value, None if there is none.
-        mean: Of the finite values, None if there is none.
-        constant: Channels whose values are all the same; empty for maps of a single pixel.
-        nonfinite: How many values are NaN or infinite.
+        minimum: Smallest finite value; None if no value is finite.
+        maximum: Largest finite value, likewise.
+        mean: Mean of the finite values, likewise.
+        constant: Channels whose values are all equal; empty for maps of a single pixel.
+        nonfinite: Number of values that are NaN or infinite.
     """
 
     minimum: float | None
@@ -303,16 +306,16 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measures:
-    """What the values of each channel of one feature map of one image are like; of all its samples, if there are several.
+    """Statistics of each channel of one feature map of one image, over all its samples.
 
     Attributes:
-        values: How many there are in each channel.
-        low: Smallest finite value of each channel, float32 `(C)`; NaN where there is none.
+        values: Number of values per channel.
+        low: Smallest finite value of each channel, float32 `(C)`; NaN if no value is finite.
         high: Largest finite value, likewise.
-        mean: Of the finite values, likewise.
-        std: Their standard deviation, divided by their number, likewise.
-        zeros: How many are exactly zero, integers `(C)`.
-        nonfinite: How many are NaN or infinite, integers `(C)`.
+        mean: Mean of the finite values, likewise.
+        std: Their population standard deviation, likewise.
+        zeros: Number of values that are exactly zero, int64 `(C)`.
+        nonfinite: Number of values that are NaN or infinite, int64 `(C)`.
     """
 
     values: int
@@ -341,151 +344,9 @@ class RawValues:
     overflows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Equal rectangles in rows, all measures in pixels.
-
-    Attributes:
-        left: From the picture's left edge to the first tile.
-        top: From its upper edge.
-        width: Of a tile.
-        height: Of a tile.
-        across: From one tile's left edge to that of the next in its row.
-        down: From one row to the next.
-        columns: Tiles in a row; the last row may have fewer.
-        count: Tiles in all.
-
-    Example:
-        >>> Tiles(left=2, top=2, width=55, height=55, across=57, down=57, columns=8, count=64).corner(9)
-        (59, 59)
-    """
-
-    left: int
-    top: int
-    width: int
-    height: int
-    across: int
-    down: int
-    columns: int
-    count: int
-
-    def corner(self, number: int) -> tuple[int, int]:
-        """Return the top left corner of a tile, counted from 0 row by row: x and y."""
-        row, column = divmod(number, self.columns)
-        return self.left + column * self.across, self.top + row * self.down
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Grid:
-    """Content of a drawing: one tile per channel.
-
-    Attributes:
-        pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        tiles: Position of the tiles; None if each filter is a row of tiles.
-        rows: Position of those rows of tiles, else None.
-        channels: The channels shown, in the order of the tiles; None for all.
-        limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
-    """
-
-    pixels: NDArray[np.uint8]
-    tiles: Tiles | None = None
-    rows: Tiles | None = None
-    channels: tuple[int, ...] | None = None
-    limits: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bars:
-    """Content of a drawing: one bar per element of a vector.
-
-    Attributes:
-        pixels: uint8 `(H, W)`.
-        tiles: Position of the bars.
-        channels: The elements shown, in order; None for all.
-        limits: Values at the ends of the scale; None if no value is finite.
-    """
-
-    pixels: NDArray[np.uint8]
-    tiles: Tiles | None = None
-    channels: tuple[int, ...] | None = None
-    limits: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Histogram:
-    """Content of a drawing: number of values per bin.
-
-    Attributes:
-        counts: int64 `(B,)`, of B equal bins; the last one includes both of its edges.
-        low: Smallest finite value; NaN if there is none.
-        high: Largest finite value; NaN if there is none.
-        nonfinite: Number of values that are NaN or infinite; no bin counts them.
-    """
-
-    counts: NDArray[np.int64]
-    low: float
-    high: float
-    nonfinite: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rgb:
-    """Content of a drawing: all channels projected to red, green and blue.
-
-    Attributes:
-        pixels: uint8 `(h, w, 3)` at the layer's resolution.
-        nonfinite: Number of positions with a value that is NaN or infinite.
-    """
-
-    pixels: NDArray[np.uint8]
-    nonfinite: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeatMap:
-    """Content of a drawing: one map, either the evidence for a class or all channels of a layer reduced to one.
-
-    Attributes:
-        raw: float32 `(h, w)` at the layer's resolution; signed for a class.
-        pixels: uint8 `(H, W)`, 0..255: the positive part of `raw` for a class, all of it for a reduction.
-        over: Whether it is drawn over the input.
-        colormap: Used unless the style names one.
-        limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
-        nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
-    """
-
-    raw: NDArray[np.float32]
-    pixels: NDArray[np.uint8]
-    over: bool = True
-    colormap: str = "turbo"
-    limits: tuple[float, float] | None = None
-    nonfinite: int = 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether all pixels are 0: no positive value, or the same value everywhere."""
-        return not bool(self.pixels.any())
-
-
-Content = Grid | Bars | Histogram | Rgb | HeatMap
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawing:
-    """What one view made of one feature map of one image.
-
-    Attributes:
-        view: Its name.
-        content: None if no requested format shows pictures.
-    """
-
-    view: str
-    content: Content | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerResult:
-    """Everything found out about one feature map of one image.
+    """The results of one feature map of one image.
 
     Attributes:
         layer: The feature map's name, `layer1.0.relu#2`; ends in `.t03` for a frame of a clip; empty for a heat map of the
@@ -529,7 +390,7 @@ class LayerResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageResult:
-    """Everything found out about one image.
+    """The results of one image.
 
     Attributes:
         layers: Outputs and inputs in the order of execution, then gradients, then heat maps of classes.
@@ -570,12 +431,12 @@ class Picture:
     """An encoded picture and what it shows.
 
     Attributes:
-        group: The view that drew it, or `input`.
+        group: View that drew it, or `input`.
         name: Index and layer, `00 features.0`; sorts in the order of execution.
         png: The complete file.
         width: Pixels.
         height: Pixels.
-        facts: What it shows, in words: layer, type, shape, range, scaling, model, weights.
+        facts: Description: layer, type, shape, range, scaling, model, weights.
         title: Display name, if it says more than `name`.
         layer: The feature map it shows; None for the input and for sheets.
         drawing: One of that feature map's drawings, else None.
@@ -613,7 +474,7 @@ class Picture:
         return f"{number}_{stem}.{self.group}.png" if stem else f"{number}.png"
 
     def _repr_png_(self) -> bytes:
-        """Show itself in a notebook."""
+        """Return the PNG file, for notebooks."""
         return self.png
 
 

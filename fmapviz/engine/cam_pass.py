@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.core.types import HeatMap, LayerResult, Target
+from fmapviz.core.drawings import HeatMap
+from fmapviz.core.types import LayerResult, Target
 from fmapviz.engine.cam_positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Chosen, NoMapError

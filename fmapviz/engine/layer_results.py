@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmapviz.core.types import Drawing, LayerResult, Measures, RawValues, Statistics
+from fmapviz.core.drawings import Drawing
+from fmapviz.core.types import LayerResult, Measures, RawValues, Statistics
 from fmapviz.inspection.layout import NotAMapError, frames_of, picture_size
 from fmapviz.render.ranges import as_floats, measure
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import Content, FeatureMap, Of, Target
+    from fmapviz.core.drawings import Content
+    from fmapviz.core.types import FeatureMap, Of, Target
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.forward_record import ForwardRecord
     from fmapviz.render.ranges import Ranges

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
+from fmapviz.core.drawings import Drawing
 from fmapviz.core.files import writing_to
-from fmapviz.core.types import Drawing, ImageFile, ImageResult, LayerResult, Statistics, UnitImage
+from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
 from fmapviz.engine.layer_results import measures_of
 from fmapviz.inspection.layout import NotAMapError
 from fmapviz.render.picture import make_picture

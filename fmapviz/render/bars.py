@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from fmapviz.core.config import Style
-from fmapviz.core.types import Tiles
+from fmapviz.core.drawings import Tiles
 from fmapviz.render.colormaps import checkerboard
 from fmapviz.render.ranges import scale_limits
 

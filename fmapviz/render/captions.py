@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.types import Bars, Grid, Histogram, Rgb
+from fmapviz.core.drawings import Bars, Grid, Histogram, Rgb
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import HeatMap, ImageResult, LayerResult, Target, Tiles
+    from fmapviz.core.drawings import HeatMap, Tiles
+    from fmapviz.core.types import ImageResult, LayerResult, Target
 
     Shown = Grid | Bars | Histogram | Rgb
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fmapviz.core.config import Style
+from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
-from fmapviz.core.types import Tiles
 from fmapviz.render.colormaps import checkerboard, colorize
 from fmapviz.render.ranges import Ranges, as_floats, measure, on_cpu, scale, scale_limits
 

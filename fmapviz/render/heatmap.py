@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.config import RunInfo, Style
-    from fmapviz.core.types import HeatMap, LayerResult
+    from fmapviz.core.drawings import HeatMap
+    from fmapviz.core.types import LayerResult
 
 _EPSILON = 1e-7  # pytorch-grad-cam's
 _TINY = 1e-38  # smaller float32 values are subnormal

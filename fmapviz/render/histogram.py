@@ -13,7 +13,7 @@ from fmapviz.render.text import Typeface, draw_lines, wrap
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fmapviz.core.types import Histogram
+    from fmapviz.core.drawings import Histogram
 
 # Pixels.
 _WIDTH, _HEIGHT = 448, 160  # the area of the bars: 64 of them are 7 pixels wide
@@ -30,7 +30,7 @@ def bin_edges(histogram: Histogram) -> NDArray[np.float64]:
     If all values are equal they lie in the middle, as in NumPy.
 
     Example:
-        >>> from fmapviz.core.types import Histogram
+        >>> from fmapviz.core.drawings import Histogram
         >>> bin_edges(Histogram(np.array([3, 1]), -1.0, 2.0, nonfinite=0)).tolist()
         [-1.0, 0.5, 2.0]
     """
@@ -54,7 +54,7 @@ def draw_histogram(histogram: Histogram, *, title: str, note: str) -> NDArray[np
         picture says so.
 
     Example:
-        >>> from fmapviz.core.types import Histogram
+        >>> from fmapviz.core.drawings import Histogram
         >>> draw_histogram(Histogram(np.arange(64), -1.0, 2.0, nonfinite=0), title="features.0", note="").shape
         (249, 532)
     """

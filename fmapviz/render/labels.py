@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from PIL import Image, ImageDraw
 
-from fmapviz.core.types import Tiles
+from fmapviz.core.drawings import Tiles
 from fmapviz.render.colormaps import table
 from fmapviz.render.text import BLACK, Typeface, draw_lines, wrap
 
@@ -49,7 +49,7 @@ def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]
         The numbered grid, uint8 `(H', W')` or `(H', W', 3)` like `pixels`, and its layout.
 
     Example:
-        >>> from fmapviz.core.types import Tiles
+        >>> from fmapviz.core.drawings import Tiles
         >>> grid, tiles = number_tiles(np.zeros((11, 20), np.uint8), Tiles(2, 2, 7, 7, 9, 9, 2, 2), [0, 255])
         >>> grid.shape, tiles.corner(1)
         ((26, 46), (24, 17))
@@ -99,7 +99,7 @@ def number_rows(pixels: NDArray[np.uint8], rows: Tiles, numbers: Sequence[int]) 
         The numbered grid, uint8 `(H', W')` or `(H', W', 3)` like `pixels`, and its layout.
 
     Example:
-        >>> from fmapviz.core.types import Tiles
+        >>> from fmapviz.core.drawings import Tiles
         >>> grid, rows = number_rows(np.zeros((24, 60), np.uint8), Tiles(2, 2, 56, 9, 58, 11, 1, 2), [0, 255])
         >>> grid.shape, rows.corner(1)
         ((24, 86), (28, 13))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.types import Bars, Grid, HeatMap, Histogram, Picture, Rgb
+from fmapviz.core.drawings import Bars, Grid, HeatMap, Histogram, Rgb
+from fmapviz.core.types import Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.captions import Rendered, describe_layer
 from fmapviz.render.heatmap import render_heat_map
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.config import RunInfo, Style
-    from fmapviz.core.types import Content, Drawing, ImageFile, ImageResult, LayerResult, Tiles
+    from fmapviz.core.drawings import Content, Drawing, Tiles
+    from fmapviz.core.types import ImageFile, ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
     # Composes the maps of all layers into one picture, see `fmapviz.views.base.ImageView`.

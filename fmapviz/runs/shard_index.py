@@ -10,15 +10,16 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from fmapviz.core import files
+from fmapviz.core.drawings import HeatMap
 from fmapviz.core.errors import printable
 from fmapviz.core.layout import INDEX_FILE
-from fmapviz.core.types import HeatMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fmapviz.core.types import Drawing, Failure, ImageFile, LayerResult, Picture, StoredAt, UnitImage
+    from fmapviz.core.drawings import Drawing
+    from fmapviz.core.types import Failure, ImageFile, LayerResult, Picture, StoredAt, UnitImage
 
 _ROWS = 65_536  # in a row group
 

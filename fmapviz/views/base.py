@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fmapviz.core.types import HeatMap
+from fmapviz.core.drawings import HeatMap
 from fmapviz.inspection.layout import NotAMapError
 from fmapviz.render.heatmap import stretch
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import Content, Grid, ImageResult, LayerResult
+    from fmapviz.core.drawings import Content, Grid
+    from fmapviz.core.types import ImageResult, LayerResult
     from fmapviz.render.ranges import Ranges
 
     Cell = tuple[LayerResult, HeatMap]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.core.types import Histogram
+from fmapviz.core.drawings import Histogram
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.core.types import Grid, Tiles
+from fmapviz.core.drawings import Grid, Tiles
 from fmapviz.inspection.layout import NotAMapError
 from fmapviz.render.grid import lay_out, tile
 from fmapviz.render.labels import number_size

@@ -6,7 +6,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from fmapviz.core.types import Bars, Grid
+from fmapviz.core.drawings import Bars, Grid
 from fmapviz.render import bars, grid
 from fmapviz.render.ranges import choose_channels, scale_limits, take_channels
 from fmapviz.views.base import BatchContent, NoChannelsError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import Tiles
+    from fmapviz.core.drawings import Tiles
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"

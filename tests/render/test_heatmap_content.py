@@ -13,7 +13,8 @@ from results import drawn_layer, result_of
 from run_infos import run_info
 
 from fmapviz.core.config import Style
-from fmapviz.core.types import Drawing, Grid, HeatMap, ImageFile, LayerResult, Prediction, Statistics, Target
+from fmapviz.core.drawings import Drawing, Grid, HeatMap
+from fmapviz.core.types import ImageFile, LayerResult, Prediction, Statistics, Target
 from fmapviz.render.captions import describe_target, empty_map_notices, heat_records, layer_records
 from fmapviz.render.colormaps import table
 from fmapviz.render.heatmap import heat_of

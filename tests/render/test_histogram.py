@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fmapviz.core.types import Histogram
+from fmapviz.core.drawings import Histogram
 from fmapviz.render.histogram import bin_edges, draw_histogram
 
 BAR, LEFT, WIDTH, HEIGHT = 70, 68, 448, 160

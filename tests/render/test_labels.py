@@ -10,8 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.core.config import Style
+from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
-from fmapviz.core.types import Tiles
 from fmapviz.render import bars
 from fmapviz.render.grid import lay_out, tile
 from fmapviz.render.labels import add_colorbar, add_header, number_rows, number_tiles

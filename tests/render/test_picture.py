@@ -13,7 +13,8 @@ from run_infos import run_info
 
 import fmapviz
 from fmapviz.core.config import Style
-from fmapviz.core.types import Grid, ImageFile, Picture, Statistics
+from fmapviz.core.drawings import Grid
+from fmapviz.core.types import ImageFile, Picture, Statistics
 from fmapviz.render.captions import layer_records
 from fmapviz.render.picture import make_pictures
 

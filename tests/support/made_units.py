@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from run_infos import run_info
 
-from fmapviz.core.types import Drawing, Grid, ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
+from fmapviz.core.drawings import Drawing, Grid
+from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
 
 
 def make_unit():

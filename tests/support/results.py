@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fmapviz.core.types import Drawing, Grid, HeatMap, ImageResult, LayerResult, Statistics
+from fmapviz.core.drawings import Drawing, Grid, HeatMap
+from fmapviz.core.types import ImageResult, LayerResult, Statistics
 from fmapviz.render.ranges import measure
 from fmapviz.views.base import BatchContent, LayerMaps
 

@@ -30,7 +30,7 @@ from report_runs import (
 from torch import nn
 
 from fmapviz.core.config import InputOptions, Style
-from fmapviz.core.types import Tiles
+from fmapviz.core.drawings import Tiles
 from fmapviz.engine.run import visualize
 from fmapviz.render.grid import lay_out
 from fmapviz.render.png import encode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.core.types import HeatMap
+from fmapviz.core.drawings import HeatMap
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.inspection.early_stop import state_of

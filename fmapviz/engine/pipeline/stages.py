@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from fmapviz.core.types import Drawing, Failure, ImageResult, LayerResult, Picture, UnitImage
+    from fmapviz.core.drawings import Drawing
+    from fmapviz.core.types import Failure, ImageResult, LayerResult, Picture, UnitImage
     from fmapviz.runs.unit import Group, Member
 
 _NO_PIXELS = np.zeros((0, 0), np.uint8)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import files
+from fmapviz.core.drawings import Bars, Grid
 from fmapviz.core.errors import printable
-from fmapviz.core.types import Bars, Grid
 from fmapviz.runs.failures import read_failures
 from fmapviz.writers.html.page import link, pack, render_page, statistics_script, unit_script
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import printable
-from fmapviz.core.types import Histogram
 from fmapviz.render.histogram import bin_edges
 from fmapviz.writers.tensorboard import event_file
 

@@ -12,8 +12,9 @@ from torch import nn
 
 import fmapviz
 from fmapviz.core.config import InputOptions
+from fmapviz.core.drawings import Grid
 from fmapviz.core.events import Notice
-from fmapviz.core.types import Grid, Statistics
+from fmapviz.core.types import Statistics
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing

@@ -1,0 +1,152 @@
+"""What views draw: one kind of content for each way to render."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Equal rectangles in rows, all measures in pixels.
+
+    Attributes:
+        left: From the picture's left edge to the first tile.
+        top: From its upper edge.
+        width: Of a tile.
+        height: Of a tile.
+        across: From one tile's left edge to that of the next in its row.
+        down: From one row to the next.
+        columns: Tiles in a row; the last row may have fewer.
+        count: Tiles in all.
+
+    Example:
+        >>> Tiles(left=2, top=2, width=55, height=55, across=57, down=57, columns=8, count=64).corner(9)
+        (59, 59)
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+    across: int
+    down: int
+    columns: int
+    count: int
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Return the top left corner of a tile, counted from 0 row by row: x and y."""
+        row, column = divmod(number, self.columns)
+        return self.left + column * self.across, self.top + row * self.down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Content of a drawing: one tile per channel.
+
+    Attributes:
+        pixels: uint8 `(H, W)` or `(H, W, 3)`.
+        tiles: Position of the tiles; None if each filter is a row of tiles.
+        rows: Position of those rows of tiles, else None.
+        channels: The channels shown, in the order of the tiles; None for all.
+        limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
+    """
+
+    pixels: NDArray[np.uint8]
+    tiles: Tiles | None = None
+    rows: Tiles | None = None
+    channels: tuple[int, ...] | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bars:
+    """Content of a drawing: one bar per element of a vector.
+
+    Attributes:
+        pixels: uint8 `(H, W)`.
+        tiles: Position of the bars.
+        channels: The elements shown, in order; None for all.
+        limits: Values at the ends of the scale; None if no value is finite.
+    """
+
+    pixels: NDArray[np.uint8]
+    tiles: Tiles | None = None
+    channels: tuple[int, ...] | None = None
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """Content of a drawing: number of values per bin.
+
+    Attributes:
+        counts: int64 `(B,)`, of B equal bins; the last one includes both of its edges.
+        low: Smallest finite value; NaN if there is none.
+        high: Largest finite value; NaN if there is none.
+        nonfinite: Number of values that are NaN or infinite; no bin counts them.
+    """
+
+    counts: NDArray[np.int64]
+    low: float
+    high: float
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rgb:
+    """Content of a drawing: all channels projected to red, green and blue.
+
+    Attributes:
+        pixels: uint8 `(h, w, 3)` at the layer's resolution.
+        nonfinite: Number of positions with a value that is NaN or infinite.
+    """
+
+    pixels: NDArray[np.uint8]
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatMap:
+    """Content of a drawing: one map, either the evidence for a class or all channels of a layer reduced to one.
+
+    Attributes:
+        raw: float32 `(h, w)` at the layer's resolution; signed for a class.
+        pixels: uint8 `(H, W)`, 0..255: the positive part of `raw` for a class, all of it for a reduction.
+        over: Whether it is drawn over the input.
+        colormap: Used unless the style names one.
+        limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
+        nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
+    """
+
+    raw: NDArray[np.float32]
+    pixels: NDArray[np.uint8]
+    over: bool = True
+    colormap: str = "turbo"
+    limits: tuple[float, float] | None = None
+    nonfinite: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether all pixels are 0: no positive value, or the same value everywhere."""
+        return not bool(self.pixels.any())
+
+
+Content = Grid | Bars | Histogram | Rgb | HeatMap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """The drawing of one feature map of one image by one view.
+
+    Attributes:
+        view: Name of the view.
+        content: None if no requested format shows pictures.
+    """
+
+    view: str
+    content: Content | None
