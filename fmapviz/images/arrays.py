@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from fmapviz.core.errors import InputError, quote
-from fmapviz.images.pixels import wrong_channels
+from fmapviz.images.errors import wrong_channels
 from fmapviz.images.samples import compose, fits, format_shape, require_numbers, require_size
 
 if TYPE_CHECKING:

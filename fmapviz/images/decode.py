@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import logging
-import os
 import re
-import stat
 import struct
 import threading
 import warnings
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
-from PIL.ImageFile import ImageFile as PillowFile
 
-from fmapviz.core.errors import InputError, printable, quote
-from fmapviz.core.object_store import INSTALL, download
-from fmapviz.core.types import Bands, Image
-from fmapviz.core.urls import is_url
-from fmapviz.images.pixels import MAX_PIXELS, wrong_channels
+from fmapviz.core.errors import InputError, quote
+from fmapviz.core.types import Bands
+from fmapviz.images.errors import MAX_PIXELS, wrong_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from fmapviz.core.types import ImageFile
+    from collections.abc import Callable
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
 # images of other formats (ICO). TGA has no signature and must come last.
@@ -47,8 +39,10 @@ _MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras a
 _SILENCING = threading.Lock()
 
 
-def read_image(file: ImageFile, *, channels: int = 3) -> Image:
-    """Decode the first picture of a file. The format is that of its content, not of its name.
+def decode(
+    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object] = lambda _pixels: None
+) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    """Decode the first picture of an open file. The format is that of its content, not of its name.
 
     Safe to call from several threads. Warnings of the decoders are switched off for the whole process; the notices report
     what matters in them.
@@ -57,42 +51,6 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
     * More than 8 bits per pixel are scaled from their own minimum and maximum to 0..255. NaN becomes black.
     * For one channel, a picture is converted to grey (ITU-R BT.601).
     * For arrays (.npy) and TIFF files of other samples, see `fmapviz.images.arrays` and `fmapviz.images.tiff`.
-
-    Args:
-        file: As found.
-        channels: Number of channels that the model takes.
-
-    Raises:
-        InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other error of the system),
-            `E_EMPTY`, `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
-            model takes another number).
-    """
-    with open_image(file.path) as stream:
-        pixels, notices = decode(stream, file.path, channels=channels)
-        return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
-
-
-def open_image(path: str) -> BinaryIO:
-    """Open a local file, or download a remote one, for `decode`.
-
-    Raises:
-        InputError: `E_MISSING`, `E_PERM`, `E_TYPE`, `E_READ` or `E_EMPTY`.
-    """
-    with explained(path), ExitStack() as on_error:
-        stream = on_error.enter_context(download(path) if "://" in path and is_url(path) else _open(path))
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError("E_TYPE", f"not a regular file: {quote(path)}")
-        if not status.st_size:
-            raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
-        on_error.pop_all()
-        return stream
-
-
-def decode(
-    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object] | None = None
-) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
-    """Decode an open file as `read_image` does.
 
     Args:
         stream: At the beginning of the file.
@@ -104,68 +62,11 @@ def decode(
         The pixels, which may still refer to the stream, and the notices.
 
     Raises:
-        InputError: `E_READ`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
+        InputError: `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
+            model takes another number).
+        Exception: Any other error of a decoder or of the system; see `fmapviz.images.errors.explain`.
     """
     _silence_decoders()
-    with explained(path):
-        return _decode(stream, path, channels=channels, expect=expect or (lambda _pixels: None))
-
-
-@contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Turn every error between a file and its pixels into an `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise _explain(error, path) from error
-
-
-def system_error(error: OSError, path: str) -> InputError:
-    """Return the `InputError` for an error of the operating system.
-
-    Example:
-        >>> system_error(FileNotFoundError(2, "No such file or directory"), "lena.png").code
-        'E_MISSING'
-    """
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InputError("E_MISSING", f"no such file: {quote(path)}")
-    if isinstance(error, PermissionError):
-        return InputError("E_PERM", f"no permission to read: {quote(path)}")
-    if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
-        return InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    hint = INSTALL if error.errno == errno.ENOSYS and is_url(path) else None
-    return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}", hint=hint)
-
-
-def _silence_decoders() -> None:
-    """Insert a filter for the decoders' warnings; `warnings.catch_warnings` is not safe in threads."""
-    with _SILENCING:
-        _silence_libraries()
-        if not warnings.filters or warnings.filters[0][3] != _DECODERS:
-            warnings.filterwarnings("ignore", module=_DECODERS.pattern)
-
-
-@cache
-def _silence_libraries() -> None:
-    """Keep messages of Pillow, tifffile and libtiff off standard error."""
-    for name in ("PIL", "tifffile"):
-        logging.getLogger(name).addHandler(logging.NullHandler())
-    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
-        libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
-        libtiff.TIFFSetErrorHandler(None)
-        libtiff.TIFFSetWarningHandler(None)
-
-
-def _open(path: str) -> BinaryIO:
-    # Without O_NONBLOCK, opening a pipe would wait for its writer.
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
-
-
-def _decode(
-    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
     head = stream.read(64)
     stream.seek(0)
     if head.startswith(_NPY):
@@ -186,6 +87,25 @@ def _decode(
         raise wrong_channels("a picture of grey or RGB", path, channels=channels)
     picture, notices = _decode_picture(stream, image, path, expect=expect)
     return picture.convert("L") if channels == 1 else picture, notices
+
+
+def _silence_decoders() -> None:
+    """Insert a filter for the decoders' warnings; `warnings.catch_warnings` is not safe in threads."""
+    with _SILENCING:
+        _silence_libraries()
+        if not warnings.filters or warnings.filters[0][3] != _DECODERS:
+            warnings.filterwarnings("ignore", module=_DECODERS.pattern)
+
+
+@cache
+def _silence_libraries() -> None:
+    """Keep messages of Pillow, tifffile and libtiff off standard error."""
+    for name in ("PIL", "tifffile"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with its names hidden
+        libtiff = ctypes.CDLL(import_module("PIL._imaging").__file__)  # finds what it is linked with
+        libtiff.TIFFSetErrorHandler(None)
+        libtiff.TIFFSetWarningHandler(None)
 
 
 def _decode_picture(
@@ -286,18 +206,3 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
     with_alpha = image.convert("RGBA")
     opaque.paste(with_alpha, mask=with_alpha)
     return opaque, None
-
-
-def _explain(error: Exception, path: str) -> InputError:
-    if isinstance(error, OSError) and error.errno == errno.EINVAL:
-        return InputError("E_DECODE", f"image is damaged (refers to data outside the file): {quote(path)}")
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return InputError("E_TOO_LARGE", f"not enough memory: {quote(path)}")
-    if isinstance(error, OSError) and error.errno:
-        return system_error(error, path)
-    if isinstance(error, PillowImage.DecompressionBombError):
-        return InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels: {quote(path)}")
-    if isinstance(error, ValueError) and "MAX_TEXT_" in str(error):  # Pillow's limits have no exception of their own
-        return InputError("E_TOO_LARGE", f"more than a megabyte of text around the pixels: {quote(path)}")
-    reason = printable(str(error).partition("\n")[0]) or type(error).__name__
-    return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")

@@ -21,25 +21,33 @@ from __future__ import annotations
 import atexit
 import errno
 import json
+import mmap
 import os
 import re
+import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from mmap import MADV_REMOVE, mmap
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from PIL import Image as PillowImage
+from PIL.ImageFile import ImageFile as PillowFile
+
 from fmapviz.core.errors import InputError, printable, quote
 from fmapviz.core.events import Notice
-from fmapviz.core.types import Image
-from fmapviz.images.decode import explained, open_image, read_image
-from fmapviz.images.pixels import MAX_PIXELS, MAX_VALUES, StoredPixels, create_shared_memory, load_pixels
+from fmapviz.core.object_store import download
+from fmapviz.core.types import Bands, Image
+from fmapviz.core.urls import is_url
+from fmapviz.images.decode import decode
+from fmapviz.images.decode_worker import create_shared_memory
+from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +98,27 @@ def stop() -> None:
         _kept.pop().end()
 
 
+def read_image(file: ImageFile, *, channels: int = 3) -> Image:
+    """Read an image in this process; see `fmapviz.images.decode.decode`. Safe to call from several threads.
+
+    Args:
+        file: As found.
+        channels: Number of channels that the model takes.
+
+    Raises:
+        InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other error of the system),
+            `E_EMPTY`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
+    """
+    with _open(file.path) as stream:
+        try:
+            pixels, notices = decode(stream, file.path, channels=channels)
+            return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
+        except InputError:
+            raise
+        except Exception as error:
+            raise explain(error, file.path) from error
+
+
 class DecodePool:
     """Decode images in workers, one for each thread that calls `read`.
 
@@ -126,7 +155,7 @@ class DecodePool:
                 worker.end()
 
     def read(self, file: ImageFile, *, channels: int, notify: Callable[[Notice], None]) -> Image:
-        """Read an image as `fmapviz.images.decode.read_image` does. Safe to call from several threads.
+        """Read an image as `read_image` does. Safe to call from several threads.
 
         Args:
             file: As found.
@@ -136,7 +165,7 @@ class DecodePool:
         Raises:
             InputError: As `read_image`; `E_DECODE` also if the decoder crashed or did not finish in time.
         """
-        with open_image(file.path) as stream:
+        with _open(file.path) as stream:
             worker = self._take(notify)
             if worker:
                 try:
@@ -194,7 +223,7 @@ class DecodeProcess:
         self.is_usable = False
         self._owner = os.getpid()
         self._received = b""
-        self._memory: mmap | None = None
+        self._memory: mmap.mmap | None = None
         self._shared = -1
         self._connection, theirs = socket.socketpair()
         with theirs:
@@ -235,14 +264,9 @@ class DecodeProcess:
             return False
         if not self.is_usable:
             return self._process.poll() is None
-        self._connection.settimeout(0)
-        try:
-            self._connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
     def decode(self, stream: BinaryIO, file: ImageFile, *, channels: int) -> Image:
         """Decode an open file.
@@ -261,7 +285,10 @@ class DecodeProcess:
             if isinstance(answer, int):
                 seconds += min(answer, MAX_PIXELS) / 1e6
                 answer = self._receive(begun + seconds)
-            result = check_answer(answer, channels)
+            mode, size, planes, notices = _check_answer(answer, channels)
+        except InputError:
+            self.is_usable = True
+            raise
         except (OSError, EOFError, ValueError, RecursionError) as error:
             ended = self.kill()
             if isinstance(error, TimeoutError):
@@ -270,18 +297,17 @@ class DecodeProcess:
                 ended = "returned an invalid answer"
             raise InputError("E_DECODE", f"the decoder {ended}: {quote(file.path)}") from error
         self.is_usable = True
-        if isinstance(result, InputError):
-            raise result
-        with explained(file.path):
-            image = Image(file, load_pixels(result, self._map(result.bytes), channels=channels), result.notices)
-        self.release_memory(max(_KEPT_BYTES, 4 * result.bytes))
-        return image
+        try:
+            pixels = self._load(mode, size, planes)
+        except (MemoryError, OSError) as error:
+            raise explain(error, file.path) from error
+        return Image(file, Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices)
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""
         if self._memory and len(self._memory) > most:
             if sys.platform == "linux":
-                self._memory.madvise(MADV_REMOVE)
+                self._memory.madvise(mmap.MADV_REMOVE)
             self._memory = None
 
     def kill(self) -> str:
@@ -293,7 +319,10 @@ class DecodeProcess:
         code = self._process.returncode
         if code is None:
             return "cannot be killed"
-        return f"exited with code {code}" if code >= 0 else f"crashed ({_signal_name(-code)})"
+        if code >= 0:
+            return f"exited with code {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"crashed ({names.get(-code, f'signal {-code}')})"
 
     def end(self) -> None:
         """Kill the process and release its memory."""
@@ -323,10 +352,23 @@ class DecodeProcess:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def _map(self, size: int) -> mmap:
-        if self._memory is None or len(self._memory) < size:
-            self._memory = mmap(self._shared, size)
-        return self._memory
+    def _load(self, mode: str, size: tuple[int, int], planes: int) -> tuple[PillowImage.Image, ...]:
+        """Copy planes out of the shared memory."""
+        plane_bytes = size[0] * size[1] * (1 if mode == "L" else 4)  # as Pillow keeps them
+        used = planes * plane_bytes
+        if self._memory is None or len(self._memory) < used:
+            self._memory = mmap.mmap(self._shared, used)
+        if mode == "F":
+            pieces = (self._memory[start : start + plane_bytes] for start in range(0, used, plane_bytes))
+            loaded = tuple(PillowImage.frombytes("F", size, piece) for piece in pieces)
+        else:
+            loaded = (PillowImage.new(mode, size, None),)
+            stored_mode = "RGBX" if mode == "RGB" else mode
+            buffer: Any = self._memory  # as in `fmapviz.images.decode_worker`
+            view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
+            loaded[0].im.paste(view.im, (0, 0, *size))
+        self.release_memory(max(_KEPT_BYTES, 4 * used))
+        return loaded
 
     def _close(self) -> None:
         self._connection.close()
@@ -358,24 +400,37 @@ def _starter(_process: int) -> ThreadPoolExecutor:
 
 
 # Any: the worker may have sent anything.
-def check_answer(answer: Any, channels: int) -> StoredPixels | InputError:
-    """Return what a worker reports, if it is possible.
+def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int, tuple[str, ...]]:
+    """Return mode, size, number of planes and notices of the pixels that a worker reports.
 
     Raises:
-        ValueError: It is not.
+        InputError: It reports that the file cannot be decoded.
+        ValueError: The answer is impossible.
     """
     match answer:
         case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
-            return InputError(code, printable(message), hint=printable(hint) if hint else None)
+            raise InputError(code, printable(message), hint=printable(hint) if hint else None)
         case [str(mode), int(width), int(height), int(planes), list(notices)] if min(width, height) > 0:
             is_picture = mode == {1: "L", 3: "RGB"}.get(channels) and planes == 1
             is_bands = mode == "F" and (planes == channels or (planes == 1 and channels == 3))
             if (is_picture or is_bands) and width * height <= MAX_PIXELS and planes * width * height <= MAX_VALUES:
-                return StoredPixels(mode, (width, height), planes, tuple(printable(str(notice)) for notice in notices))
+                return mode, (width, height), planes, tuple(printable(str(notice)) for notice in notices)
     raise ValueError
 
 
-def _signal_name(number: int) -> str:
-    with suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
+def _open(path: str) -> BinaryIO:
+    """Open a local file, or download a remote one."""
+    try:
+        if is_url(path):
+            stream = download(path)
+        else:  # without O_NONBLOCK, opening a pipe would wait for its writer
+            stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        status = os.fstat(stream.fileno())
+    except Exception as error:
+        raise explain(error, path) from error
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return stream
+    stream.close()
+    if stat.S_ISREG(status.st_mode):
+        raise InputError("E_EMPTY", f"file is empty: {quote(path)}")
+    raise InputError("E_TYPE", f"not a regular file: {quote(path)}")

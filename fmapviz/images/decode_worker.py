@@ -3,11 +3,16 @@
 Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[path, channels, seconds]`. The
 answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices]`, or an error, `[code, message, hint]`.
 A large image is announced by its number of pixels, which extends the time limit.
+
+Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
+`/dev/shm`, as `multiprocessing.shared_memory` is. Planes follow each other. Those of 8 bits are stored as Pillow stores
+them, because its `tobytes` and `frombytes` take ten times as long as a copy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -15,16 +20,19 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 from contextlib import suppress
 from importlib import import_module
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError
-from fmapviz.images.decode import decode, explained
-from fmapviz.images.pixels import SHARED_BYTES, store_pixels
+from fmapviz.core.types import Bands
+from fmapviz.images.decode import decode
+from fmapviz.images.errors import MAX_VALUES, explain
 
+SHARED_BYTES = 4 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
 _IDLE_SECONDS = 1.0  # until Pillow's cache of memory blocks is emptied
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +54,7 @@ def main(connection: int, shared: int, parent: int, memory_bytes: int) -> NoRetu
     _import_decoders()
     if os.getppid() == parent:
         with suppress(OSError):
-            _serve(socket.socket(fileno=connection), mmap.mmap(shared, SHARED_BYTES))
+            _serve(socket.socket(fileno=connection), mmap.mmap(shared, 0))
     os._exit(0)
 
 
@@ -101,14 +109,50 @@ def _answer(
     _end_in(seconds)
     try:
         pixels, notices = decode(stream, path, channels=channels, expect=announce)
-        with explained(path):
-            stored = store_pixels(pixels, memory)
-    except InputError as error:
-        return [error.code, str(error), error.hint]
-    else:
-        return [stored.mode, *stored.size, stored.planes, notices]
+        return [*_store(pixels, memory), notices]
+    except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+        refusal = error if isinstance(error, InputError) else explain(error, path)
+        return [refusal.code, str(refusal), refusal.hint]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _store(pixels: PillowImage.Image | Bands, memory: mmap.mmap) -> tuple[str, int, int, int]:
+    """Copy pixels into the shared memory, plane after plane. Return their mode, width, height and number of planes."""
+    planes = pixels.planes if isinstance(pixels, Bands) else (pixels,)
+    planes = planes[:1] if all(plane is planes[0] for plane in planes) else planes  # grey, repeated for a network of RGB
+    mode, size = planes[0].mode, planes[0].size
+    if mode == "F":
+        memory.seek(0)
+        for plane in planes:
+            memory.write(plane.tobytes())
+    else:
+        stored_mode = "RGBX" if mode == "RGB" else mode
+        buffer: Any = memory  # Pillow's types do not accept an mmap, its code accepts any buffer
+        view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
+        view.im.paste(planes[0].im, (0, 0, *size))
+    return mode, *size, len(planes)
+
+
+def create_shared_memory() -> int:
+    """Return the descriptor of a sparse file of `SHARED_BYTES`, whose size is fixed.
+
+    Raises:
+        OSError: The system has none, or limits the size of files.
+    """
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(SHARED_BYTES)
+            return os.dup(file.fileno())
+    descriptor = os.memfd_create("fmapviz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, SHARED_BYTES)
+        # If a worker shortened the file, reading it would crash the run.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _send(connection: socket.socket, message: object) -> None:

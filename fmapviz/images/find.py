@@ -23,7 +23,8 @@ from fmapviz.core.layout import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import HINT, is_unknown, is_url, join, root_of, scheme_of
-from fmapviz.images.decode import FORMATS, system_error
+from fmapviz.images.decode import FORMATS
+from fmapviz.images.errors import system_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

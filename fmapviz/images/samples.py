@@ -10,7 +10,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError, quote
 from fmapviz.core.types import Bands
-from fmapviz.images.pixels import MAX_PIXELS, MAX_VALUES
+from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -176,7 +176,7 @@ def statistics(place, quick):
 
 THREADS = """
 from fmapviz.images import decode_pool
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 decode_pool.start = lambda: None
 decode_pool.DecodePool.read = lambda self, file, *, channels, notify: read_image(file, channels=channels)
 from fmapviz.__main__ import main

@@ -23,7 +23,7 @@ from fmapviz.core.config import RunConfig
 from fmapviz.core.types import UnitImage
 from fmapviz.engine.forward_pass import attach
 from fmapviz.engine.session import load_session
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.random_state import undisturbed

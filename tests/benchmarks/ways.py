@@ -12,8 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
 from fmapviz import visualize
-from fmapviz.images.decode import read_image
-from fmapviz.images.decode_pool import DecodePool
+from fmapviz.images.decode_pool import DecodePool, read_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,7 +24,7 @@ from torchvision.transforms import functional
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.types import Bands, Image, ImageFile
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import (
     IMAGENET_MEAN,
@@ -386,7 +386,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 from fmapviz.core.errors import InputError
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.core.types import ImageFile
 
 def peak_memory():  # KiB; not getrusage: in a child it begins with what the parent had
@@ -656,7 +656,7 @@ def test_tifffile_is_quiet(tmp_path, caplog, capfd):
     with caplog.at_level(logging.WARNING, "tifffile"):
         read(tmp_path / "a.tif", 6)
     assert caplog.records, "this file does not test anything"
-    code = "import sys; from fmapviz.images.decode import read_image; from fmapviz.core.types import ImageFile; "
+    code = "import sys; from fmapviz.images.decode_pool import read_image; from fmapviz.core.types import ImageFile; "
     code += "read_image(ImageFile(sys.argv[1], '', 0, 0), channels=6)"
     command = [sys.executable, "-W", "default", "-c", code, str(tmp_path / "a.tif")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -30,9 +30,8 @@ from fmapviz.core.events import Notice
 from fmapviz.core.types import Bands, ImageFile
 from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
-from fmapviz.images.decode import read_image
-from fmapviz.images.decode_pool import DecodePool
-from fmapviz.images.pixels import SHARED_BYTES
+from fmapviz.images.decode_pool import DecodePool, read_image
+from fmapviz.images.decode_worker import SHARED_BYTES
 
 SHARED = "/memfd:fmapviz (deleted)"
 LONG = 60  # seconds; longer than anything takes unless it is broken

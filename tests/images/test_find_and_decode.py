@@ -28,7 +28,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.checksummed_json import seal
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images, path_hash, read_list, unit_name
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_bomb_costs_no_memory(name, tmp_path):
     code = """
 import resource, sys
 from fmapviz.core.errors import InputError
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.core.types import ImageFile
 good, bomb = (ImageFile(path, "", 0, 0) for path in sys.argv[1:])
 read_image(good)
@@ -207,7 +207,7 @@ def test_nothing_is_said_on_standard_error(tmp_path):
     ours = """
 import sys
 from fmapviz.core.errors import InputError
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.core.types import ImageFile
 try:
     read_image(ImageFile(sys.argv[1], "", 0, 0))
@@ -633,7 +633,7 @@ def test_a_fresh_process_reads_in_threads_without_torch(tmp_path):
     code = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 with ThreadPoolExecutor(6) as threads:
     print(*(image.pixels.size for image in threads.map(read_image, find_images(sys.argv[1:]))))

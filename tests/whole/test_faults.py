@@ -71,14 +71,14 @@ READING = {
     "fmapviz/cli/printing.py",  # broken standard output becomes /dev/null
     "fmapviz/cli/process.py",  # standard streams that are closed
     "fmapviz/runs/commit.py",  # a directory's handle
-    "fmapviz/images/decode.py",
+    "fmapviz/images/decode_pool.py",
 }
 NO_OUTPUT = {
     "fmapviz/core/files.py",
     "fmapviz/models/weights/download.py",
     "fmapviz/models/shapesnet/train.py",
 }  # the last two: weights
-NO_OUTPUT |= {"fmapviz/images/pixels.py"}  # memory
+NO_OUTPUT |= {"fmapviz/images/decode_worker.py"}  # memory
 
 
 def calls(path):

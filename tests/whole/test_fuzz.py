@@ -48,7 +48,8 @@ from fmapviz.core.errors import FmapvizError, InputError
 from fmapviz.core.types import ImageFile
 from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
-from fmapviz.images.decode import FORMATS, read_image
+from fmapviz.images.decode import FORMATS
+from fmapviz.images.decode_pool import read_image
 from fmapviz.runs.verify import verify
 
 SHORT = settings(
@@ -248,7 +249,7 @@ import json, resource, sys, time, warnings
 warnings.simplefilter("error")
 from pathlib import Path
 from fmapviz.core.errors import InputError
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.core.types import ImageFile
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 slowest, codes = 0, {}

@@ -31,7 +31,7 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.estimate import estimate
 from fmapviz.engine.run import visualize
 from fmapviz.images import find
-from fmapviz.images.decode import read_image
+from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.runs import extract
 from fmapviz.runs.storage import remote_units
