@@ -107,7 +107,7 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
     family = f" {completion.members_help(option.family)}" if option.family else ""
     declared = typer.Option(
         flag,
-        metavar=option.metavar,
+        metavar=option.metavar or "|".join(option.words) or None,
         help=option.help + repeatable + family,
         show_default=option.shown or True,
         rich_help_panel=option.panel,

@@ -6,15 +6,17 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.config.options import RUNNING, documented, option
+from fmapviz.core.config.options import RUNNING, check_number, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from fmapviz.core.events import Event
 
+_option = partial(option, panel=RUNNING)
 _PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
 
 
@@ -72,27 +74,24 @@ class Engine:
         RequestError: A number is out of range.
     """
 
-    address: str | None = option(
+    address: str | None = _option(
         None,
         "Execute the run with Ray; ADDRESS of a running cluster: auto or HOST:PORT.",
-        panel=RUNNING,
         flag="--engine",
         metavar="ray[:ADDRESS]",
         shown="this process",
     )
     workers: int | None = option(None, "Number of worker processes.", shown="as many as fit")
-    cpus: int = option(
+    cpus: int = _option(
         1,
         "CPU cores of each Ray worker, and the number of images that it processes at once.",
-        panel=RUNNING,
         flag="--worker-cpus",
         metavar="N",
     )
-    gpus: float = option(0.0, "GPUs of each Ray worker, or a fraction.", panel=RUNNING, flag="--worker-gpus", metavar="G")
+    gpus: float = _option(0.0, "GPUs of each Ray worker, or a fraction.", flag="--worker-gpus", metavar="G")
 
     def __post_init__(self) -> None:
-        if self.cpus < 1:
-            raise RequestError(f"worker CPUs must be at least 1: '{self.cpus}'")
+        check_number("worker CPUs", self.cpus)
         if not 0 <= self.gpus < 1024:
             raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'")
         if self.gpus > 1 and self.gpus % 1:
@@ -121,40 +120,32 @@ class Engine:
 class Execution:
     """How a run is executed; these options change pictures by rounding at most."""
 
-    device: str = option(
+    device: str = _option(
         "auto",
         "Device to compute on.",
         "`auto` leaves a given module on its device.",
-        panel=RUNNING,
         metavar="auto|cpu|cuda|cuda:1|mps",
         words=("auto", "cpu", "cuda", "mps"),
     )
-    batch_size: int | None = option(
+    batch_size: int | None = _option(
         None,
         "Images per forward pass.",
         "On the CPU, 4 if the layers are small and each image gives the same result in a batch as alone, bit for bit.",
-        panel=RUNNING,
         metavar="N",
         shown="1 or 4 on the CPU, 16 on a GPU",
     )
-    workers: int | None = option(
+    workers: int | None = _option(
         None,
         "Images processed at once, each in its own thread.",
         "On the CPU each thread gets a copy of the model that shares its parameters, unless a given module has hooks.",
-        panel=RUNNING,
         metavar="N",
         shown="one per core, at most 8",
     )
-    strict: bool = option(False, "Stop at the first input that fails.", panel=RUNNING)
-    force: bool = option(False, "Redraw finished images.", panel=RUNNING)
-    repair: bool = option(False, "Redraw finished images with missing or changed files.", panel=RUNNING)
-    part: Part | None = option(
-        None,
-        "Do only the I-th of N parts of the work.",
-        panel=RUNNING,
-        metavar="I/N",
-        shown="all of it",
-        parse=Part.parse,
+    strict: bool = _option(False, "Stop at the first input that fails.")
+    force: bool = _option(False, "Redraw finished images.")
+    repair: bool = _option(False, "Redraw finished images with missing or changed files.")
+    part: Part | None = _option(
+        None, "Do only the I-th of N parts of the work.", metavar="I/N", shown="all of it", parse=Part.parse
     )
     engine: Engine | None = option(None, "The cluster that executes the run. Needs the extra `ray`.", shown="this process")
     on_event: Callable[[Event], None] | None = option(

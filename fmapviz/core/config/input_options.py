@@ -4,84 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
-from fmapviz.core.config.options import INPUT, changed_fields, documented, option
+from fmapviz.core.config.options import INPUT, changed_fields, check_word, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 Fit = Literal["crop", "squash", "pad", "none"]
 
-
-@documented
-@dataclass(frozen=True, slots=True, repr=False)
-class InputOptions:
-    """Changes to the preprocessing of the weights; None keeps it.
-
-    Raises:
-        RequestError: A value is out of range.
-    """
-
-    size: tuple[int, int] | None = option(
-        None,
-        "Input size in pixels, height and width.",
-        panel=INPUT,
-        metavar="N|HxW",
-        shown="as trained",
-        parse=lambda text: parse_size(text),  # noqa: PLW0108  defined below
-    )
-    fit: Fit | None = option(
-        None,
-        "How to fit images of another shape.",
-        "`crop` covers the size and cuts off the rest, `squash` ignores the aspect ratio, `pad` fits inside with a black "
-        "border, `none` keeps the size of each image.",
-        panel=INPUT,
-        metavar="crop|squash|pad|none",
-        shown="as trained",
-        words=("crop", "squash", "pad", "none"),
-        parse=str,
-    )
-    mean: tuple[float, ...] | None = option(
-        None,
-        "Subtracted from values in 0..1; one number, or one for each channel.",
-        panel=INPUT,
-        metavar="N|R,G,B",
-        shown="as trained",
-        parse=lambda text: parse_numbers("mean", text),
-    )
-    std: tuple[float, ...] | None = option(
-        None,
-        "Divisor of values in 0..1; one number, or one for each channel.",
-        panel=INPUT,
-        metavar="N|R,G,B",
-        shown="as trained",
-        parse=lambda text: parse_numbers("std", text),
-    )
-
-    def __post_init__(self) -> None:
-        if self.fit not in {None, "crop", "squash", "pad", "none"}:
-            raise RequestError(f"no such fit: {quote(self.fit)}", hint="one of crop, squash, pad, none")
-        if self.size and not all(1 <= side <= 16384 for side in self.size):
-            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
-        if self.size and self.fit == "none":
-            raise RequestError("fit none keeps the size of each image", hint="leave out --size, or choose another --fit")
-        for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if numbers is not None and not numbers:
-                raise RequestError(f"{name} must be one or more numbers: ''", hint="such as 0.485,0.456,0.406")
-        if self.std and not all(deviation > 0 for deviation in self.std):
-            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
-
-    __repr__ = changed_fields
+_option = partial(option, panel=INPUT)
 
 
-def parse_size(text: str) -> tuple[int, int]:
+def _parse_size(text: str) -> tuple[int, int]:
     """Parse a size.
 
     Raises:
         RequestError: The text is neither a number nor HEIGHTxWIDTH.
 
     Example:
-        >>> parse_size("224"), parse_size("240x320")
+        >>> _parse_size("224"), _parse_size("240x320")
         ((224, 224), (240, 320))
     """
     match = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", text)
@@ -90,7 +32,7 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def parse_numbers(name: str, text: str) -> tuple[float, ...]:
+def _parse_numbers(name: str, text: str) -> tuple[float, ...]:
     """Parse numbers separated by commas.
 
     Raises:
@@ -103,3 +45,55 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
     if not numbers or not all(isfinite(number) for number in numbers):
         raise RequestError(f"{name} is not a list of numbers: {quote(text)}", hint="such as 0.485,0.456,0.406")
     return numbers
+
+
+@documented
+@dataclass(frozen=True, slots=True, repr=False)
+class InputOptions:
+    """Changes to the preprocessing of the weights; None keeps it.
+
+    Raises:
+        RequestError: A value is out of range.
+    """
+
+    size: tuple[int, int] | None = _option(
+        None, "Input size in pixels, height and width.", metavar="N|HxW", shown="as trained", parse=_parse_size
+    )
+    fit: Fit | None = _option(
+        None,
+        "How to fit images of another shape.",
+        "`crop` covers the size and cuts off the rest, `squash` ignores the aspect ratio, `pad` fits inside with a black "
+        "border, `none` keeps the size of each image.",
+        shown="as trained",
+        words=get_args(Fit),
+        parse=str,
+    )
+    mean: tuple[float, ...] | None = _option(
+        None,
+        "Subtracted from values in 0..1; one number, or one for each channel.",
+        metavar="N|R,G,B",
+        shown="as trained",
+        parse=partial(_parse_numbers, "mean"),
+    )
+    std: tuple[float, ...] | None = _option(
+        None,
+        "Divisor of values in 0..1; one number, or one for each channel.",
+        metavar="N|R,G,B",
+        shown="as trained",
+        parse=partial(_parse_numbers, "std"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.fit is not None:
+            check_word("fit", self.fit, get_args(Fit))
+        if self.size and not all(1 <= side <= 16384 for side in self.size):
+            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
+        if self.size and self.fit == "none":
+            raise RequestError("fit none keeps the size of each image", hint="leave out --size, or choose another --fit")
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if numbers is not None and not numbers:
+                raise RequestError(f"{name} must be one or more numbers: ''", hint="such as 0.485,0.456,0.406")
+        if self.std and not all(deviation > 0 for deviation in self.std):
+            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
+
+    __repr__ = changed_fields

@@ -5,15 +5,20 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fmapviz.core.errors import RequestError, quote
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 
 CHOOSE, LOOKS, INPUT, RUNNING = "Choosing what to see", "Looks", "Input preparation", "Running"  # panels of `--help`
-_WIDTH = 76  # with pydoc's indentation, a terminal of 80 columns
+_WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
+    76, initial_indent=" " * 8, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +30,7 @@ class Option:
         details: More sentences for Python's `help()`.
         panel: Heading of the group in `--help`; empty if the field is not on the command line.
         flag: `--name`; empty for the name of the field.
-        metavar: Form of the value.
+        metavar: Form of the value; None for one of `words`, if there are any.
         shown: Text for the default; None for the value itself.
         words: Values for shell completion.
         family: Package whose members are the values, for shell completion and `--help`.
@@ -67,28 +72,41 @@ def documented(config: type[T]) -> type[T]:
 
 def describe(config: type) -> str:
     """Return the lines of a docstring on the options of a dataclass: name, meaning and default."""
-    return "\n".join(line for text in _descriptions(config) for line in text)
+    options, described = options_of(config), []
+    for name, parameter in signature(config).parameters.items():
+        each, default = options[name], parameter.default
+        text = f"{name}: {each.help} {each.details}".rstrip()
+        if default is not Parameter.empty:
+            meaning = f"None ({each.shown})" if default is None else each.shown
+            text += f" Default: {meaning if each.shown else repr(default)}."
+        described.append(_WRAPPER.fill(text))
+    return "\n".join(described)
 
 
 def changed_fields(config: Any) -> str:  # Any: a dataclass
     """Format a dataclass with those fields that differ from their defaults; a short `__repr__`."""
-    values = {
-        each.name: getattr(config, each.name)
-        for each in fields(config)
-        if each.init and getattr(config, each.name) != each.default
-    }
-    return f"{type(config).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+    values = ((each, getattr(config, each.name)) for each in fields(config) if each.init)
+    changed = ", ".join(f"{each.name}={value!r}" for each, value in values if value != each.default)
+    return f"{type(config).__name__}({changed})"
 
 
-def _descriptions(config: type) -> Iterator[list[str]]:
-    options = options_of(config)
-    for name, parameter in signature(config).parameters.items():
-        each = options[name]
-        default = parameter.default
-        text = " ".join(filter(None, (f"{name}: {each.help}", each.details)))
-        if default is not Parameter.empty:
-            meaning = f"None ({each.shown})" if default is None else each.shown
-            text += f" Default: {meaning if each.shown else repr(default)}."
-        yield textwrap.wrap(
-            text, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
-        )
+def check_word(name: str, value: str, words: Sequence[str]) -> None:
+    """Check that a value is one of several words.
+
+    Raises:
+        RequestError: It is not.
+    """
+    if value not in words:
+        raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
+
+
+def check_number(name: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
+    """Check that a number, unless it is None, is in a range.
+
+    Raises:
+        RequestError: It is not.
+    """
+    if number is not None and number < least:
+        raise RequestError(f"{name} must be at least {least}: '{number}'")
+    if number is not None and number > most:
+        raise RequestError(f"{name} must be at most {most}: '{number}'")

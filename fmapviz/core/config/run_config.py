@@ -6,15 +6,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core import registry
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.input_options import InputOptions
-from fmapviz.core.config.options import CHOOSE, RUNNING, Option, option, options_of
+from fmapviz.core.config.options import CHOOSE, RUNNING, Option, check_number, check_word, option, options_of
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
@@ -24,50 +24,45 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import Model
 
+_choice = partial(option, panel=CHOOSE)
+_output = partial(option, panel=RUNNING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
 _INPUTS = (
     "Files and folders, or their addresses. An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."
 )
+_DTYPES = ("float32", "float16")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What to draw: weights, layers, views, formats, classes."""
+    """What to draw and store: weights, layers, views, formats, classes."""
 
-    weights: str = option(
+    weights: str = _choice(
         "default",
         "Which weights to load; never falls back to others.",
         "See `fmapviz.load_model`; for models given by name only.",
-        panel=CHOOSE,
         metavar="default|NAME|random[:SEED]|FILE[#ENTRY]|URL",
         words=("default", "random"),
     )
-    layers: Sequence[str] = option(
-        (),
-        "Only layers whose name matches: 'layer4.*'.",
-        panel=CHOOSE,
-        metavar="GLOB",
-        shown="all",
-        recorded="layers",
+    layers: Sequence[str] = _choice(
+        (), "Only layers whose name matches: 'layer4.*'.", metavar="GLOB", shown="all", recorded="layers"
     )
-    exclude: Sequence[str] = option((), "Leave these layers out.", panel=CHOOSE, metavar="GLOB", recorded="exclude")
-    types: Sequence[str] = option(
+    exclude: Sequence[str] = _choice((), "Leave these layers out.", metavar="GLOB", recorded="exclude")
+    types: Sequence[str] = _choice(
         (),
         "Classes of layers, with their subclasses: Linear, ReLU, Block.",
-        panel=CHOOSE,
         metavar="NAME,...",
         shown="Conv2d; Conv3d in models without it",
         commas=True,
         recorded="types",
     )
-    views: Sequence[str] = option(
+    views: Sequence[str] = _choice(
         ("maps",),
         "What to draw.",
         "Without `layers`, `exclude` and `types`, the layers of heat maps are chosen automatically. Without `types`, a glob "
         "that matches no layer of the default types may match any other.",
-        panel=CHOOSE,
         flag="--view",
         metavar="NAME,...",
         shown="maps",
@@ -75,42 +70,41 @@ class Selection:
         commas=True,
         recorded="views",
     )
-    to: Sequence[str] = option(
+    to: Sequence[str] = _choice(
         ("tensorboard",),
         "Output formats.",
-        panel=CHOOSE,
         metavar="NAME,...",
         shown="tensorboard",
         family=WRITERS,
         commas=True,
         recorded="formats",
     )
-    top: int | None = option(
+    top: int | None = _choice(
         None,
         "Number of predicted classes to report per image.",
         "0 ends the forward pass after the last chosen layer.",
-        panel=CHOOSE,
         metavar="N",
         shown="3 if class names are known; 0 with layers or exclude",
         recorded="top",
     )
-    targets: str | int | Sequence[str | int] = option(
+    targets: str | int | Sequence[str | int] = _choice(
         (),
         "Classes whose scores are differentiated, separated by commas.",
         "`top1`, `top3` for the three likeliest, an index, or a name.",
-        panel=CHOOSE,
         flag="--target",
         metavar="top1|topK|INT|NAME",
         shown="top1; top3 on a sheet",
         recorded="targets",
     )
-    output: str | None = option(
+    output: str | None = _choice(
         None,
         "Key or index of the class scores in the model's output.",
-        panel=CHOOSE,
         metavar="KEY|INDEX",
         shown="its only tensor, out or logits",
         recorded="output",
+    )
+    dtype: str = _choice(
+        "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
     )
 
 
@@ -118,33 +112,18 @@ class Selection:
 class Output:
     """Where and how results are stored."""
 
-    dtype: str = option(
-        "float32",
-        "Type of the values that the formats raw and npz store.",
-        panel=CHOOSE,
-        metavar="float32|float16",
-        words=("float32", "float16"),
-        recorded="dtype",
-    )
-    out: str | Path = option(
-        "runs",
-        "Directory of all runs, or its address such as s3://BUCKET/DIR.",
-        panel=RUNNING,
-        metavar="DIR",
-    )
-    name: str | None = option(
+    out: str | Path = _output("runs", "Directory of all runs, or its address such as s3://BUCKET/DIR.", metavar="DIR")
+    name: str | None = _output(
         None,
         "Name of this run's directory.",
         "The default gets a number if a run with other settings has that name.",
-        panel=RUNNING,
         metavar="NAME",
         shown="the model's name",
     )
-    fsync: bool = option(False, "Wait until each image is on the disk, safe from a power failure.", panel=RUNNING)
-    shard: int | None = option(
+    fsync: bool = _output(False, "Wait until each image is on the disk, safe from a power failure.")
+    shard: int | None = _output(
         None,
         "Images per directory, 1 to 100,000. Needs the extra scale.",
-        panel=RUNNING,
         metavar="N",
         shown="a directory for each image",
         recorded="shard",
@@ -168,7 +147,8 @@ class RunConfig(Execution, Output, Selection):
 
     def __post_init__(self) -> None:
         for name in ("layers", "exclude", "types", "views", "to"):
-            object.__setattr__(self, name, as_tuple(getattr(self, name)))
+            names = getattr(self, name)
+            object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))
         for family, members in ((VIEWS, self.views), (WRITERS, self.to)):
@@ -176,12 +156,11 @@ class RunConfig(Execution, Output, Selection):
                 registry.check(family, member)
             if not members:
                 raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
-        _check_number("top", self.top, least=0)
-        _check_number("batch size", self.batch_size)
-        _check_number("workers", self.workers, most=1024)
+        check_number("top", self.top, least=0)
+        check_number("batch size", self.batch_size)
+        check_number("workers", self.workers, most=1024)
         _check_shards(self.shard, self.to)
-        if self.dtype not in {"float32", "float16"}:
-            raise RequestError(f"no such dtype: {quote(self.dtype)}", hint="one of float32, float16")
+        check_word("dtype", self.dtype, _DTYPES)
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -239,23 +218,6 @@ class RunInfo:
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "fingerprint", digest[:16])
         object.__setattr__(self, "label", f"{self.model} ({self.weights})")
-
-
-def as_tuple(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one or more names as a tuple.
-
-    Example:
-        >>> as_tuple("conv1"), as_tuple(["conv1", "conv2"])
-        (('conv1',), ('conv1', 'conv2'))
-    """
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _check_number(name: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
-    if number is not None and number < least:
-        raise RequestError(f"{name} must be at least {least}: '{number}'")
-    if number is not None and number > most:
-        raise RequestError(f"{name} must be at most {most}: '{number}'")
 
 
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 
-from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
+from fmapviz.core.config.options import LOOKS, changed_fields, check_number, check_word, documented, option
 from fmapviz.core.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
+_option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
 
 
@@ -31,43 +33,35 @@ class Style:
         ('max', 'std')
     """
 
-    norm: str = option(
+    norm: str = _option(
         "channel",
         "Value range drawn from black to white; run: the same for all images; signed: zero in the middle.",
         "`channel` scales each channel separately, as `make_grid(scale_each=True)` does; `signed` does so with zero in the "
         "middle; `layer` scales all channels of a layer together; `run` does so over all images of the run; `fixed:LO,HI` "
         "uses the same range everywhere.",
-        panel=LOOKS,
         metavar="channel|layer|run|signed|fixed:LO,HI",
         words=("channel", "layer", "signed", "run", "fixed:"),
     )
-    columns: int | None = option(None, "Tiles per row.", panel=LOOKS, metavar="N", shown="square root of their number")
-    padding: int = option(2, "Pixels between tiles.", panel=LOOKS, metavar="N")
-    channels: str = option(
+    columns: int | None = _option(None, "Tiles per row.", metavar="N", shown="square root of their number")
+    padding: int = _option(2, "Pixels between tiles.", metavar="N")
+    channels: str = _option(
         "all",
         "Channels to draw; top: the K strongest of each image.",
         "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation.",
-        panel=LOOKS,
         metavar="all|0,3,8-15|top:K[:max|mean|std]",
     )
-    scale: int = option(1, "Size of a value, N x N pixels.", panel=LOOKS, metavar="N")
-    colormap: str | None = option(
+    scale: int = _option(1, "Size of a value, N x N pixels.", metavar="N")
+    colormap: str | None = _option(
         None,
         "Colour map of grids and heat maps.",
-        panel=LOOKS,
-        metavar="|".join(COLORMAPS),
         shown="gray; turbo for heat maps, coolwarm for norm signed",
         words=COLORMAPS,
     )
-    alpha: float = option(0.5, "Opacity of a heat map over the input.", panel=LOOKS, metavar="0..1")
-    labels: bool | None = option(None, "Draw channel numbers and a header.", panel=LOOKS, shown="numbers only, with top:K")
-    colorbar: bool = option(False, "Draw a colour bar beside each picture.", panel=LOOKS)
-    pca: str = option(
-        "image",
-        "Principal components of the view pca: of each image, or shared by all images.",
-        panel=LOOKS,
-        metavar="image|shared",
-        words=("image", "shared"),
+    alpha: float = _option(0.5, "Opacity of a heat map over the input.", metavar="0..1")
+    labels: bool | None = _option(None, "Draw channel numbers and a header.", shown="numbers only, with top:K")
+    colorbar: bool = _option(False, "Draw a colour bar beside each picture.")
+    pca: str = _option(
+        "image", "Principal components of the view pca: of each image, or shared by all images.", words=("image", "shared")
     )
     # What the options mean, parsed once.
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
@@ -85,8 +79,7 @@ class Style:
         if self.norm not in {"channel", "layer", "signed", "run"} and self.limits is None:
             forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
-        if self.columns is not None and self.columns < 1:
-            raise RequestError(f"columns must be at least 1: '{self.columns}'")
+        check_number("columns", self.columns)
         if not 0 <= self.padding <= 1000:
             raise RequestError(f"padding must be 0 to 1000 pixels: '{self.padding}'")
         if not 1 <= self.scale <= 64:
@@ -96,8 +89,7 @@ class Style:
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
         if not 0 <= self.alpha <= 1:
             raise RequestError(f"alpha must be 0 to 1: '{self.alpha}'")
-        if self.pca not in {"image", "shared"}:
-            raise RequestError(f"no such pca: {quote(self.pca)}", hint="one of image, shared")
+        check_word("pca", self.pca, ("image", "shared"))
         # The settings of two runs are compared as JSON, in which 1 and 1.0 differ.
         object.__setattr__(self, "alpha", float(self.alpha))
         if self.colormap is not None:
