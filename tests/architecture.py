@@ -198,7 +198,7 @@ def one_image() -> tuple[list[str], int]:
             return
         depth, above, first = 0, frame, frame
         while above is not None:
-            if above.f_code.co_filename.startswith(prefix):
+            if above.f_code.co_filename.startswith(prefix) and not above.f_code.co_filename.startswith(network):
                 depth += above.f_code.co_name != "<lambda>"
                 first = above
             above = above.f_back

@@ -10,8 +10,7 @@ from fmapviz.core.errors import RefusedError
 from fmapviz.core.events import Notice
 from fmapviz.core.files import writing_to
 from fmapviz.core.layout import SURVEY_FILE
-from fmapviz.engine.pipeline.stages import Progress
-from fmapviz.engine.pipeline.work import work
+from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.shared_ranges import Survey, Surveyor, load, save
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import shares_components

@@ -21,8 +21,7 @@ from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch, count_unfinished
 from fmapviz.engine.first_pass import survey
 from fmapviz.engine.model_views import draw_model, has_model
-from fmapviz.engine.pipeline.stages import Progress
-from fmapviz.engine.pipeline.work import group, work
+from fmapviz.engine.pipeline.work import Progress, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import check_device, load_session, moved, needs_of
 from fmapviz.images.find import find_images, is_candidate

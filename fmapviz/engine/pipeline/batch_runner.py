@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,8 +19,8 @@ from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
 from fmapviz.engine.forward_pass import ForwardError, attach
 from fmapviz.engine.layer_results import MixedBatchError
-from fmapviz.engine.pipeline.scheduler import Limits
-from fmapviz.engine.pipeline.stages import Failed, Processed
+from fmapviz.engine.pipeline.batching import Sharing
+from fmapviz.engine.pipeline.scheduler import Failed, Limits, Processed
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.models.network import input_type
 from fmapviz.models.replicas import replicate
@@ -31,86 +31,46 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from fmapviz.core.config import Style
-    from fmapviz.core.types import ImageResult, Layer, Model
+    from fmapviz.core.types import ImageResult
     from fmapviz.engine.forward_pass import Drawer
-    from fmapviz.engine.pipeline.batching import Sharing
-    from fmapviz.engine.pipeline.scheduler import Tell
-    from fmapviz.engine.pipeline.stages import Preprocessed, Progress, Result
-    from fmapviz.engine.plan import Plan
-    from fmapviz.inspection.cam_layers import Choices
-    from fmapviz.inspection.early_stop import EarlyStop
+    from fmapviz.engine.pipeline.scheduler import Preprocessed, Result, Tell
+    from fmapviz.engine.pipeline.work import Progress
+    from fmapviz.engine.session import Session
 
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """A network and what is captured and drawn of it.
-
-    Attributes:
-        model: The network.
-        layers: The selected layers.
-        plan: What is captured and drawn of them.
-        style: How pictures look.
-        top: Number of classes to predict.
-        device: Where it runs.
-        early_stop: See `fmapviz.engine.forward_pass.attach`.
-        choices: Automatically chosen layers.
-    """
-
-    model: Model
-    layers: Sequence[Layer]
-    plan: Plan
-    style: Style
-    top: int
-    device: torch.device
-    early_stop: EarlyStop | None
-    choices: Choices
 
 
 class BatchRunner:
     """Runs batches through a network that has hooks until `close`; `draw` may be called by several threads at once.
 
     Args:
-        network: The network.
+        session: The network, and what is captured and drawn of it.
         progress: Updated with what the results show.
-        workers: Threads.
-        batch_size: Images in a forward pass; None: see `fmapviz.engine.pipeline.batching`.
-        sharing: Decides how many images may share a forward pass; None: as many as `batch_size`.
         check: Called now and then; raises if the run has ended.
 
     Attributes:
         limits: How many batches of how many images may be drawn at once; updated by the way.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        progress: Progress,
-        *,
-        workers: int,
-        batch_size: int | None,
-        sharing: Sharing | None,
-        check: Callable[[], object],
-    ) -> None:
-        self._network = network
+    def __init__(self, session: Session, progress: Progress, *, check: Callable[[], object]) -> None:
+        self._session = session
         self._progress = progress
         self._check = check
         self._hooks = ExitStack()
-        self._dtype = input_type(network.model.module)
-        on_cpu = network.device.type == "cpu"
-        self._pattern = replicate(network.model.module) if on_cpu and workers > 1 else None
+        module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
+        self._dtype = input_type(module)
+        self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
-        self._idle = [self._attach(network.model.module)]
-        self._sharing = sharing
-        if sharing:
-            sharing.begin()
+        shareable = session.batch_size is None and session.several and not session.plan.of_classes
+        self._sharing = (session.sharing or Sharing(module)) if shareable else None
+        self._idle = [self._attach(module)]
+        if self._sharing:
+            self._sharing.begin()
         self.limits = Limits(
             threads=workers,
             drawing=workers if self._pattern else 1,
-            batch_size=batch_size or (sharing.images if sharing else 1),
+            batch_size=session.batch_size or (self._sharing.images if self._sharing else 1),
             drawn_ahead=0 if on_cpu else workers,
         )
 
@@ -176,29 +136,28 @@ class BatchRunner:
 
     def _attach(self, module: nn.Module) -> Drawer:
         """Add hooks to the network, or to a copy of it."""
-        network = self._network
-        copied = dict(module.named_modules())
+        session, copied = self._session, dict(module.named_modules())
         return self._hooks.enter_context(
             attach(
-                replace(network.model, module=module),
-                [replace(layer, module=copied[layer.name]) for layer in network.layers],
-                network.plan,
-                network.style,
-                top=network.top,
-                early_stop=network.early_stop,
-                choices=network.choices,
+                replace(session.model, module=module),
+                [replace(layer, module=copied[layer.name]) for layer in session.layers],
+                session.plan,
+                session.info.config.style,
+                top=session.info.config.top or 0,
+                early_stop=session.early_stop,
+                choices=session.choices,
                 check=self._check,
             )
         )
 
     def _stack(self, images: Sequence[Tensor]) -> Tensor:
-        return torch.stack([*images]).to(self._network.device, self._dtype)
+        return torch.stack([*images]).to(self._session.device, self._dtype)
 
     def _failed(self, image: Preprocessed, error: Exception) -> Failed:
         path = image.member.file.path
         code, reason = ("E_MEMORY", "out of memory") if is_out_of_memory(error) else ("E_MODEL", str(error))
         code = "E_CLASS" if isinstance(error, RequestError) else code
-        report = report_of(error.__cause__) if self._network.model.own and error.__cause__ else None
+        report = report_of(error.__cause__) if self._session.model.own and error.__cause__ else None
         return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", report=report))
 
     def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
@@ -213,32 +172,25 @@ class BatchRunner:
         """Update the progress, and report what is noticed about the network once."""
         progress = self._progress
         if not drawn.layers:
-            return _nothing_drawn(image, drawn)
-        names = [layer.layer for layer in drawn.layers]
-        progress.layers = len(set(names) - {""})
+            path = image.member.file.path
+            reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
+            listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
+            message = f"no layer gave a picture: {listed[-1]}: {quote(path)}"
+            return Failed(image.member, Failure(path, "E_NOTHING", message))
+        progress.layers = len({layer.layer for layer in drawn.layers} - {""})
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)
-        if self._network.top and not drawn.predictions and not progress.unclear:
+        if self._session.info.config.top and not drawn.predictions and not progress.unclear:
             progress.unclear = True
-            model = self._network.model
-            count = len(model.classes)
-            tell(
-                Notice(f"no predictions: the output of {model.label} is not a finite number for each of its {count} classes")
-            )
+            model = self._session.model
+            wanted = f"a finite number for each of its {len(model.classes)} classes"
+            tell(Notice(f"no predictions: the output of {model.label} is not {wanted}"))
         for remark in (*drawn.remarks, _chosen(drawn)):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))
         return Processed(image, drawn, begun)
-
-
-def _nothing_drawn(image: Preprocessed, drawn: ImageResult) -> Failed:
-    """Return the failure of an image of which no layer was drawn, with the reason of one layer."""
-    path = image.member.file.path
-    reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
-    listed = [f"{quote(name)}: {reason}" for name, reason in reasons.items()] or list(drawn.notices) or ["none is chosen"]
-    return Failed(image.member, Failure(path, "E_NOTHING", f"no layer gave a picture: {listed[-1]}: {quote(path)}"))
 
 
 def _chosen(drawn: ImageResult) -> str:

@@ -1,4 +1,4 @@
-"""Read images: count and name the listed ones, probe whether they are finished, decode and preprocess them."""
+"""Read images: count and name the listed ones, find out whether they are finished, decode and preprocess them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from fmapviz.core.errors import InputError
 from fmapviz.core.events import Outcome
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.engine.pipeline.stages import Ended, Failed, Preprocessed
+from fmapviz.engine.pipeline.scheduler import Ended, Failed, Preprocessed
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own, own_files, read_unit
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from fmapviz.core.types import Preparation
-    from fmapviz.engine.pipeline.scheduler import Tell
-    from fmapviz.engine.pipeline.stages import Progress, Result
+    from fmapviz.engine.pipeline.scheduler import Result, Tell
+    from fmapviz.engine.pipeline.work import Progress
+    from fmapviz.engine.session import Session
     from fmapviz.images.decode_pool import DecodePool
     from fmapviz.runs.shard_grouping import Item
-
-    Probe = Callable[[ImageFile], tuple[Path | None, bool]]
 
 
 class Naming:
@@ -56,71 +54,38 @@ def counted(items: Iterable[Item], progress: Progress) -> Iterator[Item]:
         yield item
 
 
-class UnitProbe:
-    """Finds out whether an image that has a unit of its own is finished.
-
-    Args:
-        run: The run directory.
-        fingerprint: Of the run.
-        force: Whether to redraw finished images.
-        is_intact: With `--repair`, returns False for a unit that needs repair; else None.
-    """
-
-    def __init__(self, run: Path, fingerprint: str, *, force: bool, is_intact: Callable[[Path], bool] | None) -> None:
-        self._run = run
-        self._fingerprint = fingerprint
-        self._force = force
-        self._is_intact = is_intact
-
-    def __call__(self, file: ImageFile) -> tuple[Path | None, bool]:
-        """Return the finished unit, None if the image is to be drawn, and whether an up-to-date unit is replaced.
-
-        Raises:
-            RefusedError: The unit that would be replaced holds files that fmapviz did not make.
-        """
-        redraw = self._force or (
-            self._is_intact is not None and not is_whole(self._run, file, self._fingerprint, is_sound=self._is_intact)
-        )
-        done = None if redraw else find_done(self._run, file, self._fingerprint)
-        if done is None and (existing := find_own(self._run, file)) and (record := read_unit(existing)):
-            check_only_own_files(existing, own_files(record))  # before the image is drawn in vain
-        return done, redraw
-
-
 class ImageReader:
     """Reads images; its method may be called by several threads at once.
 
     Args:
-        preparation: How images are preprocessed.
+        session: Preprocesses the images, and knows which are finished.
         decode_pool: Decodes images.
-        probe: Returns the finished unit of an image, if there is one; None: all images are read.
-        release: Called with each image that is finished.
-        on_begun: Called with each image before it is read; None: no one is.
-        cores: Threads that PyTorch may use for one image.
+        release: Called with each image that is finished; None: finished images are read too.
+        on_begun: Called with each image before it is read.
     """
 
     def __init__(
         self,
-        preparation: Preparation,
+        session: Session,
         decode_pool: DecodePool,
         *,
-        probe: Probe | None,
-        release: Callable[[ImageFile], None],
+        release: Callable[[ImageFile], None] | None,
         on_begun: Callable[[ImageFile], None] | None,
-        cores: int,
     ) -> None:
-        self._preparation = preparation
+        self._session = session
         self._decode_pool = decode_pool
-        self._probe = probe
         self._release = release
         self._on_begun = on_begun
-        self._cores = cores
+        self._cores = max(1, torch.get_num_threads() // session.workers)
 
     def read(self, item: Item, tell: Tell) -> tuple[Preprocessed | None, Result | None]:
         """Read one input.
 
         Returns:
             The image, if it is to be drawn, and what is to be written without drawing.
+
+        Raises:
+            RefusedError: The unit that would be replaced holds files that fmapviz did not make.
         """
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
@@ -133,22 +98,34 @@ class ImageReader:
             return None, Failed(member, item.failure)
         elif isinstance(item, Member):
             return self._decode(item, tell)
+        elif self._release is None:
+            return self._decode(Member(Group.of_one(item), 0), tell)
         else:
-            unit, redraw = self._probe(item) if self._probe else (None, False)
+            unit, redraw = self._find_done(item)
             if unit is None:
                 return self._decode(Member(Group.of_one(item, redraw=redraw), 0), tell)
             self._release(item)
             tell(Outcome(item.path, "skipped", unit=unit))
         return None, None
 
+    def _find_done(self, file: ImageFile) -> tuple[Path | None, bool]:
+        """Return the finished unit, None if the image is to be drawn, and whether an up-to-date unit is replaced."""
+        run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
+        is_sound = self._session.output.is_intact
+        redraw = config.force or (config.repair and not is_whole(run, file, fingerprint, is_sound=is_sound))
+        done = None if redraw else find_done(run, file, fingerprint)
+        if done is None and (existing := find_own(run, file)) and (record := read_unit(existing)):
+            check_only_own_files(existing, own_files(record))  # before the image is drawn in vain
+        return done, redraw
+
     def _decode(self, member: Member, tell: Tell) -> tuple[Preprocessed | None, Failed | None]:
         torch.set_num_threads(self._cores)
-        file = member.file
+        file, preparation = member.file, self._session.model.preparation
         if self._on_begun:
             self._on_begun(file)
         try:
-            image = self._decode_pool.read(file, channels=self._preparation.channels, notify=tell)
-            return Preprocessed(member, image.notices, self._preparation.apply(image.pixels)), None
+            image = self._decode_pool.read(file, channels=preparation.channels, notify=tell)
+            return Preprocessed(member, image.notices, preparation.apply(image.pixels)), None
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
             return None, Failed(member, Failure(file.path, error.code, str(error), error.hint, report))

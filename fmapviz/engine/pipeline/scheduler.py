@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from operator import itemgetter
 from queue import Empty, Full, Queue
@@ -22,19 +22,87 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    import torch
+    from torch import Tensor
+
     from fmapviz.core.events import Notice, Outcome, Staged
-    from fmapviz.engine.pipeline.stages import Preprocessed, Result
+    from fmapviz.core.types import Failure, ImageResult
     from fmapviz.runs.shard_grouping import Item
+    from fmapviz.runs.unit import Group, Member
 
     Event = Outcome | Notice | Staged
     Tell = Callable[[Event], None]
-    Step = Callable[[Tell], None]
 
 READ_BYTES = 64 * 2**20
 DRAWN_BYTES = 64 * 2**20
 BATCH_SECONDS = 0.1  # how long an incomplete batch waits for another image
 PARTING_SECONDS = 1.5  # how long a run that has ended waits for its threads
 _SIGNAL_SECONDS = 0.25  # worst-case signal latency
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preprocessed:
+    """An image as the network gets it.
+
+    Attributes:
+        member: The image and its unit.
+        notices: Remarks on its decoding, for the user.
+        values: float32 `(C, H, W)`, on the CPU.
+    """
+
+    member: Member
+    notices: tuple[str, ...]
+    values: Tensor
+
+    @property
+    def bytes(self) -> int:
+        """Memory."""
+        return self.values.nbytes
+
+    @property
+    def shape(self) -> torch.Size:
+        """Only images of one shape share a batch."""
+        return self.values.shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Processed:
+    """An image and its results, before its pictures are encoded.
+
+    Attributes:
+        image: The image.
+        drawn: The results.
+        begun: Time at which its batch was begun, see `time.monotonic`.
+    """
+
+    image: Preprocessed
+    drawn: ImageResult
+    begun: float
+
+    @property
+    def bytes(self) -> int:
+        """Memory."""
+        return self.drawn.bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """An image that could not be read or drawn."""
+
+    member: Member
+    failure: Failure
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """A group of images without further members."""
+
+    group: Group
+    bytes: int = 0
+
+
+Result = Processed | Failed | Ended
 
 
 class StoppedError(Exception):
@@ -107,158 +175,27 @@ class Writer(Protocol):
         """Write a result."""
 
 
-class Queues:
-    """The queues between the stages, and the choice of the next step. All of it changes under one lock.
+class Schedule:
+    """The threads of a run, the queues between its stages, and the events that they report.
 
-    Each step is a function that takes a function `tell`, which passes an event on.
+    The queues and the counts change under one lock.
     """
 
-    def __init__(self, reader: Reader, runner: Runner, writer: Writer, stop: Stop) -> None:
+    def __init__(self, reader: Reader, runner: Runner, writer: Writer, *, stop: Stop | None = None) -> None:
         self._reader = reader
         self._runner = runner
         self._writer = writer
-        self._stop = stop
+        self._stop = stop or Stop()
         self._limits = runner.limits
+        self._events: Queue[Event | _Ended] = Queue(2 * self._limits.threads)
         self._changed = Condition()
         self._listed: deque[tuple[int, Item]] = deque()
         self._read: list[tuple[int, Preprocessed]] = []  # in listing order
         self._drawn: deque[Result] = deque()
         self._listing = True
-        self._reading = self._drawing = self._writing = 0
+        self._running: Counter[type[_Step]] = Counter()
         self._last_read = 0.0
         self._tried = False  # the first batch is drawn alone: it may show that there cannot be several at once
-
-    def add(self, number: int, item: Item) -> None:
-        """Add an input, and wait until there is room for another one."""
-        with self._changed:
-            self._listed.append((number, item))
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stop.stopped or len(self._listed) < 2 * self._limits.threads)
-
-    def end_list(self) -> None:
-        """Note that there are no further inputs."""
-        with self._changed:
-            self._listing = False
-            self._changed.notify_all()
-
-    def end(self) -> None:
-        """End the run."""
-        with self._changed:
-            self._stop.stopped = True
-            self._changed.notify_all()
-
-    def next_step(self) -> Step | None:
-        """Wait for the next step; None when everything is done, or the run has ended."""
-        with self._changed:
-            while not self._stop.stopped:
-                if step := self._choose():
-                    return step
-                waiting = self._listing or self._listed or self._read or self._drawn
-                if not (waiting or self._reading or self._drawing or self._writing):
-                    break
-                self._changed.wait(BATCH_SECONDS)
-            self._changed.notify_all()
-        return None
-
-    def _choose(self) -> Step | None:
-        if len(self._drawn) > self._limits.drawn_ahead:
-            return self._write_next()
-        if self._may_draw():
-            return self._draw_next()
-        if self._drawn:
-            return self._write_next()
-        if self._listed and self._may_read():
-            return self._read_next()
-        return None
-
-    def _may_read(self) -> bool:
-        ahead = len(self._read) + self._reading
-        wanted = self._limits.batch_size * self._limits.drawing + self._limits.threads
-        return ahead < wanted and sum(each.bytes for _, each in self._read) < READ_BYTES
-
-    def _may_draw(self) -> bool:
-        """Return True if a batch may be drawn now, and is complete or will not be completed soon."""
-        if not self._read or self._drawing >= (self._limits.drawing if self._tried else 1):
-            return False
-        held = self._writer.held
-        # If no step is running, the first image that was read is the one that the held ones wait for.
-        idle = not (self._reading or self._drawing or self._writing or self._drawn)
-        if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and idle):
-            return False
-        batch = len(self._next_batch())
-        if batch == self._limits.batch_size or batch < len(self._read):
-            return True
-        more = self._reading or ((self._listing or self._listed) and self._may_read())
-        return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
-
-    def _next_batch(self) -> list[tuple[int, Preprocessed]]:
-        shape = self._read[0][1].shape
-        return list(takewhile(lambda each: each[1].shape == shape, islice(self._read, self._limits.batch_size)))
-
-    def _read_next(self) -> Step:
-        number, item = self._listed.popleft()
-        self._reading += 1
-        self._changed.notify_all()  # there is room in the list
-
-        def step(tell: Tell) -> None:
-            read, result = self._reader.read(item, tell)
-            with self._changed:
-                self._reading -= 1
-                if read is not None:
-                    insort(self._read, (number, read), key=itemgetter(0))
-                    self._last_read = time.monotonic()
-                if result is not None:
-                    self._drawn.append(result)
-                self._changed.notify_all()
-
-        return step
-
-    def _draw_next(self) -> Step:
-        batch = self._next_batch()
-        del self._read[: len(batch)]
-        self._drawing += 1
-
-        def step(tell: Tell) -> None:
-            drawn, back = self._runner.draw([each for _, each in batch], tell)
-            numbers = {id(each): number for number, each in batch}
-            with self._changed:
-                self._drawing -= 1
-                self._tried = True
-                self._drawn += drawn
-                for each in back:
-                    insort(self._read, (numbers[id(each)], each), key=itemgetter(0))
-                self._changed.notify_all()
-
-        return step
-
-    def _write_next(self) -> Step:
-        drawn = self._drawn.popleft()
-        self._writing += 1
-
-        def step(tell: Tell) -> None:
-            self._writer.write(drawn, tell)
-            with self._changed:
-                self._writing -= 1
-                self._changed.notify_all()
-
-        return step
-
-
-class Schedule:
-    """The threads of a run, and the events that they report."""
-
-    def __init__(
-        self,
-        reader: Reader,
-        runner: Runner,
-        writer: Writer,
-        *,
-        stop: Stop | None = None,
-    ) -> None:
-        self._stop = stop or Stop()
-        self._queues = Queues(reader, runner, writer, self._stop)
-        self._threads = runner.limits.threads
-        self._events: Queue[Event | _Ended] = Queue(2 * self._threads)
 
     def run(self, found: Iterable[Item]) -> Generator[Event, None, None]:
         """Take every input through all stages, and yield the events.
@@ -269,7 +206,7 @@ class Schedule:
         Raises:
             BaseException: What a step or the listing raised.
         """
-        threads = [Thread(target=self._work, daemon=True) for _ in range(self._threads)]
+        threads = [Thread(target=self._work, daemon=True) for _ in range(self._limits.threads)]
         listing = Thread(target=self._list, args=(found,), daemon=True)
         try:
             for thread in (listing, *threads):
@@ -286,7 +223,7 @@ class Schedule:
                     raise event.error
                 return
         finally:
-            self._queues.end()
+            self._end()
             until = time.monotonic() + PARTING_SECONDS
             for thread in threads:
                 if thread.ident is not None:
@@ -294,18 +231,30 @@ class Schedule:
 
     def _list(self, found: Iterable[Item]) -> None:
         try:
-            for number, item in enumerate(found):
-                self._queues.add(number, item)
+            for numbered in enumerate(found):
+                with self._changed:
+                    self._listed.append(numbered)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._stop.stopped or len(self._listed) < 2 * self._limits.threads)
                 if self._stop.stopped:
                     return
         except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
             self._fail(error)
-        self._queues.end_list()
+        with self._changed:
+            self._listing = False
+            self._changed.notify_all()
 
     def _work(self) -> None:
+        """Take one step after another, until everything is done or the run has ended."""
         try:
-            while step := self._queues.next_step():
-                step(self._tell)
+            while step := self._next_step():
+                if isinstance(step, _Write):
+                    self._writer.write(step.result, self._tell)
+                elif isinstance(step, _Draw):
+                    step.results, step.back = self._runner.draw([each for _, each in step.images], self._tell)
+                else:
+                    step.image, step.result = self._reader.read(step.item, self._tell)
+                self._finish(step)
                 del step  # and its image, before waiting for another
             self._tell(_Ended(None))
         except StoppedError:
@@ -313,10 +262,81 @@ class Schedule:
         except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
             self._fail(error)
 
+    def _next_step(self) -> _Step | None:
+        """Wait for the next step; None when everything is done, or the run has ended."""
+        with self._changed:
+            while not self._stop.stopped:
+                if step := self._choose():
+                    self._running[type(step)] += 1
+                    return step
+                if not (self._listing or self._listed or self._read or self._drawn or any(self._running.values())):
+                    break
+                self._changed.wait(BATCH_SECONDS)
+            self._changed.notify_all()
+        return None
+
+    def _choose(self) -> _Step | None:
+        if self._drawn and len(self._drawn) > self._limits.drawn_ahead:
+            return _Write(self._drawn.popleft())
+        if self._may_draw():
+            batch = _first_batch(self._read, self._limits.batch_size)
+            del self._read[: len(batch)]
+            return _Draw(batch)
+        if self._drawn:
+            return _Write(self._drawn.popleft())
+        if self._listed and self._may_read():
+            self._changed.notify_all()  # there is room in the list
+            return _Read(*self._listed.popleft())
+        return None
+
+    def _may_read(self) -> bool:
+        ahead = len(self._read) + self._running[_Read]
+        wanted = self._limits.batch_size * self._limits.drawing + self._limits.threads
+        return ahead < wanted and sum(each.bytes for _, each in self._read) < READ_BYTES
+
+    def _may_draw(self) -> bool:
+        """Return True if a batch may be drawn now, and is complete or will not be completed soon."""
+        if not self._read or self._running[_Draw] >= (self._limits.drawing if self._tried else 1):
+            return False
+        held = self._writer.held
+        # If no step is running, the first image that was read is the one that the held ones wait for.
+        idle = not (self._drawn or any(self._running.values()))
+        if sum(each.bytes for each in self._drawn) + held >= DRAWN_BYTES and not (held and idle):
+            return False
+        batch = len(_first_batch(self._read, self._limits.batch_size))
+        if batch == self._limits.batch_size or batch < len(self._read):
+            return True
+        more = self._running[_Read] or ((self._listing or self._listed) and self._may_read())
+        return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
+
+    def _finish(self, step: _Step) -> None:
+        """Queue what a step has made."""
+        with self._changed:
+            self._running[type(step)] -= 1
+            if isinstance(step, _Read):
+                if step.image is not None:
+                    insort(self._read, (step.number, step.image), key=itemgetter(0))
+                    self._last_read = time.monotonic()
+                if step.result is not None:
+                    self._drawn.append(step.result)
+            elif isinstance(step, _Draw):
+                self._tried = True
+                self._drawn += step.results
+                back = {id(each) for each in step.back}
+                for numbered in step.images:
+                    if id(numbered[1]) in back:
+                        insort(self._read, numbered, key=itemgetter(0))
+            self._changed.notify_all()
+
     def _fail(self, error: BaseException) -> None:
         with suppress(StoppedError):
             self._tell(_Ended(error))
-        self._queues.end()
+        self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._stop.stopped = True
+            self._changed.notify_all()
 
     def _tell(self, event: Event | _Ended) -> None:
         while not self._stop.stopped:
@@ -324,6 +344,40 @@ class Schedule:
                 self._events.put(event, timeout=BATCH_SECONDS)
                 return
         raise StoppedError
+
+
+def _first_batch(images: list[tuple[int, Preprocessed]], size: int) -> list[tuple[int, Preprocessed]]:
+    shape = images[0][1].shape
+    return list(takewhile(lambda each: each[1].shape == shape, islice(images, size)))
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """Takes an input from the list; leaves an image to be drawn, or a result."""
+
+    number: int
+    item: Item
+    image: Preprocessed | None = None
+    result: Result | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Draw:
+    """Takes a batch of images with their numbers; leaves results, and images to be drawn again."""
+
+    images: list[tuple[int, Preprocessed]]
+    results: list[Result] = field(default_factory=list)
+    back: list[Preprocessed] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """Takes a result."""
+
+    result: Result
+
+
+_Step = _Read | _Draw | _Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmapviz.core.errors import quote
 from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.files import directory_size, writing_to
 from fmapviz.core.types import Failure, UnitImage
-from fmapviz.engine.pipeline.scheduler import StoppedError
-from fmapviz.engine.pipeline.stages import Encoded, Ended, Failed, encoded
+from fmapviz.engine.pipeline.scheduler import Ended, Failed, StoppedError
 from fmapviz.images.preprocess import as_seen
 from fmapviz.render.captions import empty_map_notices, heat_records, layer_records, overflow_notices
 from fmapviz.render.picture import make_pictures
@@ -26,54 +27,53 @@ from fmapviz.runs.shards import describe_members
 from fmapviz.runs.unit import KIND, distinction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from fmapviz.core.config import RunInfo
-    from fmapviz.core.types import ImageFile, Picture, Preparation, StoredAt
-    from fmapviz.engine.pipeline.scheduler import Tell
-    from fmapviz.engine.pipeline.stages import Processed, Result
-    from fmapviz.engine.plan import Plan
+    from fmapviz.core.drawings import Drawing
+    from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Picture, StoredAt
+    from fmapviz.engine.pipeline.scheduler import Processed, Result, Tell
+    from fmapviz.engine.session import Session
     from fmapviz.runs.shard_index import Index
     from fmapviz.runs.unit import Group
-    from fmapviz.writers.base import OpenWriter, Writer
+    from fmapviz.writers.base import Writer
+
+_NO_PIXELS = np.zeros((0, 0), np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitOutput:
-    """Where and how units are written.
+class _Page:
+    """An image with its encoded pictures, ready to be written.
 
     Attributes:
-        run: The run directory.
-        info: The run's settings.
-        writers: The formats.
-        upload: Uploads a finished unit, and returns its directory; None: the run is local.
-        release: Called with the image of each finished unit.
-        sync: Whether to wait until a unit would survive a power failure.
+        image: The image and its results, without pixels.
+        pictures: Its pictures.
+        record: What `unit.json` records of an image that has a unit of its own.
+        begun: Time at which its batch was begun, see `time.monotonic`.
+        seconds: Duration from then until it was encoded.
+        bytes: Size of the encoded pictures.
     """
 
-    run: Path
-    info: RunInfo
-    writers: Mapping[str, OpenWriter]
-    upload: Callable[[Path], Path] | None
-    release: Callable[[ImageFile], None]
-    sync: bool
+    image: UnitImage
+    pictures: Sequence[Picture]
+    record: dict[str, Any]
+    begun: float
+    seconds: float
+    bytes: int
 
 
 class UnitWriter:
     """Writes the units of a run; its methods may be called by several threads at once.
 
     Args:
-        output: Where and how units are written.
-        preparation: How images were preprocessed.
-        plan: Whether pictures are made, and which views are sheets.
+        session: Where and how units are written.
+        release: Called with the image of each finished unit.
         check: Called between pictures; raises if the run has ended.
     """
 
-    def __init__(self, output: UnitOutput, preparation: Preparation, *, plan: Plan, check: Callable[[], object]) -> None:
-        self._output = output
-        self._preparation = preparation
-        self._plan = plan
+    def __init__(self, session: Session, release: Callable[[ImageFile], None], *, check: Callable[[], object]) -> None:
+        self._session = session
+        self._release = release
         self._check = check
         self._lock = Lock()
         self._units: dict[int, _Unit] = {}  # by the identity of the group
@@ -91,20 +91,33 @@ class UnitWriter:
         Raises:
             OutputError: The output could not be written.
         """
+        page: _Page | Failure | None = None
+        position = 0
         if isinstance(result, Ended):
             group = result.group
             group.complete = True
         else:
             member = result.member if isinstance(result, Failed) else result.image.member
-            group = member.group
-            if isinstance(result, Failed) and member.position not in group.reported:
-                tell(Outcome(result.failure.path, "failed", failure=result.failure))
-        page = None if isinstance(result, Ended) else result.failure if isinstance(result, Failed) else self._encode(result)
+            group, position = member.group, member.position
+            if isinstance(result, Failed):
+                page = result.failure
+                if position not in group.reported:
+                    tell(Outcome(page.path, "failed", failure=page))
+            else:
+                page = self._encode(result)
         with self._lock:
-            unit = self._units.setdefault(id(group), _Unit(group, self._output, self._check))
-        if page:
-            unit.add(member.position, page)
-        unit.advance(tell)
+            unit = self._units.setdefault(id(group), _Unit(group, self._session, self._release, self._check))
+        try:
+            for turn in unit.turns(position, page):
+                if isinstance(turn, _Page):
+                    unit.write(turn, tell)
+                elif turn:
+                    unit.note_failure(turn)
+                else:
+                    unit.finish(tell)
+        except BaseException:
+            unit.remove()
+            raise
         if unit.ended:
             with self._lock:
                 self._units.pop(id(group), None)
@@ -116,39 +129,55 @@ class UnitWriter:
         for unit in units:
             unit.stop()
 
-    def _encode(self, result: Processed) -> Encoded:
-        member, drawn = result.image.member, result.drawn
-        info = self._output.info
-        seen = as_seen(result.image.values, self._preparation)
-        file = member.file
-        image = UnitImage(
-            file=replace(file, unit=file.unit.removesuffix(distinction(file))),
-            result=drawn,
-            notices=(
-                *result.image.notices,
-                *drawn.notices,
-                *empty_map_notices(drawn, sheets=self._plan.sheets),
-                *overflow_notices(drawn),
-            ),
-            info=info,
-            key=member.group.key(member.position),
+    def _encode(self, result: Processed) -> _Page:
+        member, drawn, file = result.image.member, result.drawn, result.image.member.file
+        info, plan = self._session.info, self._session.plan
+        seen = as_seen(result.image.values, self._session.model.preparation)
+        file = replace(file, unit=file.unit.removesuffix(distinction(file)))
+        pictures = []
+        for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets) if plan.drawn else ():
+            self._check()
+            pictures.append(picture)
+        notices = (
+            *result.image.notices,
+            *drawn.notices,
+            *empty_map_notices(drawn, sheets=plan.sheets),
+            *overflow_notices(drawn),
         )
-        pictures = make_pictures(drawn, seen, image.file, info, sheets=self._plan.sheets) if self._plan.drawn else ()
-        made = list(_unless_stopped(pictures, self._check))
-        record = _describe(image) if member.group.number is None else {}
-        return encoded(image, made, record, begun=result.begun)
+        record: dict[str, Any] = {}
+        if member.group.number is None:
+            record = {
+                "notices": list(notices),
+                "layers": layer_records(drawn),
+                **({"heat_maps": heat_maps} if (heat_maps := heat_records(drawn)) else {}),
+                "not_executed": list(drawn.not_executed),
+                "undrawn": dict(drawn.undrawn),
+                **({"predictions": [each.record for each in drawn.predictions]} if info.config.top else {}),
+            }
+        slim, kept = _without_pixels(drawn, pictures)  # the image may have to wait for its turn
+        return _Page(
+            UnitImage(file=file, result=slim, notices=notices, info=info, key=member.group.key(member.position)),
+            kept,
+            record,
+            result.begun,
+            time.monotonic() - result.begun,
+            sum(len(picture.png) for picture in pictures),
+        )
 
 
 class _Unit:
     """A unit that is being written."""
 
-    def __init__(self, group: Group, output: UnitOutput, check: Callable[[], object]) -> None:
+    def __init__(
+        self, group: Group, session: Session, release: Callable[[ImageFile], None], check: Callable[[], object]
+    ) -> None:
         self.ended = False  # all images are accounted for
         self._group = group
-        self._output = output
+        self._session = session
+        self._release = release
         self._check = check
         self._lock = Lock()
-        self._pending: dict[int, Encoded | Failure] = {}
+        self._pending: dict[int, _Page | Failure] = {}
         self._next = 0
         self._busy = False
         self._staging: Path | None = None
@@ -167,33 +196,26 @@ class _Unit:
     def held(self) -> int:
         """Bytes of encoded images that wait for their turn."""
         with self._lock:
-            return sum(page.bytes for page in self._pending.values() if isinstance(page, Encoded))
+            return sum(page.bytes for page in self._pending.values() if isinstance(page, _Page))
 
-    def add(self, position: int, page: Encoded | Failure) -> None:
-        """Add an encoded image, or the reason why there is none."""
-        with self._lock:
-            self._pending[position] = page
+    def turns(self, position: int, page: _Page | Failure | None) -> Iterator[_Page | Failure | None]:
+        """Add an image, if there is one; yield the images whose turn it is, unless another thread does, and None at the end.
 
-    def advance(self, tell: Tell) -> None:
-        """Write the images whose turn it is, unless another thread does, and finish the unit after the last one.
-
-        Raises:
-            OutputError: The output could not be written.
+        If what is yielded cannot be written, nothing more of the unit is.
         """
+        with self._lock:
+            if page:
+                self._pending[position] = page
+        del page
         while True:
             with self._lock:
-                page = self._pending.pop(self._next, None)
-                is_last = page is None and self._group.complete and self._next == len(self._group.members)
-                if self._busy or self.ended or not (page or is_last):
-                    if page:
-                        self._pending[self._next] = page
+                turn = self._pending.get(self._next)
+                is_last = turn is None and self._group.complete and self._next == len(self._group.members)
+                if self._busy or self.ended or not (turn or is_last):
                     return
                 self._busy, self.ended = True, is_last
-            try:
-                self._write(page, tell) if page else self._finish(tell)
-            except BaseException:
-                self._remove()
-                raise
+                self._pending.pop(self._next, None)
+            yield turn
             with self._lock:
                 self._busy = False
                 self._next += 1
@@ -204,43 +226,58 @@ class _Unit:
             if self._busy:
                 return
             self._busy = True
-        self._remove()
+        self.remove()
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """Remove what is staged."""
         with suppress(OSError):  # the disk may be full
             self._open.__exit__(StoppedError, StoppedError(), None)
         with suppress(OSError):
             self._staged.close()
 
-    def _write(self, page: Encoded | Failure, tell: Tell) -> None:
-        file, key = self._group.members[self._next], self._group.key(self._next)
-        if isinstance(page, Failure):
-            self._failed[self._next] = page
-            if self._index:
-                self._index.add_failure(key, file, page)
-            return
+    def note_failure(self, failure: Failure) -> None:
+        """Note why the next image is not in the unit."""
+        self._failed[self._next] = failure
+        if self._index:
+            self._index.add_failure(self._group.key(self._next), self._group.members[self._next], failure)
+
+    def write(self, page: _Page, tell: Tell) -> None:
+        """Write the next image.
+
+        Raises:
+            OutputError: The output could not be written.
+        """
+        path, result = self._group.members[self._next].path, page.image.result
         stored: Sequence[StoredAt] = ()
         size = 0
-        with writing_to(self._output.run):
+        with writing_to(self._session.directory):
             for writer in self._writers or self._begin():
                 positions = writer.add(page.image, _unless_stopped(page.pictures, self._check))
                 stored = stored or positions
                 size += page.bytes if positions else 0
             if self._index:
                 self._index.add(page.image, page.pictures, stored)
-        self._written[self._next] = page.outcome(file.path, size=size)
+        self._written[self._next] = Outcome(
+            path,
+            "done",
+            notices=page.image.notices,
+            pictures=len(page.pictures),
+            seconds=page.seconds,
+            predictions=result.predictions,
+            bytes=size,
+        )
         self._record, self._begun = page.record, page.begun
-        self._not_executed.update(page.image.result.not_executed)
-        self._undrawn.update(page.image.result.undrawn)
+        self._not_executed.update(result.not_executed)
+        self._undrawn.update(result.undrawn)
         if self._group.number is not None:
-            tell(Staged(file.path, size))
+            tell(Staged(path, size))
 
     def _begin(self) -> list[Writer]:
         """Open the files; only before the first image that is written, so that a unit without images leaves nothing."""
-        self._staging = self._staged.enter_context(stage(self._output.run))
+        self._staging = self._staged.enter_context(stage(self._session.directory))
         many = self._group.number is not None
         self._writers = [
-            self._open.enter_context(open_writer(self._staging, many=many)) for open_writer in self._output.writers.values()
+            self._open.enter_context(open_writer(self._staging, many=many)) for open_writer in self._session.writers.values()
         ]
         if many:
             from fmapviz.runs import shard_index  # noqa: PLC0415  needs pyarrow, which only shards do
@@ -250,51 +287,57 @@ class _Unit:
                 self._index.add_failure(self._group.key(position), self._group.members[position], failure)
         return self._writers
 
-    def _finish(self, tell: Tell) -> None:
-        """Commit the unit, and report its images."""
-        lost = sorted(self._group.keep & self._failed.keys())
+    def finish(self, tell: Tell) -> None:
+        """Commit the unit, and report its images.
+
+        Raises:
+            OutputError: The output could not be written.
+        """
+        session, group = self._session, self._group
+        lost = sorted(group.keep & self._failed.keys())
         if lost:
-            self._remove()
-            self._report_kept(self._group.members[lost[0]], tell)
+            self.remove()
+            self._report_kept(group.members[lost[0]], tell)
             return
         if self._staging is None:
             return
-        with writing_to(self._output.run):
+        with writing_to(session.directory):
             self._open.close()
             size = directory_size(self._staging)
-            output, file = self._output, self._group.identify(sorted(self._written))
-            record, members = self._make_record()
+            counted = [] if group.number is None else self._writers
             unit = commit(
-                self._staging, output.run, file, record, members=members, force=self._group.redraw, sync=output.sync
+                self._staging,
+                session.directory,
+                group.identify(sorted(self._written)),
+                self._make_record(),
+                members={name: count for writer in counted for name, count in writer.members.items()},
+                force=group.redraw,
+                sync=session.info.config.fsync,
             )
-            unit = output.upload(unit) if output.upload else unit
+            unit = unit if session.output.is_local else session.output.upload(unit)
             self._staged.close()
         for position, outcome in self._written.items():
-            self._output.release(self._group.members[position])
-            if self._group.number is None:
+            self._release(group.members[position])
+            if group.number is None:
                 outcome = replace(outcome, seconds=time.monotonic() - self._begun, bytes=size)  # noqa: PLW2901
-            if position not in self._group.reported:
+            if position not in group.reported:
                 tell(replace(outcome, unit=unit))
 
-    def _make_record(self) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the fields of `unit.json`, and the numbers of records in files that are sequences of them."""
-        group, info = self._group, self._output.info
-        record: dict[str, Any] = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
-        members: dict[str, int] = {}
+    def _make_record(self) -> dict[str, Any]:
+        """Return the fields of `unit.json`."""
+        group, info = self._group, self._session.info
+        record = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
         if group.number is None:
-            record |= self._record
-        else:
-            members = {name: count for writer in self._writers for name, count in writer.members.items()}
-            record = {
-                "kind": KIND,
-                **record,
-                "shard": group.number,
-                "first_key": group.key(0),
-                "not_executed": sorted(self._not_executed),
-                "undrawn": dict(sorted(self._undrawn.items())),
-                "images": describe_members(group, self._written, self._failed),
-            }
-        return record, members
+            return record | self._record
+        return {
+            "kind": KIND,
+            **record,
+            "shard": group.number,
+            "first_key": group.key(0),
+            "not_executed": sorted(self._not_executed),
+            "undrawn": dict(sorted(self._undrawn.items())),
+            "images": describe_members(group, self._written, self._failed),
+        }
 
     def _report_kept(self, failed: ImageFile, tell: Tell) -> None:
         for position in self._written:
@@ -311,14 +354,16 @@ def _unless_stopped(pictures: Iterable[Picture], check: Callable[[], object]) ->
         yield picture
 
 
-def _describe(image: UnitImage) -> dict[str, Any]:
-    """Return what `unit.json` records of an image that has a unit of its own."""
-    result = image.result
-    return {
-        "notices": list(image.notices),
-        "layers": layer_records(result),
-        **({"heat_maps": heat_maps} if (heat_maps := heat_records(result)) else {}),
-        "not_executed": list(result.not_executed),
-        "undrawn": dict(result.undrawn),
-        **({"predictions": [each.record for each in result.predictions]} if image.info.config.top else {}),
-    }
+def _without_pixels(result: ImageResult, pictures: Iterable[Picture]) -> tuple[ImageResult, list[Picture]]:
+    """Return an image's results and pictures without the pixels that the pictures were encoded from."""
+    layers: dict[int, LayerResult] = {}
+    drawings: dict[int, Drawing] = {}
+    for layer in result.layers:
+        for drawing in layer.drawings:
+            content: Any = drawing.content  # Any: of the classes of content that have pixels
+            has_pixels = content is not None and "pixels" in content.__slots__
+            drawings[id(drawing)] = replace(drawing, content=replace(content, pixels=_NO_PIXELS)) if has_pixels else drawing
+        slim = tuple(drawings[id(drawing)] for drawing in layer.drawings)
+        layers[id(layer)] = replace(layer, maps=None, drawings=slim)
+    kept = [replace(each, layer=layers.get(id(each.layer)), drawing=drawings.get(id(each.drawing))) for each in pictures]
+    return replace(result, layers=tuple(layers.values())), kept

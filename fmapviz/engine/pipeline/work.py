@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.engine.pipeline.batch_runner import BatchRunner, Network
-from fmapviz.engine.pipeline.batching import Sharing
-from fmapviz.engine.pipeline.reader import ImageReader, Naming, UnitProbe, counted
-from fmapviz.engine.pipeline.scheduler import Schedule, Stop
-from fmapviz.engine.pipeline.stages import Processed
-from fmapviz.engine.pipeline.unit_writer import UnitOutput, UnitWriter
+from fmapviz.engine.pipeline.batch_runner import BatchRunner
+from fmapviz.engine.pipeline.reader import ImageReader, Naming, counted
+from fmapviz.engine.pipeline.scheduler import Processed, Schedule, Stop
+from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.inspection.random_state import undisturbed
 from fmapviz.runs.shard_grouping import Grouping, of_part
@@ -22,9 +21,32 @@ if TYPE_CHECKING:
 
     from fmapviz.core.events import Notice, Outcome, Staged
     from fmapviz.core.types import Failure, ImageFile, ImageResult
-    from fmapviz.engine.pipeline.stages import Progress, Result
+    from fmapviz.engine.pipeline.scheduler import Result
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_grouping import Item
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has counted and found out so far.
+
+    Attributes:
+        found: Inputs listed.
+        layers: Feature maps drawn of the last image.
+        accepted: Whether something was drawn of some image, so that the request as such is valid.
+        unclear: Whether the user was told that the model's output holds no class scores.
+        reported: Notices about the network that were reported.
+        not_executed: Selected layers that did not run.
+        undrawn: Layers that ran but were not drawn, with the reason.
+    """
+
+    found: int = 0
+    layers: int = 0
+    accepted: bool = False
+    unclear: bool = False
+    reported: set[str] = field(default_factory=lambda: {""})
+    not_executed: set[str] = field(default_factory=set)
+    undrawn: dict[str, str] = field(default_factory=dict)
 
 
 def work(
@@ -48,44 +70,16 @@ def work(
         OutputError: The output could not be written.
     """
     cores = torch.get_num_threads()
-    stop = Stop()
-    names = Naming(session.directory)
-    shareable = session.batch_size is None and session.several and not session.plan.of_classes
-    network = Network(
-        model=session.model,
-        layers=session.layers,
-        plan=session.plan,
-        style=session.config.style,
-        top=session.config.top or 0,
-        device=session.device,
-        early_stop=session.early_stop,
-        choices=session.choices,
-    )
+    stop, names = Stop(), Naming(session.directory)
+    listed = counted(items, progress)
     try:
         with (
             undisturbed(),
-            closing(
-                BatchRunner(
-                    network,
-                    progress,
-                    workers=session.workers,
-                    batch_size=session.batch_size,
-                    sharing=(session.sharing or Sharing(session.model.module)) if shareable else None,
-                    check=stop.check,
-                )
-            ) as runner,
+            closing(BatchRunner(session, progress, check=stop.check)) as runner,
             DecodePool() as decode_pool,
-            closing(_Callback(on_drawn) if on_drawn else _writer(session, names, stop)) as writer,
+            closing(_Callback(on_drawn) if on_drawn else UnitWriter(session, names.release, check=stop.check)) as writer,
         ):
-            reader = ImageReader(
-                session.model.preparation,
-                decode_pool,
-                probe=None if on_drawn else _probe(session),
-                release=names.release,
-                on_begun=on_begun,
-                cores=max(1, cores // session.workers),
-            )
-            listed = counted(items, progress)
+            reader = ImageReader(session, decode_pool, release=None if on_drawn else names.release, on_begun=on_begun)
             schedule = Schedule(reader, runner, writer, stop=stop)
             with closing(schedule.run(listed if on_drawn else map(names.claim, listed))) as events:
                 yield from events
@@ -122,14 +116,3 @@ class _Callback:
 
     def close(self) -> None:
         pass
-
-
-def _writer(session: Session, names: Naming, stop: Stop) -> UnitWriter:
-    upload = None if session.output.is_local else session.output.upload
-    output = UnitOutput(session.directory, session.info, session.writers, upload, names.release, session.config.fsync)
-    return UnitWriter(output, session.model.preparation, plan=session.plan, check=stop.check)
-
-
-def _probe(session: Session) -> UnitProbe:
-    is_intact = session.output.is_intact if session.config.repair else None
-    return UnitProbe(session.directory, session.info.fingerprint, force=session.config.force, is_intact=is_intact)

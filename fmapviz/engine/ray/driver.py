@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from fmapviz.core.config import Engine, RunConfig
-    from fmapviz.engine.pipeline.stages import Progress
+    from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_grouping import Item
 

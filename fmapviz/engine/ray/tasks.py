@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.errors import FmapvizError, OutputError, quote
 from fmapviz.core.events import Notice, Outcome, Staged
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.engine.pipeline.stages import Progress
-from fmapviz.engine.pipeline.work import work
+from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.runs.run import remedy_of
 from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
 from fmapviz.runs.unit import Member

@@ -367,8 +367,8 @@ class Weighed(Fake):
     waiting = ()
 
     def weigh(self, waiting):
-        with self.schedule._queues._changed:
-            items = getattr(self.schedule._queues, waiting)
+        with self.schedule._changed:
+            items = getattr(self.schedule, waiting)
             items = [item for _, item in items] if waiting == "_read" else items
             self.waiting = (*self.waiting, sum(item.bytes for item in items))
 

@@ -29,8 +29,7 @@ from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import OutputError
 from fmapviz.core.events import Outcome
 from fmapviz.core.types import Model
-from fmapviz.engine.pipeline.stages import Progress
-from fmapviz.engine.pipeline.work import work
+from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.plan import Plan
 from fmapviz.engine.run import visualize
 from fmapviz.engine.session import Session
