@@ -6,7 +6,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from fmapviz.cli.printing import print_json, print_line, print_message
+from fmapviz.cli.printing import count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
 from fmapviz.core.errors import printable
@@ -165,25 +165,21 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
 def _remarks(summary: RunSummary) -> list[str]:
     remarks = [f"not drawn: {name}: {reason}" for name, reason in summary.undrawn.items()]
     if summary.not_executed:
-        layers = f"{_count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
+        layers = f"{count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
         remarks.insert(0, f"not executed: {layers}")
     return remarks
 
 
 def _sentence(summary: RunSummary) -> str:
     if not summary.found:
-        return f"{_count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
+        return f"{count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
     counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed}
-    parts = {word: count for word, count in counts.items() if count}
+    parts = {word: number for word, number in counts.items() if number}
     if len(parts) == 1:
-        images = f"{_count(summary.found, 'image')} {next(iter(parts))}"
+        images = f"{count(summary.found, 'image')} {next(iter(parts))}"
     else:
-        images = f"{_count(summary.found, 'image')}: {', '.join(f'{count} {word}' for word, count in parts.items())}"
-    layers = f"{_count(summary.layers, 'layer')}, " if summary.layers else ""
-    drawn = f"{';' if len(parts) > 1 else ':'} {layers}{_count(summary.pictures, 'picture')}" if summary.done else ""
+        images = f"{count(summary.found, 'image')}: {', '.join(f'{number} {word}' for word, number in parts.items())}"
+    layers = f"{count(summary.layers, 'layer')}, " if summary.layers else ""
+    drawn = f"{';' if len(parts) > 1 else ':'} {layers}{count(summary.pictures, 'picture')}" if summary.done else ""
     ended = "; stopped at the first failure (--strict)" if summary.stopped else ""
     return f"{images}{drawn} in {summary.seconds:.1f} s{ended}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

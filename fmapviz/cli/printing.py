@@ -77,6 +77,17 @@ def print_error(error: FmapvizError) -> None:
         print_message(f"hint: {printable(error.hint)}")
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun in singular or plural.
+
+    Example:
+        >>> count(1, "layer"), count(2, "directory")
+        ('1 layer', '2 directories')
+    """
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def _stop_output(error: OSError) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered data would fail again when the interpreter exits
     if not isinstance(error, BrokenPipeError):

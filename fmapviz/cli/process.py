@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 1.7  # the README promises two
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_freeze = cache(gc.freeze)  # once: a second call would also keep garbage
 
 
 class Interrupted(BaseException):
@@ -51,12 +52,6 @@ def importing() -> Iterator[None]:
     finally:
         _freeze()
         gc.enable()
-
-
-@cache
-def _freeze() -> None:
-    """Exempt all objects from garbage collection, once: a second call would also keep garbage."""
-    gc.freeze()
 
 
 @contextmanager

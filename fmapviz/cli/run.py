@@ -6,6 +6,7 @@ import os
 import sys
 import webbrowser
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,11 +37,9 @@ ModelArgument = Annotated[
         autocompletion=complete_models,
     ),
 ]
+running_option = partial(typer.Option, rich_help_panel=RUNNING)
 JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON object per line on standard output, the summary last.", rich_help_panel=RUNNING
-    ),
+    bool, running_option("--json", help="Print one JSON object per line on standard output, the summary last.")
 ]
 
 
@@ -56,18 +55,11 @@ def run(
         ),
     ] = None,
     *,
-    null: Annotated[
-        bool, typer.Option("-0", "--null", help="Paths on standard input end with a NUL byte.", rich_help_panel=RUNNING)
-    ] = False,
-    plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Dry run: estimate size and time from a small sample.", rich_help_panel=RUNNING),
-    ] = False,
-    open_report: Annotated[
-        bool, typer.Option("--open", help="Write a report and open it in the browser.", rich_help_panel=RUNNING)
-    ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.", rich_help_panel=RUNNING)] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Add a line per image.", rich_help_panel=RUNNING)] = False,
+    null: Annotated[bool, running_option("-0", "--null", help="Paths on standard input end with a NUL byte.")] = False,
+    plan: Annotated[bool, running_option("--plan", help="Dry run: estimate size and time from a small sample.")] = False,
+    open_report: Annotated[bool, running_option("--open", help="Write a report and open it in the browser.")] = False,
+    quiet: Annotated[bool, running_option("-q", "--quiet", help="Print errors only.")] = False,
+    verbose: Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")] = False,
     json: JsonOption = False,
     **options: Any,  # the fields of RunConfig
 ) -> int:

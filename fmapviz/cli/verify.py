@@ -6,17 +6,14 @@ from typing import Annotated
 
 import typer
 
-from fmapviz.cli.printing import print_json, print_line, print_message
-from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
-from fmapviz.core.config import RUNNING
+from fmapviz.cli.printing import count, print_json, print_line, print_message
+from fmapviz.cli.run import JsonOption, running_option
 from fmapviz.core.errors import printable
 
 
 def verify(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or an image in it.")],
-    hashed: Annotated[
-        bool, typer.Option("--hash/--no-hash", help="Compare checksums, or sizes only.", rich_help_panel=RUNNING)
-    ] = True,
+    hashed: Annotated[bool, running_option("--hash/--no-hash", help="Compare checksums, or sizes only.")] = True,
     json: JsonOption = False,
 ) -> int:
     """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it."""
@@ -40,19 +37,14 @@ def verify(
         counts = {"directories": units, "files": files, "damaged": damaged, "hidden": hidden}
         print_json({"event": "summary", **counts, "exit_code": code})
     elif damaged:
-        print_message(f"{damaged} of {_count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
+        print_message(f"{damaged} of {count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
         for remedy, hint in REMEDIES.items():
             if remedy in needed:
                 print_message(f"hint: {hint}")
     else:
-        print_line(f"{_count(units, 'directory')}, {_count(files, 'file')}: all complete and unchanged")
+        print_line(f"{count(units, 'directory')}, {count(files, 'file')}: all complete and unchanged")
     if hidden and not json:
         print_message(
-            f"notice: {_count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
+            f"notice: {count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
         )
     return code
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
