@@ -8,7 +8,6 @@ GPU. That import loads torch._dynamo, torch._inductor and sympy: 1.1 of the 1.2 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch as torch  # first: it may need the real module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _HEAVY = "torch._dynamo.utils"
 
@@ -32,18 +31,6 @@ class _StandIn(ModuleType):
         return call
 
 
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    if _HEAVY in sys.modules:
-        yield
-        return
-    sys.modules[_HEAVY] = _StandIn(_HEAVY)
-    try:
-        yield
-    finally:
-        del sys.modules[_HEAVY]
-
-
 def never_compile() -> None:
     """Disable torch's compiler in this process, for example to list layers.
 
@@ -51,17 +38,17 @@ def never_compile() -> None:
     """
     if "torch._dynamo" not in sys.modules:
         nothing = ModuleType("torch._dynamo")
-        nothing.disable = _as_it_is  # type: ignore[attr-defined]  # a module takes any attribute
+        nothing.disable = lambda function, *_args, **_kwargs: function  # type: ignore[attr-defined]  # a module takes any
         sys.modules["torch._dynamo"] = nothing
 
 
-def _as_it_is(function: Callable[..., object], *_args: object, **_kwargs: object) -> Callable[..., object]:
-    return function
-
-
-with _without_compiler():
+_utils = sys.modules.setdefault(_HEAVY, _StandIn(_HEAVY))
+try:
     import torchvision
     from torchvision import models
     from torchvision.transforms import functional
+finally:
+    if isinstance(_utils, _StandIn):
+        del sys.modules[_HEAVY]
 
 __all__ = ["functional", "models", "never_compile", "torchvision"]

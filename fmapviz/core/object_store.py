@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.store_connection import attempts, call, connect, obstore, open_address
-from fmapviz.core.urls import join, root_of, scheme_of
+from fmapviz.core.urls import is_web, join, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,6 @@ PIECE_BYTES = 2**24  # of a large object that are sent or read at once
 INSTALL = "pip install 'fmapviz[remote]'"
 _PARALLEL_PIECES = 4
 _PAGE = 1000  # entries of a listing
-_WEB = {"http", "https"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +71,12 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        root = "memory://" if scheme_of(url) == "memory" else root_of(url)
-        if scheme_of(url) in _WEB or not (root.partition("://")[2] or root == "memory://"):
-            what = "a web address cannot be listed" if scheme_of(url) in _WEB else "the name of a bucket is missing"
-            raise OSError(errno.ENOENT, what)
-        self._folder = url[len(root) :].strip("/")
-        self._objects = connect(root, os.getpid())
+        bucket, self._folder = split(url)
+        if is_web(url):
+            raise OSError(errno.ENOENT, "a web address cannot be listed")
+        if bucket.endswith("://") and bucket != "memory://":
+            raise OSError(errno.ENOENT, "the name of a bucket is missing")
+        self._objects = connect(bucket, os.getpid())
 
     def address(self, *names: str) -> str:
         """Return the address of an object."""
@@ -258,11 +257,11 @@ def find(url: str) -> Entry:
     Raises:
         OSError: Neither exists, for example.
     """
-    if scheme_of(url) in _WEB:
+    if is_web(url):
         with open_address(url) as answer:
             return Entry("", size=answer.length or 0, state=answer.headers.get("ETag") or "")
-    name = url[len(root_of(url)) :].strip("/")
-    return Store(root_of(url)).find(name) if name else Entry("", is_folder=True)
+    bucket, name = split(url)
+    return Store(bucket).find(name) if name else Entry("", is_folder=True)
 
 
 def download(url: str) -> BinaryIO:
@@ -273,11 +272,12 @@ def download(url: str) -> BinaryIO:
     """
     file = cast("BinaryIO", tempfile.TemporaryFile(prefix="fmapviz-"))  # noqa: SIM115  the caller closes it
     try:
-        if scheme_of(url) in _WEB:
+        if is_web(url):
             with open_address(url) as answer:
                 shutil.copyfileobj(answer, file, PIECE_BYTES)
         else:
-            file.writelines(Store(root_of(url)).stream(url[len(root_of(url)) :].strip("/")))
+            bucket, name = split(url)
+            file.writelines(Store(bucket).stream(name))
         file.seek(0)  # flushes, too
     except BaseException:
         file.close()

@@ -42,15 +42,23 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower()
 
 
-def root_of(url: str) -> str:
-    """Return the address of the bucket or host.
+def is_web(url: str) -> bool:
+    """Return True for an address of the web, which cannot be listed."""
+    return scheme_of(url) in {"http", "https"}
+
+
+def split(url: str) -> tuple[str, str]:
+    """Return the address of the bucket, and the path in it.
 
     Example:
-        >>> root_of("s3://photos/cats/lena.png")
-        's3://photos'
+        >>> split("s3://photos/cats/lena.png"), split("memory://cats/lena.png")
+        (('s3://photos', 'cats/lena.png'), ('memory://', 'cats/lena.png'))
     """
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
+    if scheme_of(url) == "memory":
+        return "memory://", rest.strip("/")
+    bucket, _, path = rest.partition("/")
+    return f"{scheme}://{bucket}", path.strip("/")
 
 
 def join(url: str, *names: str) -> str:

@@ -22,7 +22,7 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.layout import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.core.urls import HINT, is_unknown, is_url, join, root_of, scheme_of
+from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import system_error
 
@@ -346,8 +346,8 @@ def _load_record(store: Store, folder: str) -> dict[str, Any] | None:
 
 
 def _image(entry: Entry, url: str, relative: str) -> ImageFile:
-    if scheme_of(url) in {"http", "https"}:
-        relative = urlsplit(url).path.rpartition("/")[2] or urlsplit(root_of(url)).netloc
+    if is_web(url):
+        relative = urlsplit(url).path.rpartition("/")[2] or urlsplit(url).netloc
     return ImageFile(url, unit_name(relative, url), entry.size, object_store.number_of(entry.state))
 
 

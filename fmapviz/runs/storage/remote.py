@@ -19,7 +19,7 @@ from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
 from fmapviz.core.files import writing_to
 from fmapviz.core.layout import FAILURES_FILE, PRODUCTS_FILE, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
-from fmapviz.core.urls import UrlPath, scheme_of
+from fmapviz.core.urls import UrlPath, is_web
 from fmapviz.runs import run as runs
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import unit_files
@@ -48,7 +48,7 @@ def open_remote(url: str) -> Iterator[RemoteDestination]:
     Raises:
         RequestError: The address is invalid, or read-only.
     """
-    if scheme_of(url) in {"http", "https"}:
+    if is_web(url):
         raise RequestError(f"cannot write to a web address: {quote(url)}", hint="s3://..., or a local directory")
     store = open_store(url)
     here = Path(tempfile.gettempdir())
