@@ -195,7 +195,7 @@ def _upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Ima
 def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
     """Convert a picture to mode RGB, and return it with a notice."""
     if image.mode.startswith(("I", "F")):
-        from fmapviz.images.samples import stretch
+        from fmapviz.images.arrays import stretch
 
         return stretch(image)
     if image.mode == "RGB" and not image.has_transparency_data:

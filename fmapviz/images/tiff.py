@@ -12,8 +12,8 @@ import numpy as np
 from tifffile import COMPRESSION, TiffFile, TiffPage
 
 from fmapviz.core.errors import InputError, quote
+from fmapviz.images.arrays import compose, fits, format_shape, require_numbers, require_size
 from fmapviz.images.errors import wrong_channels
-from fmapviz.images.samples import compose, fits, format_shape, require_numbers, require_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
