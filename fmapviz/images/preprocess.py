@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -51,40 +52,62 @@ def standard(
     """
     height, width = options.size or size
     fit = options.fit or "crop"
-    geometry = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
-    means, deviations = _normalization(
+    return _normalized(
+        lambda picture: _FITS[fit](picture, height, width),
+        "size kept" if fit == "none" else f"{fit} to {height}x{width}",
         options,
         mean=mean or (IMAGENET_MEAN if channels == 3 else GREY_MEAN),
         std=std or (IMAGENET_STD if channels == 3 else GREY_STD),
         channels=channels,
     )
-    return _normalized(
-        lambda picture: _FITS[fit](picture, height, width), geometry, mean=means, std=deviations, channels=channels
-    )
 
 
 # Any: torchvision's presets share attributes, but no public class.
-def as_trained(preset: Any, options: InputOptions) -> Preparation:
-    """Preprocess as in training, with a torchvision preset for images.
+def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False) -> Preparation:
+    """Preprocess as in training, with a torchvision preset.
 
     Args:
         preset: `weights.transforms()`. It is modified: the user's mean and standard deviation are written into it.
         options: A size or fit replaces the geometry of the preset.
+        is_video: Whether the preset is for videos. The image is a video of one frame.
 
     Raises:
         RequestError: The user's mean or standard deviation has neither 1 nor 3 numbers.
     """
     mean, std = _normalization(options, mean=tuple(preset.mean), std=tuple(preset.std))
+    crop = getattr(preset, "crop_size", None)
     if options.size or options.fit:
-        return standard(options, size=_square(_crop_size(preset) or preset.resize_size), mean=mean, std=std)
+        sides = crop or preset.resize_size
+        return standard(options, size=(sides[0], sides[-1]), mean=mean, std=std)
     preset.mean, preset.std = list(mean), list(std)
 
     def apply(picture: PillowImage.Image | Bands) -> Tensor:
-        limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=_crop_size(preset) is not None))
+        limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=crop is not None))
+        if is_video:
+            clip_of_one: Tensor = preset(_to_tensor(limited)[None])
+            return clip_of_one[:, 0]
         prepared: Tensor = preset(_to_tensor(limited) if isinstance(limited, Bands) else limited)
         return prepared
 
-    return Preparation(apply, mean, std, _describe(preset))
+    resized, cropped = ("x".join(map(str, sides)) for sides in (preset.resize_size, crop or []))
+    geometry = f"resize to {resized}{', crop to ' if crop else ''}{cropped}"
+    return Preparation(apply, mean, std, f"{geometry}, {preset.interpolation.value}, mean {mean}, std {std}")
+
+
+def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
+    """Repeat an image to a clip `(C, T, H, W)`, with a torchvision preset for videos.
+
+    Args:
+        preset: `weights.transforms()` of a video model. It is modified as in `as_trained`.
+        options: A size or fit replaces the geometry of the preset.
+        frames: T, the length of the clip.
+    """
+    frame = as_trained(preset, options, is_video=True)
+    return replace(
+        frame,
+        apply=lambda picture: frame.apply(picture)[:, None].expand(-1, frames, -1, -1),
+        description=f"{frame.description}, {frames} equal frames",
+    )
 
 
 def unscaled(options: InputOptions) -> Preparation:
@@ -114,32 +137,7 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
         height, width = (max(least, round(side * scale / step) * step) for side in (picture.height, picture.width))
         return _squash(picture, height, width)
 
-    mean, std = _normalization(options, mean=half, std=half)
-    return _normalized(fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}", mean=mean, std=std)
-
-
-def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
-    """Repeat an image to a clip `(C, T, H, W)`, with a torchvision preset for videos.
-
-    Args:
-        preset: `weights.transforms()` of a video model. It is modified as in `as_trained`.
-        options: A size or fit replaces the geometry of the preset.
-        frames: T, the length of the clip.
-    """
-    mean, std = _normalization(options, mean=tuple(preset.mean), std=tuple(preset.std))
-    preset.mean, preset.std = list(mean), list(std)
-    fitted = standard(options, size=_square(preset.crop_size), mean=mean, std=std)
-
-    def apply(picture: PillowImage.Image | Bands) -> Tensor:
-        if options.size or options.fit:
-            frame = fitted.apply(picture)[:, None]
-        else:
-            limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=True))
-            frame = preset(_to_tensor(limited)[None])
-        return frame.expand(-1, frames, -1, -1)
-
-    description = fitted.description if options.size or options.fit else _describe(preset)
-    return Preparation(apply, mean, std, f"{description}, {frames} equal frames")
+    return _normalized(fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}", options, mean=half, std=half)
 
 
 # Callable[..., object]: a function of the user, whose result is checked.
@@ -189,9 +187,9 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
     frame = (prepared[:, 0] if prepared.ndim == 4 else prepared).float()
     if preparation.mean:
         mean, std = (frame.new_tensor(values).view(-1, 1, 1) for values in (preparation.mean, preparation.std))
-        shown = _first_channels(frame * std + mean)
-    else:
-        shown = _first_channels(frame)
+        frame = frame * std + mean
+    shown = frame[0] if len(frame) < 3 else frame[:3].permute(1, 2, 0)
+    if not preparation.mean:
         finite = shown[shown.isfinite()]
         low, high = (finite.min(), finite.max()) if len(finite) else (0, 0)
         shown = (shown - low) / (high - low) if low < high else torch.zeros_like(shown)
@@ -216,11 +214,15 @@ def _normalization(
 def _normalized(
     geometry: Callable[[PillowImage.Image], PillowImage.Image],
     description: str,
+    options: InputOptions,
     *,
     mean: tuple[float, ...],
     std: tuple[float, ...],
     channels: int = 3,
 ) -> Preparation:
+    """Change the geometry, scale to 0..1, and normalise with the user's numbers or else the default ones."""
+    mean, std = _normalization(options, mean=mean, std=std, channels=channels)
+
     def apply(picture: PillowImage.Image | Bands) -> Tensor:
         pixels = functional.convert_image_dtype(_to_tensor(_each(picture, geometry)), torch.float32)
         normalized: Tensor = functional.normalize(pixels, mean=list(mean), std=list(std))
@@ -271,10 +273,6 @@ def _find_normalization(preprocess: Any, channels: int) -> tuple[tuple[float, ..
     return (mean, std) if scaled and {len(mean), len(std)} <= {1, channels} else None
 
 
-def _first_channels(frame: Tensor) -> Tensor:
-    return frame[0] if len(frame) < 3 else frame[:3].permute(1, 2, 0)
-
-
 def _crop(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Image:
     """Resize the centre of the picture to cover the size."""
     scale = max(height / picture.height, width / picture.width)
@@ -302,23 +300,6 @@ _FITS: dict[str, Callable[[PillowImage.Image, int, int], PillowImage.Image]] = {
     "pad": _pad,
     "none": lambda picture, _height, _width: picture,
 }
-
-
-def _describe(preset: Any) -> str:
-    """Describe everything in a preset that changes the result."""
-    crop = _crop_size(preset)
-    resize, cropped = ("x".join(map(str, sides)) for sides in (preset.resize_size, crop or []))
-    steps = [f"resize to {resize}", f"crop to {cropped}" if crop else ""]
-    steps += [f"{preset.interpolation.value}", f"mean {tuple(preset.mean)}", f"std {tuple(preset.std)}"]
-    return ", ".join(step for step in steps if step)
-
-
-def _crop_size(preset: Any) -> list[int] | None:
-    return getattr(preset, "crop_size", None)
-
-
-def _square(sides: list[int]) -> tuple[int, int]:
-    return sides[0], sides[-1]
 
 
 def _limit_strip(picture: PillowImage.Image, resize_size: list[int], *, crops: bool) -> PillowImage.Image:
