@@ -13,7 +13,7 @@ from fmapviz.models.initialization import build_uninitialized, build_with_seed, 
 from fmapviz.models.network import check_network, describe_network
 from fmapviz.models.spec import Reference, parse_reference
 from fmapviz.models.user_code import import_module_of, imported_files_beside, running_user_code
-from fmapviz.models.weights.fit import load_weights
+from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,22 +37,18 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`
     after that seed.
     """
-    seed = read_seed(weights)
-    home, module = build_with_seed(lambda: _build(parse_reference(name)), seed or 0)
-    label = "weights as built" if seed is None else f"random weights, seed {seed}"
-    classes, notices = tuple[str, ...](), tuple[str, ...]()
-    if seed is None and weights != "default":
-        loaded = load_weights(weights, lambda: module, known=("default", "random", "random:SEED"))
-        label, classes, notices = loaded.name, loaded.classes, loaded.notices
+    home, module = build_with_seed(lambda: _build(parse_reference(name)), read_seed(weights) or 0)
+    as_built = LoadedWeights(module, "weights as built")
+    loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
     return describe_network(
         module,
         name=name,
-        weights=label,
+        weights=loaded.name,
         options=options,
         code=imported_files_beside(home),
         home=home,
-        classes=classes,
-        notices=notices,
+        classes=loaded.classes,
+        notices=loaded.notices,
     )
 
 

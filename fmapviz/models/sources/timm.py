@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,13 @@ from torch import nn
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
-from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.initialization import build_uninitialized
 from fmapviz.models.network import input_channels
 from fmapviz.models.spec import parse_arguments
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.download import download_error, fetch, unreachable
 from fmapviz.models.weights.file import digesting
-from fmapviz.models.weights.fit import load_weights
+from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.read import read_checkpoint
 
 # isort: split
@@ -46,26 +45,20 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
 
     Arguments for the builder may follow the name, as in `resnet18(in_chans=1)`.
     """
-    seed = read_seed(weights)
-    if seed is not None:
-        module = build_with_seed(lambda: _build(name, options), seed)
-        return _model(name, module, options, weights=f"random weights, seed {seed}")
     if weights == "default":
         return _load_published(name, options)
     loaded = load_weights(
         weights,
         lambda: _build(name, options),
-        known=("default", "random", "random:SEED"),
         adapt=lambda module, state: _adapted(name, options, module, state),
     )
-    model = _model(name, loaded.module, options, weights=loaded.name)
-    return replace(model, sha256=loaded.sha256, classes=loaded.classes, notices=loaded.notices)
+    return _model(name, loaded, options)
 
 
 def outline(name: str, *, options: InputOptions) -> Model:
     """Build a model on the meta device; see `ModelSource`."""
     module = build_uninitialized(lambda: _build(name, options))
-    return _model(name, module.to("meta"), options, weights="no weights")
+    return _model(name, LoadedWeights(module.to("meta"), "no weights"), options)
 
 
 def _load_published(name: str, options: InputOptions) -> Model:
@@ -86,8 +79,7 @@ def _load_published(name: str, options: InputOptions) -> Model:
     if "num_classes" not in arguments and (subset := data.infer_imagenet_subset(module)):
         info = data.ImageNetInfo(subset)
         classes = tuple(info.index_to_description(index).partition(",")[0] for index in range(info.num_classes()))
-    model = _model(name, module, options, weights=config.tag or "default")
-    return replace(model, sha256=digest.result(), classes=classes)
+    return _model(name, LoadedWeights(module, config.tag or "default", digest.result(), classes), options)
 
 
 def _adapted(name: str, options: InputOptions, module: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
@@ -108,14 +100,16 @@ def _adapted(name: str, options: InputOptions, module: nn.Module, state: StateDi
     return rebuilt, (f"the model was built for the weights: {shown}",)
 
 
-def _model(name: str, module: nn.Module, options: InputOptions, *, weights: str) -> Model:
+def _model(name: str, loaded: LoadedWeights, options: InputOptions) -> Model:
     return Model(
         name=f"timm:{name}",
-        module=module.eval(),
-        weights=weights,
-        sha256=None,
-        preparation=_preparation(module, options),
+        module=loaded.module.eval(),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        preparation=_preparation(loaded.module, options),
         forward=nn.Module.__call__,
+        classes=loaded.classes,
+        notices=loaded.notices,
     )
 
 

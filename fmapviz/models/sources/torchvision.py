@@ -15,19 +15,20 @@ from torch import Tensor, nn
 
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.lazy_torchvision import models
-from fmapviz.core.types import Model, Preparation
+from fmapviz.core.types import Model
 from fmapviz.images import preprocess
-from fmapviz.models.initialization import NoInitialization, build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.initialization import NoInitialization, build_uninitialized, read_seed
 from fmapviz.models.network import input_channels
-from fmapviz.models.weights.adapt import classes_in, take_channels
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import digesting
-from fmapviz.models.weights.fit import load_weights
+from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmapviz.core.config import InputOptions
+    from fmapviz.core.types import Preparation
+    from fmapviz.models.weights.state_dict import StateDict
 
 # Of torchvision 0.28; a test compares them with `torchvision.models.list_models()`.
 NAMES = """
@@ -64,19 +65,26 @@ def known_names() -> list[str]:
 
 def load(name: str, *, weights: str, options: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
-    seed = read_seed(weights)
-    if seed is not None:
-        module = build_with_seed(lambda: _build(name, **_image_size(name, options)), seed)
-        return _model(name, module, _best_entry(name), options, weights=f"random weights, seed {seed}")
     if weights == "default" or re.fullmatch(r"[A-Z0-9_]+", weights):
         return _load_published(name, weights, options)
-    return _load_file(name, weights, options)
+    size = {} if read_seed(weights) is None else _image_size(name, options)  # a file determines the size itself
+    loaded = load_weights(
+        weights,
+        lambda: _build(name, **size),
+        entries=[entry.name for entry in _entries(name)],
+        update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): values for key, values in state.items()},
+        adapt=lambda module, state: _adapted(name, module, state),
+    )
+    side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
+    if side and options.size is None and side not in _trained_size(name):
+        options = replace(options, size=(side, side))
+    return _model(name, loaded, options, _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None)
 
 
 def outline(name: str, *, options: InputOptions) -> Model:
     """Build a model on the meta device; see `ModelSource`."""
     module = build_uninitialized(lambda: _build(name, **_image_size(name, options)))
-    return _model(name, module.to("meta"), _best_entry(name), options, weights="no weights")
+    return _model(name, LoadedWeights(module.to("meta"), "no weights"), options)
 
 
 def _load_published(name: str, weights: str, options: InputOptions) -> Model:
@@ -89,87 +97,86 @@ def _load_published(name: str, weights: str, options: InputOptions) -> Model:
         try:
             module = _build(name, weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
         except Exception as error:  # a damaged file leads to any exception
-            _load_file(name, str(path), options)  # reports what is wrong with it
+            load(name, weights=str(path), options=options)  # reports what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
-    classes = tuple(entry.meta.get("categories", ()))
-    return _model(name, module, entry, options, weights=entry.name, sha256=digest.result(), classes=classes)
+    return _model(name, LoadedWeights(module, entry.name, digest.result()), options, entry)
 
 
-def _load_file(name: str, weights: str, options: InputOptions) -> Model:
-    loaded = load_weights(
-        weights,
-        lambda: _build(name),
-        known=[*(entry.name for entry in _entries(name)), "default", "random", "random:SEED"],
-        update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): value for key, value in state.items()},
-        adapt=lambda module, state: _adapted(name, module, state),
-    )
-    side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
-    if side and options.size is None and side not in _trained_size(name):
-        options = replace(options, size=(side, side))
-    published = _entry_with_digest(name, loaded.sha256)
-    return _model(
-        name,
-        loaded.module,
-        published or _best_entry(name),
-        options,
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        classes=loaded.classes or tuple(published.meta.get("categories", ()) if published else ()),
-        notices=loaded.notices,
-    )
-
-
-def _adapted(name: str, plain: nn.Module, state: dict[str, Tensor]) -> tuple[nn.Module, tuple[str, ...]]:
+def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
     """Build a model with the heads, classes and input channels of its weights.
 
     Classes and channels are changed only if nothing else differs.
     """
     heads = _heads_in(name, state)
     module = build_uninitialized(lambda: _build(name, **heads)) if heads else plain
-    usual = len(_best_entry(name).meta.get("categories", ()))
     built, notices = module, []
-    if classes := classes_in(module.state_dict(), state, usual=usual):
+    resized = _resized(module, state)
+    first = _first_convolution(module, state, resized) if _kind(name) == "image" else None
+    usual = len(_best_entry(name).meta.get("categories", ()))
+    if classes := _classes_in(module, state, resized - {first}, usual=usual):
         built = build_uninitialized(lambda: _build(name, **heads, num_classes=classes))
         notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
-    if _kind(name) == "image" and (channels := take_channels(built, state)):
+    if first and _resized(built, state) == {first}:
+        layer: Any = built.get_submodule(first.removesuffix(".weight"))
+        layer.weight = nn.Parameter(torch.empty(state[first].shape))
+        layer.in_channels = channels = state[first].shape[1]
         if getattr(built, "transform_input", False):
             built.transform_input = False  # type: ignore[assignment]  # not a submodule; it needs red, green and blue
         plural = "" if channels == 1 else "s"
         notices.append(
             f"the weights are for images with {channels} channel{plural}, not 3: the first convolution was built for that"
         )
-    own = built.state_dict()
-    if any(state[key].shape != values.shape for key, values in own.items() if key in state):
-        return module, ()
-    return built, tuple(notices)
+    return (module, ()) if _resized(built, state) else (built, tuple(notices))
 
 
-def _model(
-    name: str,
-    module: nn.Module,
-    entry: Any,
-    options: InputOptions,
-    *,
-    weights: str,
-    sha256: str | None = None,
-    classes: tuple[str, ...] = (),
-    notices: tuple[str, ...] = (),
-) -> Model:
+def _resized(module: nn.Module, state: StateDict) -> set[str | None]:
+    """Return the keys under which a network and weights have tensors of different shapes."""
+    return {key for key, values in module.state_dict().items() if key in state and state[key].shape != values.shape}
+
+
+def _first_convolution(module: nn.Module, state: StateDict, resized: set[str | None]) -> str | None:
+    """Return the key of the convolution with three input channels in a network, but another number in its weights."""
+    for name, layer in module.named_modules():
+        key = f"{name}.weight"
+        if key in resized and isinstance(layer, nn.Conv2d) and layer.in_channels == 3:
+            rows, _, *kernel = layer.weight.shape
+            alike = [rows, *kernel] == [*state[key].shape[:1], *state[key].shape[2:]]
+            return key if alike and layer.groups == 1 else None
+    return None
+
+
+def _classes_in(module: nn.Module, state: StateDict, resized: set[str | None], *, usual: int) -> int | None:
+    """Return the number of classes of weights, None if it is the usual one or cannot be determined.
+
+    All resized tensors must differ in their rows only, in proportion to the number of classes: a detector's head has several
+    rows per class and anchor.
+    """
+    numbers = set()
+    for key, values in module.state_dict().items():
+        if key in resized:
+            if state[key].ndim != values.ndim or state[key].shape[1:] != values.shape[1:]:
+                return None
+            classes, remainder = divmod(len(state[key]) * usual, len(values))
+            numbers.add(None if remainder else classes)
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _model(name: str, loaded: LoadedWeights, options: InputOptions, published: Any = None) -> Model:
+    """Describe a model; `published` is the entry that its weights are, None for other weights."""
     kind = _kind(name)
-    channels = input_channels(module) if kind == "image" else 3
-    prepare, forward, notice = _KINDS[kind]
+    channels = input_channels(loaded.module) if kind == "image" else 3
+    preparation, forward, notices = _feeding(kind, published or _best_entry(name), options, channels=channels)
     return Model(
         name=name,
-        module=module.eval(),
-        weights=weights,
-        sha256=sha256,
-        # No preset is published for images with other than three channels.
-        preparation=prepare(entry, options) if channels == 3 else preprocess.standard(options, channels=channels),
+        module=loaded.module.eval(),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        preparation=preparation,
         forward=forward,
         batches=kind in {"image", "video"},
         straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions once per scale or step
-        classes=classes,
-        notices=(*notices, *notice),
+        classes=loaded.classes or tuple(published.meta.get("categories", ()) if published else ()),
+        notices=(*loaded.notices, *notices),
     )
 
 
@@ -268,30 +275,20 @@ def _kind(name: str) -> str:
     return {"detection": "detection", "optical_flow": "flow", "video": "video"}.get(family, "image")
 
 
-# How each kind of model is fed: its preprocessing, its forward pass and the notice about it.
-_KINDS: dict[
-    str,
-    tuple[Callable[[Any, InputOptions], Preparation], Callable[[nn.Module, Tensor], object], tuple[str, ...]],
-] = {
-    "image": (
-        lambda entry, options: preprocess.as_trained(entry.transforms(), options),
-        lambda module, batch: module(batch),
-        (),
-    ),
-    "detection": (
-        lambda _entry, options: preprocess.unscaled(options),
-        lambda module, batch: module(list(batch)),
-        (),
-    ),
-    "flow": (
+def _feeding(
+    kind: str, entry: Any, options: InputOptions, *, channels: int
+) -> tuple[Preparation, Callable[[nn.Module, Tensor], object], tuple[str, ...]]:
+    """Return the preprocessing of a kind of model, its forward pass and the notices about it."""
+    if kind == "detection":
+        return preprocess.unscaled(options), lambda module, batch: module(list(batch)), ()
+    if kind == "flow":
         # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
-        lambda _entry, options: preprocess.in_steps(options, step=8, least=128, box=(520, 960)),
-        lambda module, batch: module(batch, batch),
-        ("an optical flow model takes two frames: the image is used for both",),
-    ),
-    "video": (
-        lambda entry, options: preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES),
-        lambda module, batch: module(batch),
-        (f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames",),
-    ),
-}
+        preparation = preprocess.in_steps(options, step=8, least=128, box=(520, 960))
+        notice = "an optical flow model takes two frames: the image is used for both"
+        return preparation, lambda module, batch: module(batch, batch), (notice,)
+    if kind == "video":
+        notice = f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames"
+        return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), nn.Module.__call__, (notice,)
+    if channels != 3:  # no preset is published
+        return preprocess.standard(options, channels=channels), nn.Module.__call__, ()
+    return preprocess.as_trained(entry.transforms(), options), nn.Module.__call__, ()

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import WeightsError, first_few, quote
-from fmapviz.models.initialization import build_uninitialized
+from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.file import digesting, find_weights
-from fmapviz.models.weights.mismatches import explain
 from fmapviz.models.weights.read import read_checkpoint
-from fmapviz.models.weights.state_dict import WRAPPERS, StateDict
+from fmapviz.models.weights.state_dict import WRAPPERS, StateDict, is_quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+_OWN_BUILDER = "pass your own builder, such as my_net.py:build"
 # Stripped also if the network is another one: the message is then easier to read.
 _USUAL_PREFIX = re.compile(r"(?:module\.|model\.)*")
 
@@ -31,57 +31,55 @@ class LoadedWeights:
 
     Attributes:
         module: The network.
-        name: The file's name, followed by `#ENTRY` if one was asked for.
-        sha256: Digest of the file; see `digesting`.
-        classes: Class names in the file.
+        name: The origin of the weights, for people; of a file its name, followed by `#ENTRY` if one was asked for.
+        sha256: Digest of the file, see `digesting`; None without a file.
+        classes: Class names that come with the weights.
         notices: Choices made while loading, for the user.
     """
 
     module: nn.Module
     name: str
-    sha256: str
-    classes: tuple[str, ...]
-    notices: tuple[str, ...]
+    sha256: str | None = None
+    classes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 def load_weights(
     weights: str,
     build: Callable[[], nn.Module],
     *,
-    known: Sequence[str] = (),
-    update_keys: Callable[[StateDict], StateDict] | None = None,
-    adapt: Callable[[nn.Module, StateDict], tuple[nn.Module, tuple[str, ...]]] | None = None,
+    entries: Sequence[str] = (),
+    update_keys: Callable[[StateDict], StateDict] = lambda state: state,
+    adapt: Callable[[nn.Module, StateDict], tuple[nn.Module, tuple[str, ...]]] = lambda module, _: (module, ()),
 ) -> LoadedWeights:
-    """Build a network and fill it with the weights of a checkpoint.
+    """Build a network, and fill it at random or with the weights of a checkpoint.
 
     Args:
-        weights: A file, a folder or a URL, optionally followed by `#ENTRY`.
-        build: Returns the network; called without initialization, after the file has been read.
-        known: Valid words for the hint.
+        weights: `random`, `random:SEED`, or a file, a folder or a URL, optionally followed by `#ENTRY`.
+        build: Returns the network. For a checkpoint it is called without initialization, after the file has been read.
+        entries: Names of published weights, for the hint.
         update_keys: Replaces outdated keys of the file.
         adapt: Rebuilds the network for the sizes of the weights; returns it with notices.
 
     Raises:
         WeightsError: The weights cannot be found, downloaded, read or fitted.
     """
-    path, entry = find_weights(weights, known=known)
+    seed = read_seed(weights)
+    if seed is not None:
+        return LoadedWeights(build_with_seed(build, seed), f"random weights, seed {seed}")
+    path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
     with digesting(path) as digest:
         checkpoint = read_checkpoint(path, entry)
         module = build_uninitialized(build)
-        state = update_keys(checkpoint.state) if update_keys else checkpoint.state
-        state, stripped = fit_keys(state, module.state_dict(), path)
-        adapted: tuple[str, ...] = ()
-        if adapt:
-            try:
-                module, adapted = adapt(module, state)
-            except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
-                message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
-                raise WeightsError(message) from error
+        state, stripped = fit_keys(update_keys(checkpoint.state), module.state_dict(), path)
+        try:
+            module, adapted = adapt(module, state)
+        except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
+            message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
+            raise WeightsError(message) from error
         load_state_dict(module, state, path)
-    notices = (*checkpoint.notices, *stripped, *adapted)
-    return LoadedWeights(
-        module, f"{path.name}#{entry}" if entry else path.name, digest.result(), checkpoint.classes, notices
-    )
+    name = f"{path.name}#{entry}" if entry else path.name
+    return LoadedWeights(module, name, digest.result(), checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
 
 
 def fit_keys(state: StateDict, wanted: Iterable[str], path: Path) -> tuple[StateDict, tuple[str, ...]]:
@@ -153,7 +151,7 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
         raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
     missing = [key for key in missing if key not in resized]
     if missing or unexpected or resized:
-        found, cause = explain(own, state, missing=missing, unexpected=unexpected, resized=resized)
+        found, cause = _explain(own, state, missing=missing, unexpected=unexpected, resized=resized)
         raise WeightsError(f"the weights in {quote(path)} do not fit: {found}", hint=cause)
 
 
@@ -180,3 +178,84 @@ def _same_memory_layout(values: Tensor, own: Tensor) -> bool:
     if (values.layout, values.dtype, values.device) != (own.layout, own.dtype, own.device):
         return False
     return values.stride() == own.stride()
+
+
+def _explain(
+    own: StateDict,
+    state: StateDict,
+    *,
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    resized: Sequence[str],
+) -> tuple[str, str]:
+    """Return the first four differences, some of each kind, and the first cause that applies, with its remedy.
+
+    Args:
+        own: The state dict of the network.
+        state: The weights.
+        missing: Keys that only the network has.
+        unexpected: Keys that only the weights have.
+        resized: Keys of both whose shapes differ.
+    """
+    kinds = (
+        [f"missing {key}" for key in missing],
+        [f"unexpected {key}" for key in unexpected],
+        [f"{key} is {_shape(state[key])}, not {_shape(own[key])}" for key in resized],
+    )
+    each = 4 // sum(map(bool, kinds))
+    listed = [*(line for kind in kinds for line in kind[:each]), *(line for kind in kinds for line in kind[each:])]
+    head = ["", *own][-1].partition(".")[0]  # the outermost module with the last parameters, such as `fc`
+    only_head = all(key.partition(".")[0] == head for key in (*missing, *unexpected, *resized))
+    normalised, weights_normalised = (any(key.endswith("running_mean") for key in keys) for keys in (own, state))
+    counters = sum(key.endswith("tracked") for key in own)
+    causes = (
+        (
+            any(re.search(r"\blora_", key) for key in unexpected),
+            "they are of an adapter (LoRA): merge it into its model, and save that model's state dict",
+        ),
+        (is_quantised(unexpected), "they are of a quantised model: save the state dict before quantisation"),
+        (not own.keys() & state.keys(), "they have no key in common with the model: they are of another model"),
+        (weights_normalised and not normalised, "they are of a model with batch normalisation, and this one has none"),
+        (normalised and not weights_normalised, "they are of a model without batch normalisation, and this one has it"),
+        (
+            only_head and not (unexpected or resized),
+            f"they have no head ('{head}'): {_OWN_BUILDER}, that builds the model without one",
+        ),
+        (
+            only_head and not (missing or unexpected),
+            f"only the head ('{head}') differs: build the model for the weights' number of classes",
+        ),
+        (only_head, f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}"),
+        (
+            not (missing or unexpected) and len(resized) == 1 and _differ_in_channels(own[resized[0]], state[resized[0]]),
+            "only one layer differs: they are for images with another number of channels",
+        ),
+        (
+            unexpected and not missing and _patterns(unexpected) <= _patterns(own),
+            "they have more blocks of the same kind: they are of a deeper model of this family",
+        ),
+        (
+            missing and not unexpected and _patterns(missing) <= _patterns(state),
+            "they have fewer blocks of the same kind: they are of a shallower model of this family",
+        ),
+        (
+            len(resized) * 2 > len(own) - counters,
+            "most shapes differ: they are of a model of this family with another width",
+        ),
+        (True, "are they of another model, or of another version of it?"),
+    )
+    return first_few(listed, separator="; "), next(cause for applies, cause in causes if applies)
+
+
+def _shape(values: Tensor) -> str:
+    return f"({', '.join(map(str, values.shape))})"
+
+
+def _differ_in_channels(own: Tensor, weights: Tensor) -> bool:
+    first, second = own.shape, weights.shape
+    return len(first) == len(second) > 2 and (first[0], *first[2:]) == (second[0], *second[2:])
+
+
+def _patterns(keys: Iterable[str]) -> set[str]:
+    """Remove the numbers of keys: the blocks of a deeper network have the same patterns."""
+    return {re.sub(r"\d+", "#", key) for key in keys}
