@@ -84,9 +84,9 @@ def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iter
 
 def remove_staged() -> None:
     """Remove the staged files of threads that the process does not wait for."""
-    commit = sys.modules.get("fmapviz.runs.commit")  # imported if anything was written
-    if commit is not None:
-        commit.remove_staged()
+    files = sys.modules.get("fmapviz.core.files")  # imported if anything was written
+    if files is not None:
+        files.remove_staged()
 
 
 def _end_soon(interruption: Interrupted, report: Callable[[Interrupted], int] | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fmapviz.core import files
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-SEAL_BYTES = 70  # the end of a record, with its checksum
-MOST_SHARDS = 2**31  # in one run: the number of a shard and that of an image in it fit into 64 bits
-MAX_BYTES = 2**28  # a record of 500,000 files; larger ones are not read
+CHECKSUM_BYTES = 70  # the end of a record, with its checksum
+MAX_BYTES = 2**28  # a record of 500,000 files; of a larger one only the beginning is read
 
-_SEAL = b',\n "sha256": "'
+_CHECKSUM = b',\n "sha256": "'
 _BEGINNING = b'{\n "fmapviz": '
 
 
@@ -33,30 +32,38 @@ class Json(str):
     __slots__ = ()
 
 
-def seal(document: dict[str, Any]) -> bytes:
+def dumps(document: dict[str, Any]) -> bytes:
     """Format a record as JSON whose last entry is the SHA-256 of everything before it.
 
     Example:
-        >>> is_sealed(seal({"fmapviz": 1})), is_sealed(seal({"fmapviz": 1}).replace(b"1", b"2", 1))
+        >>> is_intact(dumps({"fmapviz": 1})), is_intact(dumps({"fmapviz": 1}).replace(b"1", b"2", 1))
         (True, False)
     """
     # A line per entry and per item of a list of objects; the `indent` of json is slow, being written in Python.
-    entries = (f"{_dumps(key)}: {_lines(value)}" for key, value in document.items())
+    entries = []
+    for key, value in document.items():
+        if isinstance(value, Json):
+            text: str = value
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            text = "[\n  " + ",\n  ".join(map(_dumps, value)) + "]"
+        else:
+            text = _dumps(value)
+        entries.append(f"{_dumps(key)}: {text}")
     body = ("{\n " + ",\n ".join(entries)).encode("ascii")
-    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+    return body + _CHECKSUM + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
-def is_sealed(data: bytes) -> bool:
-    """Return True if a record is byte for byte as `seal` formatted it."""
-    body, _, end = data.rpartition(_SEAL)
+def is_intact(data: bytes) -> bool:
+    """Return True if a record is byte for byte as `dumps` formatted it."""
+    body, _, end = data.rpartition(_CHECKSUM)
     return end == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
-def is_remnant(data: bytes) -> bool:
+def is_truncated(data: bytes) -> bool:
     """Return True for what a full disk or a power failure leaves of a record: its beginning, nothing, or zeros.
 
     Example:
-        >>> is_remnant(b""), is_remnant(seal({"fmapviz": 1})[:20]), is_remnant(b"{}")
+        >>> is_truncated(b""), is_truncated(dumps({"fmapviz": 1})[:20]), is_truncated(b"{}")
         (True, True, False)
     """
     return begins_like(data, _BEGINNING)
@@ -90,23 +97,21 @@ def read(path: Path) -> bytes:
     Raises:
         OSError: It is missing, for example, or not a regular file.
     """
-    return files.read(path, most=MAX_BYTES + 1)
+    return files.read(path, most=MAX_BYTES)
 
 
-def load(path: Path, *, sealed: bool = False) -> dict[str, Any] | None:
+def load(path: Path, *, intact: bool = False) -> dict[str, Any] | None:
     """Read a record; None if it is missing or cannot be parsed.
 
     Args:
         path: The file.
-        sealed: Return None also if the checksum does not match.
+        intact: Return None also if the checksum does not match.
     """
     try:
         data = read(path)
     except OSError:
         return None
-    if len(data) > MAX_BYTES or (sealed and not is_sealed(data)):
-        return None
-    return parse(data)
+    return None if intact and not is_intact(data) else parse(data)
 
 
 def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -115,13 +120,7 @@ def entries(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return listed if isinstance(listed, list) and all(map(_is_entry, listed)) else None
 
 
-def is_shard(document: Mapping[str, Any]) -> bool:
-    """Return True if a record describes a shard and its images as it should; a record may have been tampered with."""
-    images, number = document.get("images"), document.get("shard")
-    return isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and 0 <= number < MOST_SHARDS
-
-
-def is_path(text: object) -> bool:
+def is_path(text: object) -> TypeGuard[str]:
     r"""Return True for text that can be a path.
 
     Example:
@@ -136,28 +135,10 @@ def is_path(text: object) -> bool:
 
 def _is_entry(entry: object) -> bool:
     """Return True for an entry of a file in the record's own directory."""
-    if not isinstance(entry, dict):
+    if not isinstance(entry, dict) or not isinstance(entry.get("size"), int) or not isinstance(entry.get("sha256"), str):
         return False
-    plain = _is_name(entry.get("name")) and _is_name(entry.get("object", "elsewhere"))
-    return plain and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and is_path(name) and name not in {"", ".", ".."} and "/" not in name
-
-
-def _is_image(image: object) -> bool:
-    if not isinstance(image, dict) or not is_path(image.get("path")) or not isinstance(image.get("name"), str):
-        return False
-    return isinstance(image.get("size"), int) and isinstance(image.get("mtime_ns"), int)
+    names = (entry.get("name"), entry.get("object", "-"))
+    return all(is_path(name) and name not in {"", ".", ".."} and "/" not in name for name in names)
 
 
 _dumps = json.JSONEncoder(allow_nan=False).encode
-
-
-def _lines(value: object) -> str:
-    if isinstance(value, Json):
-        return value
-    if not isinstance(value, list) or not any(isinstance(item, dict) for item in value):
-        return _dumps(value)
-    return "[\n  " + ",\n  ".join(map(_dumps, value)) + "]"

@@ -7,12 +7,15 @@ import hashlib
 import io
 import os
 import shutil
+import socket
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fmapviz.core.errors import OutputError, quote
+from fmapviz.core.layout import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096  # smallest allocation of common file systems
 BUFFER_BYTES = 2**20
 SMALL_BYTES = 2**20
+FOREIGN_SECONDS = 86_400  # age after which what another host staged counts as left over
 _MOMENT_SECONDS = 0.02
+_THIS = token_hex(3)  # another process of this number, in another container, say, has another
+_under_way: set[Path] = set()
 
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY  # O_EXCL does not follow links either
@@ -45,15 +51,6 @@ def writing_to(path: Path | str) -> Iterator[None]:
         raise OutputError(f"cannot write to {quote(path)}: {error.strerror or error}") from error
 
 
-def make_folder(path: Path) -> None:
-    """Create a directory.
-
-    Raises:
-        OSError: For instance, it exists.
-    """
-    os.mkdir(path)
-
-
 def make_folders(path: Path) -> None:
     """Create a directory and its parents, unless they exist.
 
@@ -61,7 +58,7 @@ def make_folders(path: Path) -> None:
         OSError: For instance, the disk is full, or a file has the name.
     """
     try:
-        make_folder(path)
+        os.mkdir(path)
     except FileNotFoundError:
         if path.parent == path or path.parent.is_dir():  # nothing can be created in it, for instance below /proc
             raise
@@ -128,9 +125,11 @@ def append(path: Path, line: bytes) -> None:
     """
     file = os.open(path, _LINE, 0o666)
     try:
-        _require_file(os.fstat(file))
-        if _is_truncated(file):
-            line = b"\n" + line
+        size = _size_of_file(file)
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            time.sleep(_MOMENT_SECONDS)
+            if os.fstat(file).st_size == size:  # otherwise another process was writing the line
+                line = b"\n" + line
         if os.write(file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
@@ -211,6 +210,63 @@ def sync_folders(path: Path, top: Path) -> None:
         sync_folders(path.parent, top)
 
 
+@contextmanager
+def stage(parent: Path, ending: str = "") -> Iterator[Path]:
+    """Make a hidden directory to write to; remove it at the end, unless it was renamed."""
+    staging = hidden(parent, ending)
+    _under_way.add(staging)
+    try:
+        os.mkdir(staging)
+        yield staging
+    finally:
+        if exists(staging):
+            remove_tree(staging)
+        _under_way.discard(staging)
+
+
+def hidden(parent: Path, ending: str = "") -> Path:
+    """Return a hidden path that does not exist.
+
+    Its name holds host and process, so that leftovers of killed processes differ from the work of running ones.
+    """
+    return parent / f"{HIDDEN}{_host()}-{os.getpid()}-{_THIS}-{token_hex(4)}{ending}"
+
+
+def remove_staged() -> None:
+    """Remove what this process has staged, while its threads may still write."""
+    for staging in tuple(_under_way):
+        waste = hidden(staging.parent)
+        with suppress(OSError):
+            rename(staging, waste)  # so that no thread adds another file
+            remove_tree(waste)
+
+
+def leftovers(directory: Path) -> Iterator[Path]:
+    """Return the hidden directories of processes that no longer run."""
+    for leftover in directory.glob(f"{HIDDEN}*"):
+        host, _, rest = leftover.name.removeprefix(HIDDEN).partition("-")
+        pid, _, rest = rest.partition("-")
+        in_use = True
+        if pid.isdecimal() and host != _host():
+            with suppress(OSError):
+                in_use = leftover.lstat().st_mtime >= time.time() - FOREIGN_SECONDS
+        elif pid.isdecimal():
+            in_use = rest.startswith(f"{_THIS}-") if int(pid) == os.getpid() else is_running(int(pid))
+        if not in_use:
+            yield leftover
+
+
+def is_running(pid: int) -> bool:
+    """Return True if this machine has a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
 def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
     """Read a file or a part of it.
 
@@ -222,12 +278,14 @@ def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    with open(path, "rb", buffering=0, opener=_open_to_read) as file:
-        status = os.fstat(file.fileno())
-        _require_file(status)
-        if start:
-            file.seek(max(0, status.st_size + start) if start < 0 else start)
-        return file.read(min(most, status.st_size) if most >= 0 else -1)
+    descriptor = os.open(path, _READ)
+    try:
+        size = _size_of_file(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            file.seek(max(0, size + start) if start < 0 else start)
+            return file.read(min(most, size) if most >= 0 else -1)
+    finally:
+        os.close(descriptor)
 
 
 def measure(path: str | Path) -> tuple[int, str]:
@@ -236,18 +294,36 @@ def measure(path: str | Path) -> tuple[int, str]:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    with open(path, "rb", buffering=0, opener=_open_to_read) as file:
-        status = os.fstat(file.fileno())
-        _require_file(status)
-        size = status.st_size
-        if size > SMALL_BYTES:
-            return size, hashlib.file_digest(file, "sha256").hexdigest()
-        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
+    descriptor = os.open(path, _READ)
+    try:
+        size = _size_of_file(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            if size > SMALL_BYTES:
+                return size, hashlib.file_digest(file, "sha256").hexdigest()
+            return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
+    finally:
+        os.close(descriptor)
 
 
 def exists(path: Path) -> bool:
     """Return True if the path exists, or is a broken link."""
     return os.path.lexists(path)
+
+
+def size_in_blocks(sizes: Iterable[int]) -> int:
+    """Return the bytes that files of these sizes occupy on a disk.
+
+    Example:
+        >>> size_in_blocks([1, 4096, 5000])
+        16384
+    """
+    return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in sizes)
+
+
+def directory_size(directory: Path) -> int:
+    """Return the bytes that a directory and its files occupy on a disk."""
+    with os.scandir(directory) as entries:
+        return size_in_blocks([1, *(entry.stat(follow_symlinks=False).st_size for entry in entries)])
 
 
 class _NewFile(io.RawIOBase):
@@ -274,40 +350,17 @@ class _NewFile(io.RawIOBase):
                 os.close(self._file)
 
 
-def _is_truncated(file: int) -> bool:
-    """Return True if the last line has no end, and not only for the moment in which another process writes it."""
-    size = _size_if_truncated(file)
-    if not size:
-        return False
-    time.sleep(_MOMENT_SECONDS)
-    return _size_if_truncated(file) == size
+def _size_of_file(file: int) -> int:
+    """Return the size of an open file.
 
-
-def _size_if_truncated(file: int) -> int:
-    size = os.fstat(file).st_size
-    return size if size and os.pread(file, 1, size - 1) != b"\n" else 0
-
-
-def _open_to_read(path: str, _flags: int) -> int:
-    return os.open(path, _READ)
-
-
-def _require_file(status: os.stat_result) -> None:
+    Raises:
+        OSError: It is a directory, for example.
+    """
+    status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
+    return status.st_size
 
 
-def size_in_blocks(sizes: Iterable[int]) -> int:
-    """Return the bytes that files of these sizes occupy on a disk.
-
-    Example:
-        >>> size_in_blocks([1, 4096, 5000])
-        16384
-    """
-    return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in sizes)
-
-
-def directory_size(directory: Path) -> int:
-    """Return the bytes that a directory and its files occupy on a disk."""
-    with os.scandir(directory) as entries:
-        return size_in_blocks([1, *(entry.stat(follow_symlinks=False).st_size for entry in entries)])
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]

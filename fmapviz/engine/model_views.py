@@ -9,14 +9,13 @@ import google_crc32c
 import numpy as np
 
 from fmapviz.core.drawings import Drawing
-from fmapviz.core.files import writing_to
+from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
 from fmapviz.engine.layer_results import measures_of
 from fmapviz.inspection.layout import NotAMapError
 from fmapviz.render.picture import make_picture
 from fmapviz.render.ranges import measure
-from fmapviz.runs.commit import commit, stage
-from fmapviz.runs.unit import find_done, read_unit
+from fmapviz.runs.unit import commit, find_done, read_unit
 from fmapviz.runs.verify import is_whole
 
 if TYPE_CHECKING:

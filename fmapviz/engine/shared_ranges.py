@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from fmapviz.core import checksummed_json, files
-from fmapviz.core.checksummed_json import FORMAT, seal
+from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.files import stage
 from fmapviz.core.layout import SURVEY_FILE
 from fmapviz.render.pca import Basis, Covariance
 from fmapviz.render.ranges import Shared
-from fmapviz.runs.commit import stage
-from fmapviz.runs.unit import check_replaceable
+from fmapviz.runs.run_files import check_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,10 +89,10 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
         RefusedError: There is a file of that name that fmapviz did not make.
         OSError: The disk is full, say.
     """
-    checksummed_json = [_record(key, each) for key, each in survey.shared.items()]
-    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": checksummed_json}
+    layers = [_record(key, each) for key, each in survey.shared.items()]
+    document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": layers}
     with stage(run) as staging:
-        content = seal(document)
+        content = checksummed_json.dumps(document)
         files.write(staging / SURVEY_FILE, content)
         if sync:
             files.sync(staging / SURVEY_FILE)
@@ -111,7 +111,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
 
 def load(run: Path, fingerprint: str) -> Survey | None:
     """Give what a run remembers; None if there is nothing, or nothing that is whole."""
-    document = checksummed_json.load(run / SURVEY_FILE, sealed=True)
+    document = checksummed_json.load(run / SURVEY_FILE, intact=True)
     if document is None or document.get("run") != fingerprint:
         return None
     try:

@@ -14,12 +14,11 @@ from pyarrow import parquet
 
 from fmapviz.core import files
 from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
-from fmapviz.core.files import writing_to
+from fmapviz.core.files import hidden, writing_to
 from fmapviz.core.layout import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.types import Picture
 from fmapviz.core.urls import is_url
 from fmapviz.runs import shard_index
-from fmapviz.runs.commit import hidden
 from fmapviz.runs.shards import find_shards
 from fmapviz.runs.storage.local_copy import local_copy
 

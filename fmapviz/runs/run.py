@@ -10,13 +10,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files, registry
-from fmapviz.core.checksummed_json import FORMAT, seal
+from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.files import writing_to
+from fmapviz.core.files import stage, writing_to
 from fmapviz.core.layout import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.registry import VIEWS
-from fmapviz.runs.commit import stage, sweep
-from fmapviz.runs.unit import read_unit
+from fmapviz.runs.unit import read_unit, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -186,7 +185,7 @@ def _write(staging: Path, info: RunInfo, *, sync: bool) -> None:
         "settings": info.settings,
         "versions": dict(info.versions),
     }
-    files.write(staging / RUN_FILE, seal(document))
+    files.write(staging / RUN_FILE, checksummed_json.dumps(document))
     if sync:
         files.sync(staging / RUN_FILE)
         files.sync(staging)
@@ -194,7 +193,7 @@ def _write(staging: Path, info: RunInfo, *, sync: bool) -> None:
 
 def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     """Return True if a directory holds the run with these settings; its damaged `run.json` is rewritten."""
-    if checksummed_json.load(directory / RUN_FILE, sealed=True) is None and _belongs(directory, info):
+    if checksummed_json.load(directory / RUN_FILE, intact=True) is None and _belongs(directory, info):
         with writing_to(directory), stage(directory) as staging:
             _write(staging, info, sync=sync)
             files.replace(staging / RUN_FILE, directory / RUN_FILE)
@@ -219,7 +218,7 @@ def _belongs(directory: Path, info: RunInfo) -> bool:
         data, document = None, None
     except OSError:
         return False
-    if data is not None and (not checksummed_json.is_remnant(data) or (document and _version(document) > FORMAT)):
+    if data is not None and (not checksummed_json.is_truncated(data) or (document and _version(document) > FORMAT)):
         return False
     unit = next((record for path in directory.rglob(UNIT_FILE) if (record := read_unit(path.parent))), None)
     if unit is not None:

@@ -12,17 +12,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
-from fmapviz.core.checksummed_json import FORMAT, SEAL_BYTES, seal
-from fmapviz.core.layout import HIDDEN, PRODUCTS_FILE, UNIT_FILE
+from fmapviz.core.checksummed_json import CHECKSUM_BYTES, FORMAT
+from fmapviz.core.errors import RefusedError, quote
+from fmapviz.core.files import stage
+from fmapviz.core.layout import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
 from fmapviz.images.find import in_natural_order
-from fmapviz.runs.commit import stage
 from fmapviz.runs.failures import read_failures
-from fmapviz.runs.unit import check_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+_SIGNATURE_BYTES = 13
 _TRIES = 8  # while other processes add images
 
 
@@ -71,7 +72,7 @@ def has_units(run: Path) -> bool:
 
 def read(run: Path) -> dict[str, Any] | None:
     """Read the record of the run-level files; None if it is missing or damaged."""
-    document = checksummed_json.load(run / PRODUCTS_FILE, sealed=True)
+    document = checksummed_json.load(run / RUN_FILES_RECORD, intact=True)
     return document if document and checksummed_json.entries(document) is not None else None
 
 
@@ -79,6 +80,30 @@ def is_up_to_date(run: Path) -> bool:
     """Return True if the run-level files were made from the units that the run has now, or if there are none."""
     record = read(run)
     return record is None or bool(record.get("of") == _state(run, find_units(run)))
+
+
+def check_replaceable(path: Path, content: bytes, *, known: bool = False) -> None:
+    """Check that a file of a run that is to be replaced was made by fmapviz, or does not exist.
+
+    Files of fmapviz begin alike, also truncated ones. A power failure leaves an empty file, or zeros.
+
+    Args:
+        path: The file.
+        content: The new content, or its beginning.
+        known: Whether an intact record lists a file of that name, so that its content does not matter.
+
+    Raises:
+        RefusedError: It was not made by fmapviz.
+    """
+    try:
+        existing = files.read(path, most=_SIGNATURE_BYTES)
+        ours = known or checksummed_json.begins_like(existing, content[:_SIGNATURE_BYTES])
+    except FileNotFoundError:
+        return
+    except OSError:  # a directory, for example
+        ours = False
+    if not ours:
+        raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
 
 
 def _units(directory: Path) -> Iterator[Path]:
@@ -101,7 +126,7 @@ def _state(run: Path, units: list[Path]) -> str:
     for unit in units:
         state.update(os.fsencode(unit.relative_to(run)) + b"\0")
         with suppress(OSError):
-            state.update(files.read(unit / UNIT_FILE, start=-SEAL_BYTES))
+            state.update(files.read(unit / UNIT_FILE, start=-CHECKSUM_BYTES))
     return state.hexdigest()
 
 
@@ -122,7 +147,7 @@ def _write(run: Path, state: str, contents: Mapping[str, bytes], *, sync: bool) 
         for name, content in sorted(contents.items())
     ]
     known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
-    contents = {PRODUCTS_FILE: seal({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
+    contents = {RUN_FILES_RECORD: checksummed_json.dumps({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
     for name, content in contents.items():
         check_replaceable(run / name, content, known=name in known)
     with stage(run) as staging:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import checksummed_json
-from fmapviz.core.layout import shard_files
+from fmapviz.core.layout import UNIT_FILE, shard_files
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import in_natural_order
-from fmapviz.runs.commit import remove_damaged
-from fmapviz.runs.unit import PREFIX, is_damaged, read_unit
+from fmapviz.runs.unit import KIND, discard, lacks_record, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Failure
     from fmapviz.runs.unit import Group
 
+_PREFIX = "shard-"
 _FAILED = -1
 
 
@@ -73,7 +73,9 @@ class KnownImages:
         owners: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
         for directory in find_shards(run):
             record = read_unit(directory)
-            if record is None or record.get("run") != fingerprint or not (accept_damaged or not is_damaged(directory)):
+            if record is None or record.get("run") != fingerprint:
+                continue
+            if not accept_damaged and checksummed_json.load(directory / UNIT_FILE, intact=True) is None:
                 continue
             images = record["images"]
             owner = np.full(len(images), len(self.directories), np.int32)
@@ -110,10 +112,32 @@ class KnownImages:
         return entry is not None and bool(self._reported[entry.index])
 
 
+def identify(group: Group, positions: Sequence[int]) -> ImageFile:
+    """Return what tells a shard from others, in the form of an image.
+
+    Args:
+        group: The images of the shard.
+        positions: Those that are in it.
+
+    Returns:
+        A digest of all paths in place of the path, and of all states in place of the time. A shard that replaces another
+        one keeps its path.
+    """
+    held = [group.members[position] for position in positions]
+    if group.identity:
+        path, unit = group.identity.path, group.identity.unit
+    else:
+        paths = b"\0".join(os.fsencode(file.path) for file in group.members)
+        path, unit = f"{KIND}:{hashlib.sha256(paths).hexdigest()[:16]}", f"{_PREFIX}{group.number:06}"
+    states = hashlib.sha256(repr([(file.size, file.mtime_ns) for file in held]).encode())
+    mtime_ns = int.from_bytes(states.digest()[:7])  # a number that JSON keeps everywhere
+    return ImageFile(path, unit, sum(file.size for file in held), mtime_ns)
+
+
 def find_shards(run: Path) -> Iterator[Path]:
     """Return the directories of a run that are named like shards, in natural order."""
     with os.scandir(run) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False)]
     for name in sorted(names, key=lambda name: in_natural_order([name])):
         yield run / name
 
@@ -125,9 +149,11 @@ def remove_damaged_shards(run: Path, part: Part | None = None) -> None:
         OSError: One could not be removed.
     """
     for directory in find_shards(run):
-        number = directory.name.removeprefix(PREFIX).partition("~")[0]
-        if number.isdecimal() and (part is None or part.has(int(number))):
-            remove_damaged(directory, run, shard_files())
+        number = directory.name.removeprefix(_PREFIX).partition("~")[0]
+        if not number.isdecimal() or (part is not None and not part.has(int(number))):
+            continue
+        if lacks_record(directory) and {path.name for path in directory.iterdir()} <= shard_files():
+            discard(directory, run)
 
 
 def describe_members(group: Group, written: Mapping[int, Outcome], failed: Mapping[int, Failure]) -> list[dict[str, Any]]:

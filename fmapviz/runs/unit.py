@@ -1,29 +1,33 @@
 """Units: the directory that holds the files of one image, or of many, and a record of them.
 
-A unit is written under a hidden name and renamed when it is complete, see `fmapviz.runs.commit`. So a directory with a
-record under a name without a leading dot is complete.
+A unit is written to a hidden directory, and renamed when it is complete; an older one is replaced without losing it. So a
+directory with a record under a name without a leading dot is complete.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import RefusedError, quote
+from fmapviz.core.files import hidden, leftovers
 from fmapviz.core.layout import UNIT_FILE, signatures
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 KIND = "shard"
-PREFIX = "shard-"
-_SIGNATURE_BYTES = 13
+MOST_SHARDS = 2**31  # in one run: the number of a shard and that of an image in it fit into 64 bits
+REPLACED = "-old"  # ends the name of a finished unit that is being replaced
+UNRECORDED = "-damaged"  # ends the name of a unit without a record that is being replaced
 
 
 @dataclass(slots=True, eq=False)
@@ -55,41 +59,9 @@ class Group:
         """Return the group of an image that has a unit of its own."""
         return cls(None, 1, [file], redraw=redraw, complete=True)
 
-    @property
-    def name(self) -> str:
-        """Name of the unit.
-
-        Example:
-            >>> Group(42, 100).name
-            'shard-000042'
-        """
-        return self.members[0].unit if self.number is None else f"{PREFIX}{self.number:06}"
-
     def key(self, position: int) -> int:
         """Return the number of an image, unique in the run; 0 for an image that has a unit of its own."""
         return position if self.number is None else self.number * self.size + position
-
-    def identify(self, positions: Sequence[int]) -> ImageFile:
-        """Return what tells the unit from others: the image itself, or a value of the same form for a shard.
-
-        Args:
-            positions: The images that are in the unit.
-
-        Returns:
-            For a shard a digest of all paths in place of the path, and of all states in place of the time. A shard that
-            replaces another one keeps its path.
-        """
-        if self.number is None:
-            return self.members[0]
-        paths = hashlib.sha256(b"\0".join(os.fsencode(file.path) for file in self.members)).hexdigest()[:16]
-        held = [self.members[position] for position in positions]
-        states = hashlib.sha256(repr([(file.size, file.mtime_ns) for file in held]).encode())
-        return ImageFile(
-            path=self.identity.path if self.identity else f"{KIND}:{paths}",
-            unit=self.identity.unit if self.identity else self.name,
-            size=sum(file.size for file in held),
-            mtime_ns=int.from_bytes(states.digest()[:7]),  # a number that JSON keeps everywhere
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +108,7 @@ def possible_paths(run: Path, file: ImageFile) -> list[Path]:
 
     They are its own name, that name with a hash, and the same at the top of the run, in case another unit is in the way.
     """
-    distinct = f"{file.unit}{distinction(file)}"
+    distinct = f"{file.unit}~{path_hash(file.path)}"
     flat = distinct.rpartition("/")[2]
     return [run / name for name in dict.fromkeys((file.unit, distinct, flat))]
 
@@ -144,11 +116,6 @@ def possible_paths(run: Path, file: ImageFile) -> list[Path]:
 def distinction(file: ImageFile) -> str:
     """Return the ending that distinguishes an image from others of its name."""
     return f"~{path_hash(file.path)}"
-
-
-def possible_paths_of(run: Path, record: Mapping[str, Any]) -> list[Path]:
-    """Return the paths that the unit with this record may have."""
-    return possible_paths(run, image_of(record))
 
 
 def image_of(record: Mapping[str, Any]) -> ImageFile:
@@ -159,7 +126,7 @@ def image_of(record: Mapping[str, Any]) -> ImageFile:
 
 def paths_of(record: Mapping[str, Any]) -> list[str]:
     """Return the paths of the images in a unit: one, those of a shard, or none if the unit is of the model."""
-    if record.get("kind") == "shard":
+    if record.get("kind") == KIND:
         return [image["path"] for image in record["images"] if "failed" not in image]
     return [] if record.get("kind") else [record["source"]["path"]]
 
@@ -168,21 +135,27 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     """Read the record of a unit; None if it is missing or incomplete, or the directory is a link."""
     if directory.is_symlink():
         return None
-    record = checksummed_json.load(directory / UNIT_FILE)
-    return record if is_complete(record) else None
+    try:
+        data = files.read(directory / UNIT_FILE, most=checksummed_json.MAX_BYTES)
+    except OSError:
+        return None
+    return parse_unit(data)
 
 
-def is_complete(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Return True if a record has all fields of a unit's record; it may be made up."""
-    # Any: a JSON file may hold any value.
-    source = record.get("source") if isinstance(record, dict) else None
-    if (
-        not isinstance(source, dict)
-        or not checksummed_json.is_path(source.get("path"))
-        or checksummed_json.entries(record) is None
+def parse_unit(data: bytes) -> dict[str, Any] | None:
+    """Parse the record of a unit; None if it lacks a field, or cannot be parsed. It may have been tampered with."""
+    record = checksummed_json.parse(data)
+    source = record.get("source") if record else None
+    if not record or not isinstance(source, dict) or not checksummed_json.is_path(source.get("path")):
+        return None
+    if checksummed_json.entries(record) is None:
+        return None
+    images, number = record.get("images"), record.get("shard")
+    if record.get("kind") == KIND and not (
+        isinstance(images, list) and all(map(_is_image, images)) and isinstance(number, int) and 0 <= number < MOST_SHARDS
     ):
-        return False
-    return record.get("kind") != "shard" or checksummed_json.is_shard(record)
+        return None
+    return record
 
 
 def is_of(record: dict[str, Any] | None, file: ImageFile) -> TypeGuard[dict[str, Any]]:
@@ -197,29 +170,19 @@ def is_current(record: dict[str, Any], file: ImageFile, fingerprint: object) -> 
     return bool(known == (file.size, file.mtime_ns, fingerprint))
 
 
-def is_damaged(directory: Path) -> bool:
-    """Return True if the record of a unit differs from its checksum."""
-    try:
-        return not checksummed_json.is_sealed(checksummed_json.read(directory / UNIT_FILE))
-    except OSError:
-        return True
-
-
 def lacks_record(directory: Path) -> bool:
     """Return True for a unit whose record is missing or cannot be read, by the names of its files."""
-    if directory.is_symlink() or not any(_is_no_folder(directory / name) for name in signatures()):
+    if directory.is_symlink():
         return False
-    return not read_unit(directory)
-
-
-def has_unit_without_record(run: Path, file: ImageFile) -> bool:
-    """Return True if a directory that may be an image's unit has no record."""
-    return any(map(lacks_record, possible_paths(run, file)))
+    for path in map(directory.joinpath, signatures()):
+        if path.is_symlink() or (path.exists() and not path.is_dir()):  # a directory would be an image's of such a name
+            return not read_unit(directory)
+    return False
 
 
 def is_truncated_record(data: bytes) -> bool:
     """Return True for the rest of a unit's record that only fmapviz or a power failure can have left."""
-    return checksummed_json.is_remnant(data) or b'\n "source": {"path": "' in data
+    return checksummed_json.is_truncated(data) or b'\n "source": {"path": "' in data
 
 
 def check_only_own_files(directory: Path, own: Collection[str], *, shown: Path | None = None) -> None:
@@ -248,30 +211,237 @@ def own_files(record: Mapping[str, Any]) -> set[str]:
     return {UNIT_FILE, *(entry["name"] for entry in record["files"])}
 
 
-def check_replaceable(path: Path, content: bytes, *, known: bool = False) -> None:
-    """Check that a file of a run that is to be replaced was made by fmapviz, or does not exist.
-
-    Files of fmapviz begin alike, also truncated ones. A power failure leaves an empty file, or zeros.
+def commit(
+    staging: Path,
+    run: Path,
+    file: ImageFile,
+    record: dict[str, Any],
+    *,
+    members: Mapping[str, int] | None = None,
+    force: bool = False,
+    sync: bool = False,
+) -> Path:
+    """List the staged files in `unit.json` and rename the directory to its final name.
 
     Args:
-        path: The file.
-        content: The new content, or its beginning.
-        known: Whether an intact record lists a file of that name, so that its content does not matter.
+        staging: From `stage`; holds everything but `unit.json`.
+        run: The run directory.
+        file: The image of the unit, or what stands for those of a shard.
+        record: Further fields of `unit.json`.
+        members: Numbers of records in files that are sequences of them; such a file may look complete when truncated.
+        force: Whether to replace an up-to-date unit of the same image.
+        sync: Whether to wait until the unit would survive a power failure.
+
+    Returns:
+        The finished unit; if another process was faster, that of the other process.
 
     Raises:
-        RefusedError: It was not made by fmapviz.
+        RefusedError: No name is free, or the unit to be replaced holds files that fmapviz did not make.
+        OSError: The disk is full, for example.
+    """
+    document = _write_record(staging, file, record, members or {}, sync=sync)
+    replacement = _Replacement(staging, run, file, document, force)
+    unit: Path | None = None
+    try:
+        # The image's present path first: another image's may be free for the moment in which that is replaced.
+        present = find_own(run, file)
+        paths = possible_paths(run, file)
+        damaged = [path for path in paths if force and lacks_record(path)]
+        names = dict.fromkeys([*damaged, present or run / file.unit, *paths])
+        unit = next(filter(replacement.rename_to, names), None)
+        if unit and present and present != unit and is_of(read_unit(present), file):
+            with suppress(FileNotFoundError):
+                replacement.move_aside(present, REPLACED)  # it was under another name
+    finally:
+        for old in replacement.aside:
+            if unit:
+                with suppress(OSError):  # another process may be at it as well: a sweep finds what is left
+                    discard(old, run)
+            else:
+                _restore(old, run)
+    if unit is None:
+        raise RefusedError(f"no free name for {quote(file.path)} in {quote(run)}")
+    if sync:
+        files.sync_folders(unit.parent, run)
+    return unit
+
+
+def sweep(run: Path) -> None:
+    """Remove what killed processes left staged, and restore units that they had moved aside and not yet replaced."""
+    for leftover in leftovers(run):
+        if leftover.name.endswith(REPLACED):
+            _restore(leftover, run)
+        elif not leftover.name.endswith(UNRECORDED):
+            files.remove_tree(leftover)
+
+
+def remove_damaged(directory: Path, run: Path, own: Collection[str]) -> None:
+    """Remove a unit without a record, unless it holds other files.
+
+    Raises:
+        OSError: It could not be renamed.
+    """
+    if lacks_record(directory) and {path.name for path in directory.iterdir()} <= {*own}:
+        discard(directory, run)
+
+
+def _is_image(image: object) -> bool:
+    """Return True for an image in the record of a shard."""
+    if not isinstance(image, dict) or not checksummed_json.is_path(image.get("path")):
+        return False
+    return isinstance(image.get("name"), str) and all(isinstance(image.get(key), int) for key in ("size", "mtime_ns"))
+
+
+def _write_record(
+    staging: Path, file: ImageFile, record: dict[str, Any], members: Mapping[str, int], *, sync: bool
+) -> dict[str, Any]:
+    """Write `unit.json`, the last file of a unit, and return its content."""
+    entries: list[dict[str, Any]] = []
+    for path in sorted(staging.iterdir()):
+        name, (size, sha256) = path.name, files.measure(path)
+        entries.append({"name": name, "size": size, "sha256": sha256})
+        if name in members:
+            entries[-1]["members"] = members[name]
+    source = {"path": file.path, "size": file.size, "mtime_ns": file.mtime_ns}
+    document = {"fmapviz": FORMAT, "unit": file.unit, "source": source, **record, "files": entries}
+    files.write(staging / UNIT_FILE, checksummed_json.dumps(document))
+    if sync:
+        for name in (*(entry["name"] for entry in entries), UNIT_FILE, "."):
+            files.sync(staging / name)
+    return document
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replacement:
+    """Names a staged unit; older units of the same image are moved aside first."""
+
+    staging: Path
+    run: Path
+    file: ImageFile
+    document: Mapping[str, Any]
+    force: bool
+    aside: list[Path] = field(default_factory=list)
+
+    def rename_to(self, directory: Path) -> bool:
+        """Return True if the image now has a finished unit of this name."""
+        while (result := _rename(self.staging, directory, self.run)) == "taken":
+            with suppress(FileNotFoundError):  # another process is replacing it: once more
+                record = _read_existing(directory)
+                if record is None and (_has_truncated_record(directory) or (self.force and lacks_record(directory))):
+                    self.move_aside(directory, UNRECORDED)
+                    continue
+                if not is_of(record, self.file):
+                    return False  # of another image, or not made by fmapviz
+                if is_current(record, self.file, self.document.get("run")) and not self.force:
+                    return True  # another process was faster
+                self.move_aside(directory, REPLACED)
+        return result == "placed"
+
+    def move_aside(self, directory: Path, ending: str) -> None:
+        self._check(directory, shown=directory)
+        aside = hidden(self.run, ending)
+        files.rename(directory, aside)
+        try:
+            self._check(aside, shown=directory)  # a file may have been added in the meantime
+        except RefusedError:
+            files.rename(aside, directory)
+            raise
+        self.aside.append(aside)
+
+    def _check(self, directory: Path, *, shown: Path) -> None:
+        record = read_unit(directory)
+        try:
+            check_only_own_files(directory, own_files(record or self.document), shown=shown)
+        except RefusedError:
+            if read_unit(directory) != record:
+                raise FileNotFoundError from None  # another process has just replaced it
+            raise
+
+
+def discard(directory: Path, run: Path) -> None:
+    """Remove a unit that holds no files but its own."""
+    waste = hidden(run)
+    files.rename(directory, waste)  # a part of it must never be restored
+    files.remove_tree(waste)
+
+
+def _restore(old: Path, run: Path) -> None:
+    """Rename a unit that was moved aside back, unless its image has another unit by now."""
+    record = read_unit(old)
+    if record is None:
+        with suppress(OSError):
+            files.remove_folder(old)  # if it is empty
+        return
+    file = image_of(record)
+    if not _is_inside(file.unit):
+        return
+    with suppress(FileNotFoundError):  # another process is at it as well
+        if find_own(run, file):
+            with suppress(RefusedError, OSError):
+                check_only_own_files(old, own_files(record))
+                discard(old, run)
+            return
+        for directory in possible_paths(run, file):
+            result = _rename(old, directory, run)
+            if result == "placed" or (result == "taken" and is_of(_read_existing(directory), file)):
+                break
+
+
+def _read_existing(directory: Path) -> dict[str, Any] | None:
+    """Read the record of a directory that other processes may be replacing.
+
+    Raises:
+        FileNotFoundError: There is none, but possibly only because the directory was moved aside in the meantime.
     """
     try:
-        existing = files.read(path, most=_SIGNATURE_BYTES)
-        ours = known or checksummed_json.begins_like(existing, content[:_SIGNATURE_BYTES])
-    except FileNotFoundError:
-        return
-    except OSError:  # a directory, for example
-        ours = False
-    if not ours:
-        raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
+        handle = os.open(directory, os.O_RDONLY)  # while it is open, no other directory gets its inode number
+    except PermissionError:
+        return None
+    try:
+        record = read_unit(directory)
+        if record is None and not os.path.samestat(os.fstat(handle), directory.stat()):
+            raise FileNotFoundError
+        return record
+    finally:
+        os.close(handle)
 
 
-def _is_no_folder(path: Path) -> bool:
-    """Return True if a path exists and is not a directory, which would be an image's of such a name."""
-    return files.exists(path) and (path.is_symlink() or not path.is_dir())
+def _has_truncated_record(directory: Path) -> bool:
+    try:
+        return is_truncated_record(checksummed_json.read(directory / UNIT_FILE))
+    except OSError:
+        return False
+
+
+def _rename(staging: Path, directory: Path, run: Path) -> Literal["placed", "taken", "blocked"]:
+    """Rename a unit, unless the name is taken, or blocked by a file or by another unit above it."""
+    if _is_out_of_bounds(directory, run):
+        return "blocked"
+    try:
+        files.make_folders(directory.parent)
+        files.rename(staging, directory)
+    except OSError as error:
+        if error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and not directory.parent.is_dir()):
+            return "blocked"
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} or (error.errno == errno.ENOENT and staging.exists()):
+            return "taken"  # ENOENT: the folder around it is being replaced by another unit
+        raise
+    if _is_out_of_bounds(directory, run):  # another unit took the name of a folder that was still empty
+        files.rename(directory, staging)
+        return "blocked"
+    return "placed"
+
+
+def _is_out_of_bounds(directory: Path, run: Path) -> bool:
+    """Return True if a path is inside another unit, or behind a link."""
+    for parent in directory.parents:
+        if parent == run or not parent.is_relative_to(run):
+            return False
+        if (parent / UNIT_FILE).exists() or parent.is_symlink():
+            return True
+    return False
+
+
+def _is_inside(unit: str) -> bool:
+    """Return True if a name leads to a path in the run: the record it is from may be made up."""
+    return checksummed_json.is_path(unit) and all(part and not part.startswith(".") for part in unit.split("/"))

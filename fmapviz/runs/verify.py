@@ -16,8 +16,8 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.layout import (
     FAILURES_FILE,
     HIDDEN,
-    PRODUCTS_FILE,
     RUN_FILE,
+    RUN_FILES_RECORD,
     SURVEY_FILE,
     UNIT_FILE,
     draws_pictures,
@@ -30,7 +30,7 @@ from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import is_surveyed, read_run
 from fmapviz.runs.storage.local_copy import local_copy
-from fmapviz.runs.unit import find_done, has_unit_without_record, lacks_record, possible_paths_of, read_unit
+from fmapviz.runs.unit import find_done, image_of, lacks_record, possible_paths, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import ImageFile
 
-    Remedy = Literal["repair", "again", "anew", "remove", "none"]
+    Remedy = Literal["repair", "again", "redraw", "remove", "none"]
 
 REMEDIES: Mapping[Remedy, str] = {
     "repair": "images: the command that made them, with --repair, redraws incomplete ones",
     "again": "run-level files: the same command makes them again",
-    "anew": f"{SURVEY_FILE}: the same command with --force and all images of the run redraws everything",
+    "redraw": f"{SURVEY_FILE}: the same command with --force and all images of the run redraws everything",
     "remove": "foreign files: remove them, or move them away",
 }
 
@@ -57,7 +57,7 @@ class Problem:
     Attributes:
         path: The file or directory.
         message: The difference.
-        remedy: `repair`: the command that made the run, with `--repair`; `again`: the same command; `anew`: the same with
+        remedy: `repair`: the command that made the run, with `--repair`; `again`: the same command; `redraw`: the same with
             `--force` and all images; `remove`: remove a foreign file; or `none`.
     """
 
@@ -142,20 +142,20 @@ def _verify_local(directory: Path, *, hashed: bool) -> Iterator[Verified]:
             empty = False
             if checked.problems:
                 whole = [run for run in whole if not checked.directory.is_relative_to(run)]
-            elif files.exists(checked.directory / PRODUCTS_FILE):
+            elif files.exists(checked.directory / RUN_FILES_RECORD):
                 whole.append(checked.directory)
             yield checked
     if empty:
         raise RequestError(f"no run of fmapviz: {quote(directory)}")
     for run in whole:  # other runs have problems that explain it
         if not run_files.is_up_to_date(run):
-            yield Verified(run, 0, (Problem(run / PRODUCTS_FILE, "out of date: units were added or changed", "again"),))
+            yield Verified(run, 0, (Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", "again"),))
 
 
 def is_whole(run: Path, file: ImageFile, fingerprint: str, *, is_sound: Callable[[Path], bool]) -> bool:
     """Return True if an image has a finished unit of the run with this fingerprint, with all files unchanged."""
     unit = find_done(run, file, fingerprint)
-    return unit is not None and not has_unit_without_record(run, file) and is_sound(unit)
+    return unit is not None and not any(map(lacks_record, possible_paths(run, file))) and is_sound(unit)
 
 
 def is_sound(unit: Path) -> bool:
@@ -187,7 +187,7 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             runs.pop()
         run = runs[-1] if runs else None
         if RUN_FILE in names:
-            known = checksummed_json.load(directory / RUN_FILE, sealed=True)
+            known = checksummed_json.load(directory / RUN_FILE, intact=True)
             runs.append(_Run(directory, str(known.get("fingerprint")) if known else None))
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}
@@ -233,16 +233,16 @@ def _check_run(directory: Path, present: AbstractSet[str], *, hidden: int, hashe
     if run is None:
         return Verified(directory, 1 + len(claimed), tuple(found), hidden)
     made_here = {name for form in _settings(run)["formats"] for name in present & run_files_of(form)}
-    if PRODUCTS_FILE in present or made_here or (_has_run_files(run) and run_files.has_units(directory)):
-        record = directory / PRODUCTS_FILE
+    if RUN_FILES_RECORD in present or made_here or (_has_run_files(run) and run_files.has_units(directory)):
+        record = directory / RUN_FILES_RECORD
         found += (Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
     if SURVEY_FILE in present or _is_surveyed(directory, run):
-        remedy: Remedy = "anew" if (known := _remedy(directory / SURVEY_FILE)) == "again" else known
+        remedy: Remedy = "redraw" if (known := _remedy(directory / SURVEY_FILE)) == "again" else known
         found += (Problem(directory / SURVEY_FILE, fault, remedy) for fault in _record_faults(directory / SURVEY_FILE))
     if FAILURES_FILE in present:
         found += _failure_problems(directory / FAILURES_FILE)
     found += (Problem(directory / name, fault, "again") for name, fault in _faults(directory, claimed, hashed=hashed))
-    ours = {RUN_FILE, PRODUCTS_FILE, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
+    ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
     found += _foreign(directory, present - ours)
     return Verified(directory, 1 + len(claimed), tuple(found), hidden)
 
@@ -250,7 +250,7 @@ def _check_run(directory: Path, present: AbstractSet[str], *, hidden: int, hashe
 def _remedy(record: Path) -> Remedy:
     """Return the remedy for a damaged record of a run: the same command, if it can recognize the file as its own."""
     try:
-        return "again" if checksummed_json.is_remnant(checksummed_json.read(record)) else "remove"
+        return "again" if checksummed_json.is_truncated(checksummed_json.read(record)) else "remove"
     except FileNotFoundError:
         return "again"
     except PermissionError:
@@ -301,7 +301,7 @@ def _check_unit(directory: Path, run: _Run | None, *, hashed: bool) -> Verified:
     if run is not None and run.fingerprint is not None and not found:
         if record.get("run") != run.fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))
-        elif directory not in possible_paths_of(run.directory, record):
+        elif directory not in possible_paths(run.directory, image_of(record)):
             found.append(Problem(directory, f"the unit {quote(record.get('unit'))} under another name", "remove"))
     try:
         present = {path.name for path in directory.iterdir()}
@@ -319,7 +319,7 @@ def _faults(directory: Path, claimed: Mapping[str, dict[str, Any]], *, hashed: b
 def _record_faults(record: Path) -> Iterator[str]:
     """Compare a record with its own checksum."""
     try:
-        if not checksummed_json.is_sealed(checksummed_json.read(record)):
+        if not checksummed_json.is_intact(checksummed_json.read(record)):
             yield "damaged"
     except FileNotFoundError:
         yield "missing"

@@ -42,7 +42,7 @@ def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
     tasks = list(divide(Grouping(tmp_path, "run", 16).items(iter(FILES))))
     assert [[item.file for item in task.items] for task in tasks] == [FILES[:16], FILES[16:32], FILES[32:]]
     assert all(task.items[0].group.complete for task in tasks)
-    assert [task.items[0].group.name for task in tasks] == ["shard-000000", "shard-000001", "shard-000002"]
+    assert [task.items[0].group.number for task in tasks] == [0, 1, 2]
 
 
 def test_what_is_there_is_no_task(tmp_path):

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.images.decode_pool import read_image
@@ -784,7 +784,7 @@ def test_the_output_is_not_an_input_of_itself(tmp_path):
 
 def test_a_run_among_the_inputs_is_left_out_unless_it_is_asked_for(tmp_path):
     touch(tmp_path / "a.png", tmp_path / "net/a.png/00.png", tmp_path / "theirs/b.png")
-    (tmp_path / "net/run.json").write_bytes(seal({"fmapviz": 1, "fingerprint": "0"}))
+    (tmp_path / "net/run.json").write_bytes(dumps({"fmapviz": 1, "fingerprint": "0"}))
     (tmp_path / "theirs/run.json").write_text("{}")  # another program's
     assert units(tmp_path) == ["a.png", "theirs/b.png"]
     assert units(tmp_path / "net") == ["a.png/00.png"]

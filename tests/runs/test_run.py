@@ -13,10 +13,11 @@ from run_infos import changed, run_info
 
 from fmapviz.core.config import Style
 from fmapviz.core.errors import OutputError, RefusedError, RequestError
+from fmapviz.core.files import stage
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.runs.commit import commit, stage
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_output, open_run, read_run
+from fmapviz.runs.unit import commit
 from fmapviz.runs.verify import verify
 
 INFO = run_info(preparation="crop to 16x16", layers=("features.*",), to=("png",), versions={"fmapviz": "0.1.0"})
@@ -417,7 +418,7 @@ def test_eight_processes_begin_at_the_same_moment(task, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.runs.commit import stage
+from fmapviz.core.files import stage
 
 left = [stage(Path(place)) for place in sys.argv[1:]]
 for staged in left:

@@ -18,12 +18,12 @@ import pytest
 from races import EIGHT_AT_ONCE
 
 from fmapviz.core import files
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.errors import RefusedError
+from fmapviz.core.files import stage
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
-from fmapviz.runs.commit import commit, stage, sweep
-from fmapviz.runs.unit import find_done, read_unit
+from fmapviz.runs.unit import commit, find_done, read_unit, sweep
 from fmapviz.runs.verify import verify
 
 HOST = sha256(socket.gethostname().encode()).hexdigest()[:6]
@@ -190,7 +190,7 @@ def test_a_damaged_record_is_none_and_its_directory_is_left_alone(record, run):
     assert tree(run / "lena.png") == {"unit.json": record}
 
 
-WHOLE = seal({"fmapviz": 1, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
+WHOLE = dumps({"fmapviz": 1, "unit": "lena.png", "source": {"path": "/photos/lena.png", "size": 1, "mtime_ns": 1}})
 REMNANTS = [b"", bytes(500), b"{", WHOLE[:20], WHOLE[:-50], b"[" + WHOLE[1:]]
 
 
@@ -255,7 +255,7 @@ def test_a_record_that_leads_out_of_the_run_is_not_put_back(unit, run, tmp_path)
     left = run / f".fmapviz-{HOST}-{2**22 + 1}-abcdef-00000000-old"
     left.mkdir()
     record = {"fmapviz": 1, "unit": unit, "source": {"path": "/a", "size": 1, "mtime_ns": 1}, "files": []}
-    (left / "unit.json").write_bytes(seal(record))
+    (left / "unit.json").write_bytes(dumps(record))
     sweep(run)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert [path.name for path in run.iterdir()] == [left.name]
@@ -282,8 +282,8 @@ def test_what_a_process_of_our_own_number_left_is_swept(run):
 FORCED = """
 import sys
 from pathlib import Path
-from fmapviz.runs.commit import stage
-from fmapviz.runs.commit import commit
+from fmapviz.core.files import stage
+from fmapviz.runs.unit import commit
 from fmapviz.core.types import ImageFile
 
 run = Path(sys.argv[1])
@@ -365,8 +365,8 @@ import sys
 from pathlib import Path
 from fmapviz.core.errors import RefusedError
 from fmapviz.core.types import ImageFile
-from fmapviz.runs.commit import commit
-from fmapviz.runs.commit import stage
+from fmapviz.runs.unit import commit
+from fmapviz.core.files import stage
 
 run = Path(sys.argv[1])
 done = False
@@ -498,8 +498,8 @@ def test_when_every_name_is_taken_it_says_so_and_touches_nothing(run):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fmapviz.runs.commit import stage
-from fmapviz.runs.commit import commit
+from fmapviz.core.files import stage
+from fmapviz.runs.unit import commit
 from fmapviz.core.types import ImageFile
 
 run, moment, unit, path = Path(sys.argv[1]), *sys.argv[2:]
@@ -638,8 +638,8 @@ def test_a_unit_that_cannot_be_put_back_is_kept(run):
 REPLACED = """
 import os, sys
 from pathlib import Path
-from fmapviz.runs.commit import stage
-from fmapviz.runs.commit import commit
+from fmapviz.core.files import stage
+from fmapviz.runs.unit import commit
 from fmapviz.core.types import ImageFile
 
 run, what = Path(sys.argv[1]), sys.argv[2]
@@ -677,8 +677,8 @@ def test_a_unit_that_is_replaced_at_that_very_moment(what, content, run):
 MANY = """
 import os, sys
 from pathlib import Path
-from fmapviz.runs.commit import stage
-from fmapviz.runs.commit import commit, sweep
+from fmapviz.core.files import stage
+from fmapviz.runs.unit import commit, sweep
 from fmapviz.core.types import ImageFile
 
 run, task, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

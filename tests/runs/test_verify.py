@@ -16,13 +16,14 @@ from made_units import make_unit
 from run_infos import run_info
 
 from fmapviz.core import registry
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.errors import RequestError
+from fmapviz.core.files import stage
 from fmapviz.core.types import Failure, ImageFile, Picture
 from fmapviz.render import png
-from fmapviz.runs.commit import commit, stage
 from fmapviz.runs.failures import append_failure, read_failures
 from fmapviz.runs.run import open_run
+from fmapviz.runs.unit import commit
 from fmapviz.runs.verify import verify
 
 INFO = run_info(to=("png", "tensorboard"))
@@ -179,7 +180,7 @@ def test_a_record_that_leads_out_of_its_directory_is_not_followed(name, unit, tm
     record = json.loads((unit / "unit.json").read_bytes())
     record["files"].append(entry)
     del record["sha256"]
-    (unit / "unit.json").write_bytes(seal(record))
+    (unit / "unit.json").write_bytes(dumps(record))
     assert [message for _, message in problems(unit)] == ["damaged"]
 
 
@@ -224,7 +225,7 @@ def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_
         (lambda run: (run / "a.png/unit.json").unlink(), "repair"),
         (lambda run: (run / "run.json").write_bytes(b""), "again"),
         (lambda run: (run / "products.json").write_bytes(b""), "again"),
-        (lambda run: (run / "survey.json").write_bytes(b""), "anew"),
+        (lambda run: (run / "survey.json").write_bytes(b""), "redraw"),
         (lambda run: (run / "notes.txt").write_bytes(b""), "remove"),
     ],
 )
@@ -332,7 +333,7 @@ def test_what_fmapviz_did_not_make_is_named(out, unit):
 
 
 def test_a_strange_record_in_a_run_does_not_hide_its_units(out, unit):
-    (out / "net/unit.json").write_bytes(seal({"source": {"path": "x"}, "files": []}))
+    (out / "net/unit.json").write_bytes(dumps({"source": {"path": "x"}, "files": []}))
     (unit / "00_conv.maps.png").unlink()
     assert problems(out) == [
         (str(out / "net/unit.json"), "not made by fmapviz"),

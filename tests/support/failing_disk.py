@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Lock
 
 from fmapviz.core import files
-from fmapviz.runs import commit
 
 CRASH, TORN = "crash", "torn write"  # the process ends; half of a write is done, and it ends
 POWER, NAMES = "power failure", "power failure that takes names too"  # it ends, see `cut_power`
@@ -152,5 +151,5 @@ def put_in(monkeypatch, disk):
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", disk)
         patch.setattr(files, "shutil", disk)
-        patch.setattr(commit, "_THIS", f"{id(disk):x}")
+        patch.setattr(files, "_THIS", f"{id(disk):x}")
         yield disk

@@ -35,7 +35,7 @@ from PIL import Image
 from torchvision import models
 from warm import ask
 
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 
 NETWORKS = """
 import os
@@ -1122,7 +1122,7 @@ def test_verify_opens_nothing_but_the_files_of_the_run(house):
 
     def claim(*names):
         claimed = [*ours, *({"name": name, "size": size, "sha256": "0"} for name in names)]
-        (unit / "unit.json").write_bytes(seal({**record, "files": claimed}))
+        (unit / "unit.json").write_bytes(dumps({**record, "files": claimed}))
         ended = house.run("verify", "out")
         return ended.code, ended.said
 

@@ -42,7 +42,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 from torch import nn
 
 from fmapviz.cli import app
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import FmapvizError, InputError
 from fmapviz.core.types import ImageFile
@@ -449,7 +449,7 @@ def sealed(content):
     try:
         document = json.loads(content)
         document.pop("sha256", None)
-        return seal(document)
+        return dumps(document)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return content
 

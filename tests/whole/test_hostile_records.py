@@ -14,7 +14,7 @@ import pytest
 from faults import Scenario, paint
 from pyarrow import parquet
 
-from fmapviz.core.checksummed_json import seal
+from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.config import Style
 from fmapviz.core.errors import FmapvizError
 from fmapviz.runs.verify import verify
@@ -42,7 +42,7 @@ def run(scenario, place):
 
 
 def sealed(record):
-    """Seal what `seal` would not write: NaN, and other things that JSON does not know."""
+    """Seal what `dumps` would not write: NaN, and other things that JSON does not know."""
     body = ("{\n " + ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())).encode("ascii")
     return body + b',\n "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
@@ -210,4 +210,4 @@ def read_and_go_on(case, whole, place, **options):
 
 
 def test_the_seal_of_these_records_is_right():
-    assert sealed({"a": 1, "files": []}) == seal({"a": 1, "files": []})
+    assert sealed({"a": 1, "files": []}) == dumps({"a": 1, "files": []})

@@ -30,11 +30,11 @@ from warm import HEEDING, Process
 from fmapviz.core.config import Engine, InputOptions
 from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Counted, Outcome, Staged, Started
+from fmapviz.core.files import is_running
 from fmapviz.core.urls import is_url
 from fmapviz.engine.ray.driver import _FOLDERS, _make_folder
 from fmapviz.engine.ray.tasks import ATTEMPTS
 from fmapviz.engine.run import visualize
-from fmapviz.runs.commit import is_running
 from fmapviz.runs.unit import read_unit
 from fmapviz.runs.verify import verify
 

@@ -92,7 +92,7 @@ def follow(found, inputs, out):
             for path in {problem.path for problem in found}:
                 path.unlink()
         else:
-            EVERYTHING.run(inputs, out, repair=remedy == "repair", force=remedy == "anew")
+            EVERYTHING.run(inputs, out, repair=remedy == "repair", force=remedy == "redraw")
         found = problems(out)
     assert found == []
 

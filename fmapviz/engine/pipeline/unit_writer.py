@@ -16,15 +16,14 @@ import numpy as np
 
 from fmapviz.core.errors import quote
 from fmapviz.core.events import Outcome, Staged
-from fmapviz.core.files import directory_size, writing_to
+from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import Ended, Failed, StoppedError
 from fmapviz.images.preprocess import as_seen
 from fmapviz.render.captions import empty_map_notices, heat_records, layer_records, overflow_notices
 from fmapviz.render.picture import make_pictures
-from fmapviz.runs.commit import commit, stage
-from fmapviz.runs.shards import describe_members
-from fmapviz.runs.unit import KIND, distinction
+from fmapviz.runs.shards import describe_members, identify
+from fmapviz.runs.unit import KIND, commit, distinction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -308,7 +307,7 @@ class _Unit:
             unit = commit(
                 self._staging,
                 session.directory,
-                group.identify(sorted(self._written)),
+                group.members[0] if group.number is None else identify(group, sorted(self._written)),
                 self._make_record(),
                 members={name: count for writer in counted for name, count in writer.members.items()},
                 force=group.redraw,

@@ -39,9 +39,9 @@ from fmapviz.engine.pipeline.reader import Naming
 from fmapviz.engine.ray.tasks import Begun, Deaths, Receipt, Task, account, divide, do
 from fmapviz.engine.session import load_session, moved
 from fmapviz.images import decode_pool
-from fmapviz.runs.commit import is_running, sweep
+from fmapviz.runs.shards import identify
 from fmapviz.runs.storage.destination import open_destination
-from fmapviz.runs.unit import Member
+from fmapviz.runs.unit import Member, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -364,7 +364,7 @@ def _load(recipe: _Recipe) -> Session:
 
 def _identity(item: Member | ImageFile) -> ImageFile:
     """Return what identifies the unit of an item."""
-    return item.group.identify(()) if isinstance(item, Member) else item
+    return identify(item.group, ()) if isinstance(item, Member) else item
 
 
 @contextmanager
@@ -443,7 +443,7 @@ def _make_folder() -> str:
     parent = Path("/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir())  # noqa: S108
     for old in parent.glob(f"{_FOLDERS}*"):
         pid = old.name.removeprefix(_FOLDERS).partition("-")[0]
-        if pid.isdecimal() and not is_running(int(pid)):
+        if pid.isdecimal() and not files.is_running(int(pid)):
             files.remove_tree(old)
     return tempfile.mkdtemp(prefix=f"{_FOLDERS}{os.getpid()}-", dir=parent)
 

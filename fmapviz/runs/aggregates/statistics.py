@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core import files
-from fmapviz.core.checksummed_json import FORMAT, Json, seal
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT, Json
 from fmapviz.runs.aggregates._channels import NO_IMAGES, ChannelStatistics, combine
 from fmapviz.runs.aggregates._unit_statistics import TABLE_FILE, read_image, read_table
 
@@ -68,7 +68,10 @@ def publish(summary: ChannelStatistics, info: RunInfo) -> dict[str, bytes]:
         "images": summary.images,
         "layers": _as_json(summary, texts),
     }
-    return {_CSV_FILE: _as_csv(summary, texts).encode("utf-8", "backslashreplace"), _JSON_FILE: seal(document)}
+    return {
+        _CSV_FILE: _as_csv(summary, texts).encode("utf-8", "backslashreplace"),
+        _JSON_FILE: checksummed_json.dumps(document),
+    }
 
 
 def report(run: Path) -> tuple[dict[str, Any], list[str]]:

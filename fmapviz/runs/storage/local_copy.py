@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import OutputError, quote
-from fmapviz.core.layout import PRODUCTS_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.layout import RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath
 from fmapviz.runs.storage.remote_units import is_safe, list_objects, object_of, orphans_of
@@ -68,7 +68,7 @@ class LocalCopy:
         """
         if directory / UNIT_FILE in skipped:  # a damaged record
             return
-        record: Any = read_unit(directory) or checksummed_json.load(directory / PRODUCTS_FILE, sealed=True)
+        record: Any = read_unit(directory) or checksummed_json.load(directory / RUN_FILES_RECORD, intact=True)
         listed = (checksummed_json.entries(record) if record else None) or []
         entries = [entry for entry in listed if directory / entry["name"] not in skipped]
 

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.files import writing_to
-from fmapviz.core.layout import FAILURES_FILE, PRODUCTS_FILE, RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.files import leftovers, stage, writing_to
+from fmapviz.core.layout import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_web
 from fmapviz.runs import run as runs
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import unit_files
-from fmapviz.runs.commit import leftovers, stage
 from fmapviz.runs.storage.remote_units import TRIES, RemoteUnits, list_objects
 from fmapviz.runs.storage.run_sync import RunSync
-from fmapviz.runs.unit import possible_paths, possible_paths_of, read_unit
+from fmapviz.runs.unit import image_of, possible_paths, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -144,7 +143,7 @@ class RemoteDestination:
     def is_intact(self, unit: Path) -> bool:
         """See `Destination`."""
         record = read_unit(unit)
-        if record is None or not checksummed_json.is_sealed(files.read(unit / UNIT_FILE)):
+        if record is None or not checksummed_json.is_intact(files.read(unit / UNIT_FILE)):
             return False
         with self._reading(unit):
             return self._units.is_intact(self._name(unit), record)
@@ -172,7 +171,7 @@ class RemoteDestination:
                 left_out = make()
             with self._writing():
                 made = run_files.read(run) or {"files": []}
-                names = [*(entry["name"] for entry in made["files"]), PRODUCTS_FILE]
+                names = [*(entry["name"] for entry in made["files"]), RUN_FILES_RECORD]
                 uploaded = [self._sync.upload(self._name(run / name)) for name in names]
             if all(uploaded) and not self._refresh(run):
                 break
@@ -193,7 +192,7 @@ class RemoteDestination:
         record = read_unit(unit)
         assert record
         run = self.directory / unit.relative_to(self.directory).parts[0]
-        for place in possible_paths_of(run, record):
+        for place in possible_paths(run, image_of(record)):
             if not files.exists(place):
                 files.make_folders(place.parent)
                 files.rename(unit, place)

@@ -19,9 +19,9 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.files import FOREIGN_SECONDS
 from fmapviz.core.layout import UNIT_FILE
-from fmapviz.runs.commit import FOREIGN_SECONDS
-from fmapviz.runs.unit import is_complete, is_truncated_record, read_unit
+from fmapviz.runs.unit import is_truncated_record, parse_unit, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,8 +50,7 @@ class RemoteRecord:
     @property
     def record(self) -> dict[str, Any] | None:
         """The parsed content; None if it is damaged."""
-        record = checksummed_json.parse(self.data)
-        return record if is_complete(record) else None
+        return parse_unit(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,4 +248,4 @@ def _with_objects(document: Mapping[str, Any], objects: list[str]) -> bytes | No
         entry if target == entry["name"] else {**entry, "object": target}
         for entry, target in zip(document["files"], objects, strict=True)
     ]
-    return checksummed_json.seal({**{key: value for key, value in document.items() if key != "sha256"}, "files": entries})
+    return checksummed_json.dumps({**{key: value for key, value in document.items() if key != "sha256"}, "files": entries})
