@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 GRACE_SECONDS = 1.7  # the README promises two
+RETRY_SECONDS = 0.02  # until a callback in which a signal was ignored has ended
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _freeze = cache(gc.freeze)  # once: a second call would also keep garbage
 
@@ -58,15 +59,20 @@ def importing() -> Iterator[None]:
 def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
     """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP; exit immediately at the second.
 
-    The process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.
+    Python ignores what is raised in a finalizer or the callback of a weak reference: there the signal is sent once more. The
+    process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.
 
     Args:
         report: Called before such an exit.
     """
     handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     seen: list[int] = []
+    ignored: list[int] = []
+    report_unraisable = sys.unraisablehook
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
+        if ignored:
+            raise Interrupted(ignored.pop())
         if seen:
             os._exit(128 + number)
         seen.append(number)
@@ -74,12 +80,26 @@ def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iter
         threading.Thread(target=_end_soon, args=(interruption, report), daemon=True).start()
         raise interruption
 
+    def send_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, Interrupted):
+            report_unraisable(unraisable)
+            return
+        ignored.append(unraisable.exc_value.number)
+        threading.Thread(target=_send, args=(ignored[-1],), daemon=True).start()
+
     before = {number: signal.signal(number, interrupt) for number in handled}
+    sys.unraisablehook = send_again
     try:
         yield
     finally:
+        sys.unraisablehook = report_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _send(number: int) -> None:
+    time.sleep(RETRY_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def remove_staged() -> None:
