@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import stores
 import torch
 from PIL import Image
+from waiting import PATIENCE, wait_until
 from warm import HEEDING, Process, ask
 
 from fmapviz.core import lazy_torchvision
@@ -198,9 +198,7 @@ def save_picture(path, seed=0):
 def warm():
     """Where the server of `warm.py` listens."""
     with nullcontext(os.environ[WARM]) if WARM in os.environ else started_server(ENVIRONMENT) as path:
-        until = time.monotonic() + 60
-        while not Path(path).exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        assert wait_until(Path(path).exists)
         yield path
 
 
@@ -221,7 +219,7 @@ def started_server(environment):
 def torch_alone(warm, tmp_path):
     """Run a program in a process of its own that has imported torch, and nothing of ours."""
 
-    def run(program, *args, env=None, cwd=None, timeout=120):
+    def run(program, *args, env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, **(env or {})}
         arguments = ["-c", program, *map(str, args)]
         return captured(f"{warm}.torch", arguments, environment=environment, directory=cwd or tmp_path, timeout=timeout)
@@ -275,7 +273,7 @@ def begin(tmp_path, warm):
 def fmapviz(tmp_path, warm):
     """Run the command in a process of its own, in a directory of its own."""
 
-    def run(*args, stdin=b"", env=None, cwd=None, timeout=120):
+    def run(*args, stdin=b"", env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, "TORCH_HOME": str(tmp_path / "torch_home"), **(env or {})}
         arguments = [str(arg) for arg in args]
         if env:  # may say how Python itself is to start

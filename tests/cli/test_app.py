@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import save_picture
+from waiting import PATIENCE
 from warm import Process
 
 from fmapviz.cli import options
@@ -265,7 +266,7 @@ class TestStreams:
                 assert (event["path"], event["status"]) == (str(name), "done")
             begun.stdin.close()
             assert json.loads(begun.stdout.readline())["found"] == 2
-            assert begun.process.wait(30) == 0
+            assert begun.process.wait(PATIENCE) == 0
 
     def test_standard_input_is_left_alone_without_a_dash(self, tmp_path):
         script = f'printf "a\\nb\\n" | while read line; do {sys.executable} -m fmapviz models alexnet; done'
@@ -333,7 +334,7 @@ class TestSignals:
                 pass
             begun.process.send_signal(number)
             output, errors = begun.stdout.read(), begun.stderr.read()
-            assert begun.process.wait(30) == code, errors
+            assert begun.process.wait(PATIENCE) == code, errors
         assert b"Traceback" not in errors
         assert objects(output)[-1]["exit_code"] == code
         run = tmp_path / "runs" / "squeezenet1_1"
@@ -350,7 +351,7 @@ class TestSignals:
             while json.loads(begun.stdout.readline())["event"] != "image":
                 pass
             begun.process.send_signal(signal.SIGINT)
-            assert begun.process.wait(30) == 130
+            assert begun.process.wait(PATIENCE) == 130
             assert lines(begun.stderr.read())[-1].startswith("interrupted")
 
 
@@ -363,7 +364,7 @@ def _in_terminal(warm, args, place):
         process = Process(warm, args, environment=environment, directory=place, streams=streams)
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if not select.select([ours], [], [], 1)[0]:
             continue
@@ -372,7 +373,7 @@ def _in_terminal(warm, args, place):
         except OSError:  # the other end is closed
             break
     os.close(ours)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.errors import RequestError
@@ -115,4 +116,4 @@ for package in {list(FAMILIES)}:
         registry.describe(package, name)
 assert not {{"torch", "torchvision", "numpy", "PIL"}} & sys.modules.keys()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

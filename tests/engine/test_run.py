@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 from torchvision.utils import make_grid
+from waiting import PATIENCE
 
 from fmapviz import load_model
 from fmapviz.core.config import InputOptions, Style
@@ -290,7 +291,7 @@ print(json.dumps({run: sorted(content["tensors"]) for run, content in multiplexe
 def test_tensorboard_shows_one_run_per_image(finished):
     _, summary, _ = finished
     command = [sys.executable, "-c", RUNS, summary.directory.parent]
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE)
     tags = ["input/input", "maps/00 first", "maps/01 again", "maps/02 again#2"]
     assert json.loads(result.stdout) == {f"net/{name}": tags for name in ("one.png", "two.png", "cats/three.png")}
 

@@ -20,6 +20,7 @@ from bad_images import encoded, flipped, make_zoo, oriented, picture
 from PIL import Image as PillowImage
 from torchvision import models, transforms
 from torchvision.transforms import functional
+from waiting import PATIENCE
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
@@ -406,7 +407,7 @@ for file in bad:
 def answers(*paths: Path) -> list[tuple[str, int]]:
     """Give the code and the KiB of each bad file, read in a fresh process after a good one."""
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, *map(str, paths)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", MEMORY, *map(str, paths)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stderr == ""
     assert done.stdout.count("\n") == len(paths) - 1
@@ -659,7 +660,7 @@ def test_tifffile_is_quiet(tmp_path, caplog, capfd):
     code = "import sys; from fmapviz.images.decode_pool import read_image; from fmapviz.core.types import ImageFile; "
     code += "read_image(ImageFile(sys.argv[1], '', 0, 0), channels=6)"
     command = [sys.executable, "-W", "default", "-c", code, str(tmp_path / "a.tif")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("", "")
 
 

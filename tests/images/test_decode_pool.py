@@ -22,6 +22,7 @@ from conftest import end_idle_workers, save_picture
 from PIL import Image as PillowImage
 from PIL.PngImagePlugin import PngInfo
 from test_failing_threads import Net
+from waiting import PATIENCE, wait_until
 from warm import ask
 
 from fmapviz.core.config import InputOptions
@@ -34,7 +35,6 @@ from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.images.decode_worker import SHARED_BYTES
 
 SHARED = "/memfd:fmapviz (deleted)"
-LONG = 60  # seconds; longer than anything takes unless it is broken
 
 # The sitecustomize.py of every worker: it does what a picture says, in C code where Pillow decodes, like a broken decoder.
 BROKEN_DECODER = """
@@ -119,6 +119,7 @@ def reading():
 def nothing_is_left(broken):
     """Check that no process and no open file is left but those of idle workers that are kept."""
     end_idle_workers()
+    OTHERS.update(child for child, parent in parents().items() if parent == os.getpid())
     before = descriptors(), {*offspring()}
     yield
     end_idle_workers()
@@ -171,19 +172,15 @@ def parents():
     return found
 
 
+OTHERS = set()  # what this process had started before, as a browser whose own processes come and go
+
+
 def offspring(root=None):
-    """Give the processes that one has started, and those that these have started, the nearest first."""
+    """The processes that one has started, and those that these have started, the nearest first, without others'."""
     known, found = parents(), [root or os.getpid()]
     for pid in found:
-        found += [child for child, parent in known.items() if parent == pid]
+        found += [child for child, parent in known.items() if parent == pid and child not in OTHERS]
     return found[1:]
-
-
-def wait_until(true):
-    deadline = time.monotonic() + LONG
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return true()
 
 
 def contents(image):
@@ -329,7 +326,7 @@ def test_a_worker_does_not_import_the_main_module(picture, tmp_path):
         "with DecodePool() as pool:\n"
         "    print(pool.read(ImageFile(sys.argv[1], '', 0, 0), channels=3, notify=print).pixels.size)\n"
     )
-    process = subprocess.run([sys.executable, script, picture], capture_output=True, check=True, timeout=LONG)
+    process = subprocess.run([sys.executable, script, picture], capture_output=True, check=True, timeout=PATIENCE)
     assert (process.stdout, process.stderr) == (b"imported\n(80, 60)\n", b"")
 
 
@@ -413,7 +410,7 @@ _import_decoders()
 assert {*FORMATS} <= {*Image.OPEN}, {*FORMATS} - {*Image.OPEN}
 assert "EPS" not in Image.OPEN
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=LONG)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
 # --- processes that fail
@@ -508,7 +505,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
 with DecodePool() as pool:
     print(pool.read(ImageFile(sys.argv[1], "", 0, 0), channels=3, notify=print).pixels.size)
 """
-    process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=LONG)
+    process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=PATIENCE)
     assert (process.stdout, process.stderr) == (b"(80, 60)\n", b"")
 
 
@@ -527,7 +524,7 @@ def test_closing_does_not_wait_for_a_decoder(kept, monkeypatch, tmp_path):
         thread.start()
         assert wait_until(lambda: pool._busy)
     assert offspring() == before
-    thread.join(LONG)
+    thread.join(PATIENCE)
     assert answers[0][0] == "E_DECODE"
     with pytest.raises(InputError, match="the run has ended"):
         read(hostile)
@@ -603,7 +600,7 @@ with decode_pool.DecodePool() as pool:
     before = pids()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), read(pool), pids() == before)
 """
-    process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=LONG)
+    process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=PATIENCE)
     assert (process.stdout, process.stderr) == (b"5 (80, 60) True\n", b"")
 
 
@@ -647,7 +644,7 @@ def command(warm, pictures, tmp_path):
         arguments = ["-c", COMMAND, str(seconds), *ARGUMENTS, "--workers", "2"]
         with (tmp_path / "streams").open("w+b") as streams, (tmp_path / "errors").open("w+b") as errors:
             places = [streams.fileno(), streams.fileno(), errors.fileno()]
-            code = ask(warm, arguments, directory=tmp_path, streams=places, timeout=LONG)
+            code = ask(warm, arguments, directory=tmp_path, streams=places, timeout=PATIENCE)
         return code, (tmp_path / "errors").read_text()
 
     return run
@@ -669,7 +666,7 @@ def test_a_run_with_a_crash_and_a_hang(command, pictures, tmp_path):
 def hanging(command, tmp_path):
     """Begin a command, and give its process when only the decoder that hangs is left; wait until that has gone as well."""
     with ThreadPoolExecutor(1) as thread:
-        ended = thread.submit(command, LONG)
+        ended = thread.submit(command, PATIENCE)
         assert wait_until(lambda: (tmp_path / "runs/run/f.png").exists() or ended.done())
         assert not ended.done(), ended.result()
         pid = int((tmp_path / "pid").read_text())

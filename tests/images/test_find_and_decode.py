@@ -24,6 +24,7 @@ from bad_images import ZOO, chunk, encoded, flipped, picture, png
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
+from waiting import PATIENCE
 
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.errors import InputError, RequestError
@@ -62,7 +63,7 @@ def refusal(path: Path | str) -> str:
 
 def run_python(code: str, *arguments: object, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *options, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
 
 def units(*inputs: Path | str, avoid: Path | None = None) -> list[str]:
@@ -929,9 +930,9 @@ def test_a_list_is_read_as_it_arrives(null):
         paths = read_list(stream, null=null)
         try:
             pen.write(b"first.png" + end + b"sec")
-            assert thread.submit(next, paths).result(timeout=10) == "first.png"
+            assert thread.submit(next, paths).result(timeout=PATIENCE) == "first.png"
             pen.write(b"ond.png" + end)
-            assert thread.submit(next, paths).result(timeout=10) == "second.png"
+            assert thread.submit(next, paths).result(timeout=PATIENCE) == "second.png"
         finally:
             pen.close()  # lets a reader that waits for more go on
         assert list(paths) == []

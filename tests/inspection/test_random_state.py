@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from waiting import PATIENCE
 from warm import ask
 
 from fmapviz.inspection.random_state import undisturbed
@@ -37,7 +38,7 @@ gc.callbacks.clear()
 
 def test_threads_that_collect_garbage_do_not_lock_each_other_out(warm, tmp_path):
     with (tmp_path / "errors").open("w+b") as errors:
-        assert ask(warm, ["-c", THREADS], streams=[errors.fileno()] * 3, timeout=60) == 0
+        assert ask(warm, ["-c", THREADS], streams=[errors.fileno()] * 3, timeout=PATIENCE) == 0
     assert (tmp_path / "errors").read_bytes() == b""
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import models
+from waiting import PATIENCE
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import RequestError
@@ -80,7 +81,7 @@ except errors.RequestError:
     raise SystemExit(0)
 raise SystemExit(1)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 def test_a_name_can_say_where_it_comes_from():

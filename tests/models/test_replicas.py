@@ -9,11 +9,10 @@ import pytest
 import torch
 from tiny_models import Calls, Recursive, Tokens, Training, Twins, images, overwritten, state_of
 from torch import fx, nn
+from waiting import PATIENCE
 
 from fmapviz.core.lazy_torchvision import models
 from fmapviz.models.replicas import replicate
-
-LONG = 30  # seconds that no test takes, unless something is wrong
 
 
 class Keeps(nn.Module):
@@ -202,7 +201,7 @@ def test_original_and_copy_do_not_disturb_each_other():
 
         def forward(self, x):
             self.last = x
-            together.wait(LONG)
+            together.wait(PATIENCE)
             return self.conv(self.last)
 
     network, given, results = Dawdles().eval(), (images(2), images(3)), {}
@@ -215,7 +214,7 @@ def test_original_and_copy_do_not_disturb_each_other():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LONG)
+        thread.join(PATIENCE)
     for number, batch in enumerate(given):
         expected = run(network.conv, batch)
         assert len(results[number]) == 20

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from races import EIGHT_AT_ONCE
 from run_infos import changed, run_info
+from waiting import PATIENCE
 
 from fmapviz.core.config import Style
 from fmapviz.core.errors import OutputError, RefusedError, RequestError
@@ -43,7 +44,7 @@ def tree(directory):
 
 def run_python(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 @pytest.fixture

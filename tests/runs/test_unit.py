@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from races import EIGHT_AT_ONCE
+from waiting import PATIENCE
 
 from fmapviz.core import files
 from fmapviz.core.checksummed_json import dumps
@@ -79,7 +80,7 @@ def problems(run):
 
 def run_python(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 # --- a directory and its record

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from made_units import make_unit
 from run_infos import run_info
+from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.checksummed_json import dumps
@@ -386,7 +387,7 @@ def test_what_cannot_be_looked_into_is_named():
         for path in closed:
             path.chmod(0)
         command = [sys.executable, "-c", UNPRIVILEGED, folder]
-        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
         for path in closed:
             path.chmod(0o700)
     assert sorted(result.stdout.splitlines()) == [

@@ -17,6 +17,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from waiting import PATIENCE
+
 from fmapviz.core import store_connection
 
 if TYPE_CHECKING:
@@ -243,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.do == "status":
             return self._refuse(fault)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in {"expect", "connection"}}
-        with closing(http.client.HTTPConnection(self.server.upstream, timeout=60)) as above:
+        with closing(http.client.HTTPConnection(self.server.upstream, timeout=PATIENCE)) as above:
             above.request(self.command, self.path, body, headers)
             answer = above.getresponse()
             data = answer.read()

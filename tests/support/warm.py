@@ -24,6 +24,8 @@ from functools import partial
 from threading import Lock
 from types import SimpleNamespace
 
+from waiting import PATIENCE
+
 STREAMS = (0, 1, 2)
 SEARCHED = (*sys.path,)
 KIND = (socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is sent at once is received at once
@@ -220,7 +222,7 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
-def ask(path, arguments, *, timeout=120, **circumstances):
+def ask(path, arguments, *, timeout=PATIENCE, **circumstances):
     """Have a command run by the server, and give its exit code."""
     return Process(path, arguments, **circumstances).wait(timeout)
 

@@ -33,6 +33,7 @@ from bad_images import ZOO, animation, broken_exif, encoded, make_good, oriented
 from checkpoint_files import Malice
 from PIL import Image
 from torchvision import models
+from waiting import PATIENCE
 from warm import ask
 
 from fmapviz.core.checksummed_json import dumps
@@ -649,7 +650,7 @@ def client(house, *args):
 
 
 def bash(house, script):
-    result = subprocess.run(["bash", "-c", script], cwd=house.place, capture_output=True, check=False, timeout=60)
+    result = subprocess.run(["bash", "-c", script], cwd=house.place, capture_output=True, check=False, timeout=PATIENCE)
     return result.returncode, result.stdout.decode(), result.stderr.decode()
 
 
@@ -690,7 +691,7 @@ def test_as_cron_starts_it(house):
     make_good(house.place / "in/\u00e4.png")
     command = [sys.executable, "-m", "fmapviz", *RUN, "in"]
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C"} | {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
-    result = subprocess.run(command, cwd=house.place, env=environment, capture_output=True, check=False, timeout=120)
+    result = subprocess.run(command, cwd=house.place, env=environment, capture_output=True, check=False, timeout=PATIENCE)
     assert (result.returncode, result.stdout) == (0, b"out/run\n")
     assert re.fullmatch(rb"1 image done: 1 layer, 2 pictures in \d+\.\d s\n", result.stderr)
     assert house.tree() == tree_of("\u00e4.png")
@@ -1068,7 +1069,7 @@ def test_modules_in_the_working_directory_are_not_imported(house):
     for name in ("PIL", "numpy", "torch", "torchvision", "typer", "rich", "fmapviz", "json", "random", "sitecustomize"):
         (house.place / f"{name}.py").write_text("open('ran', 'w').close(); raise SystemExit(9)")
     command = [Path(sys.executable).with_name("fmapviz"), "squeezenet1_1", "in", "--weights", "random", *BEHAVED]
-    result = subprocess.run([*command, "--size", "64"], cwd=house.place, capture_output=True, check=False, timeout=120)
+    result = subprocess.run([*command, "--size", "64"], cwd=house.place, capture_output=True, check=False, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert not (house.place / "ran").exists()
     subprocess.run([sys.executable, "-c", "import PIL"], cwd=house.place, capture_output=True, check=False)

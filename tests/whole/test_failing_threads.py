@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import save_picture
 from torch import nn
+from waiting import PATIENCE, wait_until
 from warm import Process
 
 from fmapviz.core.config import InputOptions
@@ -28,7 +29,6 @@ from fmapviz.writers import png as png_writer
 IMAGES = 12
 PICTURES = 3  # of each: the input and two layers
 SMALL = InputOptions(size=(16, 16))
-LONG = 60  # seconds that nothing takes, unless something is wrong
 SOON = 3.0  # a run is to end within two seconds; one more for a computer that has much to do
 
 
@@ -63,13 +63,6 @@ def no_thread_goes_on():
     before = set(threading.enumerate())
     yield
     assert wait_until(lambda: set(threading.enumerate()) <= before), threading.enumerate()
-
-
-def wait_until(true):
-    deadline = time.monotonic() + LONG
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return true()
 
 
 def assert_whole(out):
@@ -298,14 +291,14 @@ def begin_disturbed(inputs, tmp_path, warm):
             yield process
         finally:
             process.kill()
-            process.wait(LONG)
+            process.wait(PATIENCE)
 
     return begun
 
 
 def ended(process, tmp_path):
     """Wait, and give what a command has said on standard output and standard error."""
-    process.wait(LONG)
+    process.wait(PATIENCE)
     return (tmp_path / "output").read_text(), (tmp_path / "errors").read_text()
 
 

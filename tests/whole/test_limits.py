@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from killing import ARGUMENTS, House
 from trees import difference, snapshot
+from waiting import PATIENCE
 from warm import ask
 
 MAIN = "from fmapviz.cli.app import main; main()"
@@ -96,7 +97,7 @@ def test_a_small_file_system_that_is_full(house):
     house.out.mkdir()
     begin = mount("size=320k", house.out)
     command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS, "--force"]  # without, it would be refused before
-    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=100)
+    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=PATIENCE)
     after = house.out.with_name("out-after")
     house.out.rmdir()  # where nothing was mounted any more
     after.rename(house.out)
@@ -115,7 +116,7 @@ def test_a_file_system_that_is_read_only(house):
     house.out.mkdir()
     begin = mount("ro", house.out)
     command = [*begin, sys.executable, "-c", MAIN, *ARGUMENTS]
-    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=100)
+    ended = subprocess.run(command, cwd=house.place, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (ended.returncode, ended.stderr.splitlines()) == (
         5, [f"error: cannot write to '{house.out}': read-only, or not permitted", "hint: choose another --out"],
     )  # fmt: skip

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +24,7 @@ import stores
 from faults import paint
 from PIL import Image as PillowImage
 from trees import difference, snapshot
+from waiting import PATIENCE, wait_until
 from warm import HEEDING, Process
 
 from fmapviz.core.config import Engine, InputOptions
@@ -59,7 +59,7 @@ class Net(nn.Sequential):
             (HERE / f"devices-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
             if shade == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            for _ in range(600):
+            for _ in range(6000):
                 if shade == 2 and not (HERE / "go").exists():
                     time.sleep(0.1)
         return super().forward((x * 255).round())
@@ -163,13 +163,6 @@ def problems(out):
     return [problem for each in verify(out) for problem in each.problems]
 
 
-def wait_for(happened, seconds=60):
-    until = time.monotonic() + seconds
-    while not happened() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert happened()
-
-
 SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
@@ -230,7 +223,7 @@ def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twi
         told.append(event)
         if isinstance(event, Staged) and not ends:
             ends.append([type(event) for event in told])
-            wait_for(lambda: seen(place, SLOW))
+            assert wait_until(lambda: seen(place, SLOW))
             os.kill(int(seen(place, SLOW)[0]), signal.SIGKILL)
             (place / "go").touch()
 
@@ -270,7 +263,7 @@ def test_a_node_may_be_lost(cluster, place):
         shade(place / f"in/{number}.png", SLOW)
 
     def lose():
-        wait_for(lambda: len(set(seen(place, SLOW))) == 2)  # both are at work
+        assert wait_until(lambda: len(set(seen(place, SLOW))) == 2)  # both are at work
         cluster.remove_node(cluster.second, allow_graceful=False)
         (place / "go").touch()
 
@@ -312,7 +305,7 @@ def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked
     node = cluster.add_node(num_cpus=4, num_gpus=1)  # it is only said that there is one
 
     def go():
-        wait_for(lambda: len(set(seen(place, SLOW))) == 2)
+        assert wait_until(lambda: len(set(seen(place, SLOW))) == 2)
         (place / "go").touch()
 
     thread = threading.Thread(target=go)
@@ -342,6 +335,19 @@ def visible_to(pid, place):
 # --- the command, with a Ray of its own and two workers
 
 
+BEGUN = []  # commands
+
+
+@pytest.fixture(autouse=True)
+def no_command_goes_on():
+    """End the commands of a test that failed: others would find them."""
+    yield
+    while BEGUN:
+        process = BEGUN.pop()
+        process.kill()
+        process.wait()
+
+
 def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
     """Begin the command in a process of its own, with `warm` and `interpreter` one that has imported everything already."""
     arguments = [f"{place}/net.py:build", "in", "--out", "out", "--name", "run", "--fit", "none", "--mean", "0"]
@@ -350,10 +356,12 @@ def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
     with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err, Path(os.devnull).open("rb") as nothing:
         if warm is None:
             command = [sys.executable, "-m", "fmapviz", *arguments]
-            return subprocess.Popen(command, cwd=place, env=environment, stdin=nothing, stdout=out, stderr=err)
+            BEGUN.append(subprocess.Popen(command, cwd=place, env=environment, stdin=nothing, stdout=out, stderr=err))
+            return BEGUN[-1]
         streams = [stream.fileno() for stream in (nothing, out, err)]
         program = f"import sys; sys.executable = '{interpreter}'; {HEEDING}"
-        return Process(warm, ["-c", program, *arguments], environment=environment, directory=place, streams=streams)
+        BEGUN.append(Process(warm, ["-c", program, *arguments], environment=environment, directory=place, streams=streams))
+        return BEGUN[-1]
 
 
 def said(place):
@@ -365,29 +373,27 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
 ):
     shade(place / "in/6.png", SLOW)
     process = begin(place, workers=1)
-    wait_for(lambda: seen(place, SLOW))
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, (place / "stderr").read_text()
-    assert time.monotonic() - begun < 15
+    assert wait_until(lambda: seen(place, SLOW))
+    process.send_signal(signal.SIGINT)  # ends it, while the worker would be busy for much longer
+    assert process.wait(PATIENCE) == 130, (place / "stderr").read_text()
     *events, summary = said(place)
     assert {event["status"] for event in events if event["event"] == "image"} == {"done"}  # by workers as Ray starts them
     assert summary["exit_code"] == 130
     assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
-    wait_for(lambda: not is_running(int(seen(place, SLOW)[-1])), 15)
+    assert wait_until(lambda: not is_running(int(seen(place, SLOW)[-1])))
 
     process = begin(place, f"ray:{cluster.address}", warm=warm, interpreter=interpreter)
-    wait_for(lambda: len(seen(place, SLOW)) == 2)
+    assert wait_until(lambda: len(seen(place, SLOW)) == 2)
     process.kill()
-    process.wait(60)
-    wait_for(lambda: not is_running(int(seen(place, SLOW)[-1])), 15)
+    process.wait(PATIENCE)
+    assert wait_until(lambda: not is_running(int(seen(place, SLOW)[-1])))
 
     shade(place / "in/more/6.png", POISON)
     process = begin(place, warm=warm, interpreter=interpreter)
-    wait_for(lambda: len(seen(place, SLOW)) == 3)
+    assert wait_until(lambda: len(seen(place, SLOW)) == 3)
     os.kill(int(seen(place, SLOW)[-1]), signal.SIGKILL)
     (place / "go").touch()
-    assert process.wait(120) == 3, (place / "stderr").read_text()
+    assert process.wait(PATIENCE) == 3, (place / "stderr").read_text()
     assert "Traceback" not in (place / "stderr").read_text()
     *_, summary = events = said(place)
     assert (summary["done"] + summary["skipped"], summary["failed"]) == (7, 2)

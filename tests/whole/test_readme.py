@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from trees import difference, snapshot
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -48,7 +49,8 @@ def shell(command, place, **environment):
     path = os.pathsep.join([str(place / ".bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
-        cwd=place, env={**os.environ, "PATH": path, **environment}, capture_output=True, text=True, timeout=180, check=False,
+        cwd=place, env={**os.environ, "PATH": path, **environment}, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
     )  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def test_tensorboard_serves_what_was_written(workplace):
     try:
         address = next(match[0] for line in server.stderr if (match := re.search(r"http://localhost:\d+/", line)))
         tags = ""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while "features.10" not in tags and time.monotonic() < deadline:
             with urllib.request.urlopen(f"{address}data/plugin/images/tags") as answer:
                 tags = answer.read().decode()

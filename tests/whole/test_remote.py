@@ -22,6 +22,7 @@ from faults import NOTES, SCENARIOS, Net, paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot
+from waiting import PATIENCE
 
 from fmapviz.core import object_store
 from fmapviz.core.config import InputOptions, Part, RunConfig, Style
@@ -508,7 +509,7 @@ def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
         began.append(name)
         if len(began) == 1:  # the second commits first
             between.set()
-            assert resumed.wait(60)
+            assert resumed.wait(PATIENCE)
         return commit(self, name, unit, **there)
 
     resumed = threading.Event()
@@ -516,7 +517,7 @@ def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):
         patch.setattr(remote_units.RemoteUnits, "commit", slow)
         first = threading.Thread(target=draw, args=([inputs / "1.png"], OUT))
         first.start()
-        assert between.wait(60)
+        assert between.wait(PATIENCE)
         draw([inputs / "other/1.png"], OUT)
         resumed.set()
         first.join()
@@ -657,7 +658,7 @@ def test_a_killed_command_is_completed_by_the_next(*, bucket, proxy, inputs, tmp
     assert fmapviz("shapesnet", inputs, *options, "--out", tmp_path / "here").returncode == 0
     hanging = proxy.fail("hang", method="PUT", first=number)
     with begin("shapesnet", inputs, *options, "--out", OUT) as killed:
-        assert hanging.reached.wait(60)
+        assert hanging.reached.wait(PATIENCE)
         killed.process.kill()
         killed.process.wait()
     proxy.heal()
@@ -672,9 +673,9 @@ def test_an_interruption_does_not_wait_for_an_answer(*, bucket, proxy, inputs, t
     (tmp_path / "tmp").mkdir()
     hanging = proxy.fail("hang", method="PUT", first=4)
     with begin("shapesnet", inputs, "--to", "png", "--out", OUT) as interrupted:
-        assert hanging.reached.wait(60)
+        assert hanging.reached.wait(PATIENCE)
         interrupted.process.send_signal(signal.SIGINT)
-        assert interrupted.process.wait(30) == 130
+        assert interrupted.process.wait(PATIENCE) == 130
     assert [*(tmp_path / "tmp").iterdir()] == []
 
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from waiting import PATIENCE
 from warm import ask
 
 from fmapviz.core import files
@@ -462,13 +463,13 @@ def test_a_browser_is_asked_where_there_is_a_display(picture, tmp_path):
         "import pathlib, sys; from fmapviz.cli.run import open_page; sys.exit(not open_page(pathlib.Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, "a b/index.html"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE)
     assert done.returncode == 0
     assert (tmp_path / "asked").read_text().strip() == (tmp_path / "a b/index.html").as_uri()
     environment.pop("DISPLAY")
     environment.pop("WAYLAND_DISPLAY", None)
     (tmp_path / "asked").unlink()
-    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60).returncode == 1
+    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE).returncode == 1
     assert not (tmp_path / "asked").exists()
 
 

@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_units import make_unit
 from PIL import Image
+from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.errors import printable
@@ -214,7 +215,7 @@ def fast(logdir):
 
 def read(provider, expected):
     where = {"ctx": RequestContext(), "experiment_id": "", "plugin_name": "images"}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while True:  # the fast reader answers while it is still loading
         index = provider.list_blob_sequences(**where)
         if sum(map(len, index.values())) >= expected or time.monotonic() > deadline:
@@ -238,7 +239,7 @@ def read_back(reader, logdir, expected):
     if reader == "fast":
         pytest.importorskip("tensorboard_data_server", reason="TensorBoard has no fast reader for this platform")
     command = [sys.executable, "-c", READER, reader, logdir, str(expected)]
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE)
     return {(one["run"], one["tag"]): one for one in sorted(json.loads(result.stdout), key=lambda one: one["tag"])}
 
 

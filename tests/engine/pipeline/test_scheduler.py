@@ -10,11 +10,10 @@ from itertools import count, pairwise
 from threading import Barrier, Event, Lock
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from fmapviz.engine.pipeline import scheduler
 from fmapviz.engine.pipeline.scheduler import Limits, Schedule
-
-LONG = 30  # seconds that no test takes, unless something is wrong
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,6 @@ def things(number, shapes=("square",), **fields):
 
 def endless():
     return map(Thing, count())
-
-
-def wait_until(true):
-    deadline = time.monotonic() + LONG
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return true()
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +194,7 @@ def test_a_batch_holds_one_shape_and_no_more_than_its_size(threads):
 
 
 def test_batches_are_as_large_as_they_may_be(monkeypatch):
-    monkeypatch.setattr(scheduler, "BATCH_SECONDS", LONG)
+    monkeypatch.setattr(scheduler, "BATCH_SECONDS", PATIENCE)
     batches = []
 
     class Noting(Fake):
@@ -213,7 +205,7 @@ def test_batches_are_as_large_as_they_may_be(monkeypatch):
     begun = time.monotonic()
     assert len(list(Noting(1, batch_size=4).run(things(10)))) == 10
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert time.monotonic() - begun < LONG / 2, "nobody waits for what will not come"
+    assert time.monotonic() - begun < PATIENCE / 2, "nobody waits for what will not come"
 
 
 def test_a_smaller_batch_size_holds_from_then_on():
@@ -243,7 +235,7 @@ def test_an_incomplete_batch_is_drawn_after_a_while_though_the_list_goes_on(thre
         for number in range(0, 6, 2):
             yield Thing(number)
             yield Thing(number + 1)
-            waited.append(written.wait(LONG))
+            waited.append(written.wait(PATIENCE))
             written.clear()
 
     assert len(list(Noting(threads, batch_size=8).run(slowly()))) == 6
@@ -303,7 +295,7 @@ def test_the_first_batch_is_drawn_alone_and_then_so_many_as_may():
                     time.sleep(0.2)
                     alone.append(peak.most)
                 else:
-                    together.wait(LONG)
+                    together.wait(PATIENCE)
             return super().draw(batch, tell)
 
     assert len(list(Several(5, drawing=3).run(things(1 + 9)))) == 10
@@ -579,7 +571,7 @@ def test_a_signal_is_heeded_though_it_does_not_end_the_wait_for_an_event():
     def draw(*_):
         time.sleep(0.1)
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # as one that came a moment before the wait
-        heeded.append(over.wait(LONG))
+        heeded.append(over.wait(PATIENCE))
         return [], []
 
     steps, over, heeded, before = Fake(), Event(), [], signal.signal(signal.SIGUSR1, interrupt)
@@ -597,7 +589,7 @@ def test_of_several_exceptions_one_reaches_the_caller():
 
     class Failing(Fake):
         def read(self, item, _tell):
-            together.wait(LONG)
+            together.wait(PATIENCE)
             raise ValueError(item.number)
 
     with pytest.raises(ValueError, match=r"^[012]$"):
@@ -629,7 +621,7 @@ def test_closing_it_does_not_wait_for_a_list_that_is_slow_to_arrive():
 
     def slowly():
         yield Thing(0)
-        arrives.wait(LONG)
+        arrives.wait(PATIENCE)
         yield Thing(1)
 
     steps = Fake()
@@ -652,7 +644,7 @@ def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(p
         def hang(self, step, number):
             if step == place and number == 3:
                 begun.set()
-                released.wait(LONG)
+                released.wait(PATIENCE)
 
         def read(self, item, tell):
             tell(item)
@@ -695,7 +687,7 @@ def test_closing_it_waits_a_little_for_steps_under_way():
     steps = Slow(1)
     told = steps.run(endless())
     next(told)
-    assert begun.wait(LONG)
+    assert begun.wait(PATIENCE)
     told.close()
     assert steps.numbers("write") == [0]
 

@@ -23,6 +23,7 @@ from run_infos import run_info
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
+from waiting import PATIENCE, wait_until
 from warm import Process
 
 from fmapviz.core.config import InputOptions, Style
@@ -131,14 +132,6 @@ def threads():
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("fmapviz")}
 
 
-def wait_until(true):
-    """The thread that lists inputs notices within a tenth of a second that nobody listens."""
-    deadline = time.monotonic() + 20
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return true()
-
-
 # --- as it arrives
 
 
@@ -150,7 +143,7 @@ def test_an_image_is_finished_before_the_next_is_known(batch_size, pictures, loo
     def slowly():
         for n in range(3):
             yield pictures / f"{n}.png"
-            waited.append(finished.wait(60))
+            waited.append(finished.wait(PATIENCE))
             finished.clear()
 
     def tell(event):

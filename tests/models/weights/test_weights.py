@@ -33,6 +33,7 @@ from checkpoint_files import (
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
+from waiting import PATIENCE
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import WeightsError
@@ -286,7 +287,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypa
 
 
 def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(deaf):
-    out, err = deaf.communicate(timeout=60)
+    out, err = deaf.communicate(timeout=PATIENCE)
     assert out.startswith("True put the file at")
     assert (deaf.returncode, err) == (0, "")
 
