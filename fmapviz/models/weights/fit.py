@@ -83,35 +83,25 @@ def load_weights(
 
 
 def fit_keys(state: StateDict, wanted: Iterable[str], path: Path) -> tuple[StateDict, tuple[str, ...]]:
-    """Strip prefixes as `strip_prefixes` does, and return a notice about them and about the keys that were ignored."""
-    fitting, stripped = strip_prefixes(state, wanted)
-    if not stripped:
-        return state, ()
-    kept = set(map(id, fitting.values()))
-    others = [key for key, values in state.items() if id(values) not in kept]
-    noun = "prefix" if len(stripped) == 1 else "prefixes"
-    ignored = f", and ignored the other keys: {first_few(others)}" if others else ""
-    return fitting, (f"stripped the {noun} {' and '.join(map(quote, stripped))} from the keys of {quote(path)}{ignored}",)
-
-
-def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, tuple[str, ...]]:
     """Strip the prefixes that wrappers and training modules add to the keys of a network.
 
     Args:
         state: The weights.
         wanted: The keys of the network; `num_batches_tracked` may be missing in the weights.
+        path: The file, for the notice.
 
     Returns:
-        The tensors under the stripped keys, without those that lack the prefix, such as a loss function's; and the stripped
-        prefixes, outermost first.
+        The tensors under the stripped keys, without those that lack the prefix, such as a loss function's; and a notice
+        about the prefixes, outermost first, and the ignored keys.
 
     Raises:
         WeightsError: The network is there several times, under several prefixes.
 
     Example:
         >>> import torch
-        >>> strip_prefixes({"net.a.weight": torch.zeros(1), "loss.weight": torch.ones(1)}, ["a.weight"])
-        ({'a.weight': tensor([0.])}, ('net.',))
+        >>> from pathlib import Path
+        >>> fit_keys({"net.a.weight": torch.zeros(1)}, ["a.weight"], Path("lit.ckpt"))
+        ({'a.weight': tensor([0.])}, ("stripped the prefix 'net.' from the keys of 'lit.ckpt'",))
     """
     needed = {key for key in wanted if not key.endswith("num_batches_tracked")}
     if needed <= state.keys():
@@ -123,7 +113,14 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str]) -> tuple[StateDict, 
     wrappers = [match[0] for given in names.values() for match in WRAPPERS.finditer(given)]
     stripped = re.findall(r"[^.]*\.", leading[0] if leading else prefix)
     stripped += [wrapper for wrapper in dict.fromkeys(wrappers) if wrapper not in stripped]
-    return {key: state[given] for key, given in names.items()}, tuple(stripped)
+    if not stripped:
+        return state, ()
+    noun = "prefix" if len(stripped) == 1 else "prefixes"
+    notice = f"stripped the {noun} {' and '.join(map(quote, stripped))} from the keys of {quote(path)}"
+    kept = set(names.values())
+    if others := [key for key in state if key not in kept]:
+        notice += f", and ignored the other keys: {first_few(others)}"
+    return {key: state[given] for key, given in names.items()}, (notice,)
 
 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
