@@ -10,7 +10,7 @@ from fmapviz.core import registry
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import SOURCES
-from fmapviz.models.spec import check_reference
+from fmapviz.models.user_code import check_reference
 
 if TYPE_CHECKING:
     from fmapviz.core.types import Model

@@ -36,11 +36,10 @@ def replicate(network: nn.Module) -> nn.Module | None:
 
 
 def _is_modified(module: nn.Module) -> bool:
-    return (
-        isinstance(module, torch.jit.ScriptModule)
-        or bool(module._forward_hooks or module._forward_pre_hooks)
-        or any(_is_bound(value) for value in vars(module).values())
-    )
+    if isinstance(module, torch.jit.ScriptModule) or module._forward_hooks or module._forward_pre_hooks:
+        return True
+    held = vars(module).values()
+    return any(isinstance(each, MethodType) or (isinstance(each, FunctionType) and each.__closure__) for each in held)
 
 
 def _leads_to(start: object, forbidden: set[int]) -> bool:
@@ -58,7 +57,3 @@ def _leads_to(start: object, forbidden: set[int]) -> bool:
         else:
             waiting += gc.get_referents(held)
     return False
-
-
-def _is_bound(value: object) -> bool:
-    return isinstance(value, MethodType) or (isinstance(value, FunctionType) and bool(value.__closure__))

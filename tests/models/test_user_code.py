@@ -7,7 +7,7 @@ import pytest
 
 from fmapviz.core.errors import RequestError
 from fmapviz.models.load import check_name
-from fmapviz.models.spec import Reference, check_reference, parse_arguments, parse_reference
+from fmapviz.models.user_code import Reference, check_reference, parse_arguments, parse_reference
 
 
 @pytest.mark.parametrize(

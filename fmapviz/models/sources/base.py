@@ -16,7 +16,7 @@ class ModelSource(Protocol):
 
     * `NAMES`: A string, the names of its models separated by white space, if they are fixed. They need no prefix.
     * `SPELLING`: A regular expression that must match all of any other name, with its prefix if there is one.
-    * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.spec` parses it.
+    * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
     * `BUILDERS`: A module with functions that build the models of `NAMES` with arguments; hints mention it.
     * `REQUIRES`: The package that it needs; the extra of the source's name installs it.
 

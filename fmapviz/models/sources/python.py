@@ -11,8 +11,7 @@ from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
 from fmapviz.models.network import check_network, describe_network
-from fmapviz.models.spec import Reference, parse_reference
-from fmapviz.models.user_code import import_module_of, imported_files_beside, running_user_code
+from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.models.initialization import build_uninitialized
 from fmapviz.models.network import input_channels
-from fmapviz.models.spec import parse_arguments
-from fmapviz.models.user_code import one_line
+from fmapviz.models.user_code import one_line, parse_arguments
 from fmapviz.models.weights.download import download_error, fetch, unreachable
 from fmapviz.models.weights.file import digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
