@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Failure, ImageFile
     from fmapviz.engine.session import Session
     from fmapviz.engine.shared_ranges import Key
-    from fmapviz.render.ranges import Shared
+    from fmapviz.render.grid import Shared
 
 
 def survey(

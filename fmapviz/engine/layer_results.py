@@ -12,7 +12,7 @@ import torch
 from fmapviz.core.drawings import Drawing
 from fmapviz.core.types import LayerResult, Measures, RawValues, Statistics
 from fmapviz.inspection.layout import NotAMapError, frames_of, picture_size
-from fmapviz.render.ranges import as_floats, measure
+from fmapviz.render.grid import as_floats, measure
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import FeatureMap, Of, Target
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.forward_record import ForwardRecord
-    from fmapviz.render.ranges import Ranges
+    from fmapviz.render.grid import Ranges
 
 
 class MixedBatchError(Exception):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.types import Of
     from fmapviz.inspection.targets import Wanted
+    from fmapviz.render.grid import Shared
     from fmapviz.render.picture import Compose
-    from fmapviz.render.ranges import Shared
     from fmapviz.views.base import BatchContent, LayerMaps, ModelView
 
     # None: the view is requested, but no requested format shows pictures.

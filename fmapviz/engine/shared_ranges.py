@@ -14,8 +14,8 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.files import stage
 from fmapviz.core.layout import SURVEY_FILE
+from fmapviz.render.grid import Shared
 from fmapviz.render.pca import Basis, Covariance
-from fmapviz.render.ranges import Shared
 from fmapviz.runs.run_files import check_replaceable
 
 if TYPE_CHECKING:

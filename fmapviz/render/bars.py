@@ -10,12 +10,12 @@ from torch.nn.functional import pad
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.render.colormaps import checkerboard
-from fmapviz.render.ranges import scale_limits
+from fmapviz.render.grid import scale_limits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fmapviz.render.ranges import Ranges
+    from fmapviz.render.grid import Ranges
 
 
 HEIGHT = 64  # pixels of a row of bars
@@ -42,7 +42,7 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
         are drawn as a checkerboard.
 
     Example:
-        >>> from fmapviz.render.ranges import measure
+        >>> from fmapviz.render.grid import measure
         >>> logits = torch.randn(1, 1000)
         >>> draw_bars(logits, Style(), measure(logits[:, :, None, None])).shape  # 4 rows of 256 bars, 3 pixels each
         torch.Size([1, 266, 772])

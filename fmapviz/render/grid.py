@@ -1,27 +1,84 @@
-"""Tile channels into one grid, pixel for pixel as `torchvision.utils.make_grid` does.
+"""Measure the values of channels, scale them to 0..255 and tile them into one grid.
 
-The reference is `save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=int(sqrt(C)), padding=2))` in one
-grey channel, for each image `(C, H, W)` of a batch. A colour map is applied to the same levels 0..255.
+A grid is pixel for pixel as torchvision draws it. The reference is
+`save_image(make_grid(maps[:, None], normalize=True, scale_each=True, nrow=int(sqrt(C)), padding=2))` in one grey channel,
+for each image `(C, H, W)` of a batch. A colour map is applied to the same levels 0..255.
 """
 
 from __future__ import annotations
 
-from math import isqrt
+from dataclasses import dataclass, replace
+from math import isfinite, isqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
 from fmapviz.render.colormaps import checkerboard, colorize
-from fmapviz.render.ranges import Ranges, as_floats, measure, on_cpu, scale, scale_limits
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from fmapviz.render.pca import Basis
 
 _PLAIN = Style()
+_SMALL = 1e-12  # standard deviations below this are computed in float64
+_NUMPY_DEVICE = "cpu"  # where NumPy reads tensors in place; tests change it to run a GPU's code without one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The finite extremes of every channel and the mean of every image.
+
+    Attributes:
+        low: Smallest finite value, float32 `(N, C)`; NaN for a channel without a finite value.
+        high: Largest finite value, float32 `(N, C)`; NaN for a channel without a finite value.
+        mean: Mean of each image's finite values, float32 `(N)`.
+        bad: Number of NaN and infinite values, int64 `(N, C)`; None if all values are known to be finite.
+        moments: Statistics of each channel, if requested.
+        shared: The layer's range over all images of the run, if requested.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    bad: Tensor | None = None
+    moments: Moments | None = None
+    shared: Shared | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Statistics of the finite values of every channel.
+
+    Attributes:
+        mean: float32 `(N, C)`; NaN for a channel without a finite value.
+        std: Population standard deviation, float32 `(N, C)`; NaN for a channel without a finite value.
+        zeros: Number of values that are exactly zero, int64 `(N, C)`.
+        values: Number of values per channel, NaN and infinite ones included.
+    """
+
+    mean: Tensor
+    std: Tensor
+    zeros: Tensor
+    values: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """The range of one layer over all images of a run.
+
+    Attributes:
+        low: Smallest finite value of all channels; NaN if no value is finite.
+        high: Largest finite value of all channels; NaN if no value is finite.
+        basis: Principal components of all images, if requested.
+    """
+
+    low: float
+    high: float
+    basis: Basis | None = None
 
 
 def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> Tensor:
@@ -56,10 +113,11 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     if ranges.bad is not None:
         board = checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1)
         levels = torch.where(maps.isfinite(), levels, board)
-    grids = _arrange(levels, style)
+    layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
+    grids = _arrange(levels, layout, style.scale)
     if style.palette is None:
         return grids
-    coloured = _arrange(maps.isfinite(), style).bool()  # neither the padding nor a checkerboard
+    coloured = _arrange(maps.isfinite(), layout, style.scale).bool()  # neither the padding nor a checkerboard
     return torch.where(coloured[..., None], colorize(grids, style.palette), grids[..., None])
 
 
@@ -76,14 +134,182 @@ def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles
     return Tiles(gap, gap, width, height, width + gap, height + gap, columns, count)
 
 
-def _arrange(tiles: Tensor, style: Style) -> Tensor:
+def as_floats(maps: Tensor) -> Tensor:
+    """Convert other types than float32 and the half types to float32; values beyond its range become infinite."""
+    return maps if maps.dtype in {torch.float32, torch.float16, torch.bfloat16} else maps.float()
+
+
+def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
+    """Measure the extremes of each channel.
+
+    Args:
+        maps: `(N, C, H, W)` as returned by `as_floats`.
+        moments: Whether to compute the statistics of each channel as well.
+
+    Example:
+        >>> ranges = measure(torch.tensor([[[[1.0, 4.0]], [[float("nan"), 2.0]]]]))
+        >>> ranges.low.tolist(), ranges.high.tolist(), ranges.bad.tolist()
+        ([[1.0, 2.0]], [[4.0, 2.0]], [[0, 1]])
+    """
+    means = maps.mean((-2, -1), dtype=torch.float32) if moments else None
+    if means is None:
+        mean = maps.mean((1, 2, 3), dtype=torch.float32)
+    elif maps.device.type != _NUMPY_DEVICE:
+        mean = means.mean(1)
+    else:  # for so few numbers a call of torch takes ten times as long
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = torch.from_numpy(np.add.reduce(means.numpy(), 1) / np.float32(means.shape[1]))
+    # A NaN or an infinity in the input makes the mean non-finite, so finite maps are read only once. Testing the mean
+    # would make a GPU synchronize, and there the second pass costs next to nothing.
+    if maps.device.type == _NUMPY_DEVICE and all(map(isfinite, mean.tolist())):
+        low, high = maps.amin((-2, -1)).float(), maps.amax((-2, -1)).float()
+        return Ranges(low, high, mean, moments=None if means is None else _finite_moments(maps, means, low, high))
+    finite = maps.isfinite()
+    some = finite.any(-1).any(-1)
+    low = torch.where(finite, maps, torch.inf).amin((-2, -1)).float().where(some, torch.nan)
+    high = torch.where(finite, maps, -torch.inf).amax((-2, -1)).float().where(some, torch.nan)
+    known = _widen(maps).where(finite, torch.nan)
+    ranges = Ranges(low, high, known.nanmean((1, 2, 3)).float(), (~finite).sum((-2, -1)))
+    if not moments:
+        return ranges
+    means = known.nanmean((-2, -1))
+    # The rounded mean of a constant channel may differ from its value.
+    std = _deviation(known, means).where(low != high, 0.0)
+    zeros = (known == 0).sum((-2, -1))
+    return replace(ranges, moments=Moments(means.float(), std, zeros, maps.shape[-2] * maps.shape[-1]))
+
+
+def _finite_moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
+    """Compute the statistics of finite maps on the CPU without copying them.
+
+    NumPy takes a tenth of torch's time to start an operation on so few numbers.
+    """
+    values = maps.shape[-2] * maps.shape[-1]
+    if values == 1:
+        return Moments(low, torch.zeros_like(low), (low == 0).long(), values)
+    norms = torch.linalg.vector_norm(maps, dim=(-2, -1), dtype=torch.float32).numpy()
+    size, middle = norms * np.float32(values**-0.5), np.abs(mean.numpy())
+    above = size - middle
+    # The variance, the mean square minus the square of the mean, is a difference times a sum.
+    std = np.sqrt(np.maximum(above, 0)) * np.sqrt(size + middle)
+    # float32 cannot hold the variance of values far from zero, or of very small and very large ones.
+    sure = above > np.maximum(size / 128, _SMALL)
+    if not sure.all():
+        varied = (low != high).numpy()
+        doubtful = varied & ~sure
+        std[~varied] = 0
+        if doubtful.any():
+            chosen = torch.from_numpy(doubtful)
+            std[doubtful] = _deviation(maps[chosen][None], mean[chosen][None])[0].numpy()
+    zero = maps.float().numpy() == 0
+    # The output of a convolution hardly ever contains a zero.
+    zeros = np.count_nonzero(zero.reshape(*mean.shape, -1), axis=2) if zero.any() else np.zeros(mean.shape, np.int64)
+    return Moments(mean, torch.from_numpy(std), torch.from_numpy(zeros), values)
+
+
+def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
+    """Compute standard deviations that ignore NaN. On the CPU `torch.var_mean` takes thirteen times as long."""
+    away = _widen(maps) - _widen(mean)[..., None, None]
+    counts = (~away.isnan()).sum((-2, -1))
+    norm: Tensor = torch.linalg.vector_norm(away.nan_to_num(nan=0.0), dim=(-2, -1))
+    return (norm / counts.sqrt()).float()
+
+
+def _widen(maps: Tensor) -> Tensor:
+    # float32 may not hold a sum. GPUs are slow at float64, or lack it.
+    return maps.double() if maps.device.type == _NUMPY_DEVICE else maps.float()
+
+
+def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
+    """Resolve `style.channels` to channel numbers.
+
+    Returns:
+        int64 `(N, K)`, per image; None for all channels. Numbers beyond the last channel are dropped, so K may be 0. Ties
+        go to the lower number, and a channel without a finite value comes last.
+    """
+    images, count = ranges.high.shape
+    if style.listed is not None:
+        existing = [number for number in style.listed if number < count]
+        return torch.tensor(existing, dtype=torch.int64, device=ranges.high.device).expand(images, -1)
+    if style.top is None:
+        return None
+    values = ranges.high
+    if style.rank != "max":
+        assert ranges.moments
+        values = ranges.moments.mean if style.rank == "mean" else ranges.moments.std
+    ranked = values.nan_to_num(nan=-torch.inf).sort(dim=1, descending=True, stable=True)
+    return ranked.indices[:, : style.top]
+
+
+def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor, Ranges]:
+    """Select channels of each image.
+
+    Args:
+        maps: `(N, C, H, W)`.
+        ranges: The ranges of the maps.
+        chosen: int64 `(N, K)` as returned by `choose_channels`.
+
+    Returns:
+        The maps `(N, K, H, W)` and their ranges.
+    """
+    image = torch.arange(len(maps), device=maps.device)[:, None]
+    low, high = ranges.low[image, chosen], ranges.high[image, chosen]
+    bad = None if ranges.bad is None else ranges.bad[image, chosen]
+    return maps[image, chosen], Ranges(low, high, ranges.mean, bad, shared=ranges.shared)
+
+
+def scale_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
+    """Return the values of each channel that become black and white, float32 `(N, C)` each."""
+    low, high = ranges.low, ranges.high
+    if style.limits:
+        return torch.full_like(low, style.limits[0]), torch.full_like(high, style.limits[1])
+    if style.norm == "run" and ranges.shared:
+        return torch.full_like(low, ranges.shared.low), torch.full_like(high, ranges.shared.high)
+    if style.norm in {"layer", "run"}:
+        # The NaN of a channel without a finite value does not count.
+        lowest = low.nan_to_num(nan=torch.inf).amin(1, keepdim=True)
+        highest = high.nan_to_num(nan=-torch.inf).amax(1, keepdim=True)
+        return lowest.expand_as(low).contiguous(), highest.expand_as(high).contiguous()
+    return low, high
+
+
+def scale(maps: Tensor, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
+    """Scale maps to levels as `make_grid` and `save_image` do, with the same roundings in the same order.
+
+    Clamping is skipped where it cannot change a value: to a channel's or a layer's own extremes. The norm `signed` puts
+    zero at 128 and each channel's largest magnitude at 0.5 or 255.5, however small it is: gradients are often smaller than
+    the 1e-5 that `make_grid` takes as the smallest range.
+
+    Args:
+        maps: `(N, C, H, W)` as returned by `as_floats`.
+        limits: The result of `scale_limits`.
+        style: Of it only `norm` counts.
+
+    Returns:
+        float32 `(N, C, H, W)`, a new tensor. Finite values are in 0..256, to be truncated to whole levels.
+    """
+    maps, (low, high) = maps.float(), limits
+    if style.norm == "signed":
+        largest = torch.maximum(low.abs(), high.abs())
+        divisor = largest.where(largest > 0, 1)[..., None, None]  # a channel of zeros stays zero
+        return (maps / divisor).mul_(127.5).add_(128)
+    span = high - low
+    if style.limits:
+        # make_grid subtracts the limits as Python floats, which float32 rounds to another span.
+        span = torch.full_like(low, style.limits[1] - style.limits[0])
+        maps = maps.clamp(*style.limits)
+    each = (*low.shape, 1, 1)
+    scaled = maps - low.view(each)
+    scaled.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
+    return scaled.clamp_(0, 255) if style.limits or style.norm == "run" else scaled
+
+
+def _arrange(tiles: Tensor, layout: Tiles, zoom: int) -> Tensor:
     """Arrange tiles `(N, C, h, w)` in rows, truncated to uint8, by one strided assignment.
 
     On the CPU NumPy assigns, which converts to bytes seven times as fast as torch.
     """
     images, count, height, width = tiles.shape
-    zoom = style.scale
-    layout = lay_out(count, height, width, style)
     columns, gap, down, across = layout.columns, layout.left, layout.down, layout.across
     full, rest = divmod(count, columns)
     rows, line = full + bool(rest), columns * across + gap
@@ -93,7 +319,7 @@ def _arrange(tiles: Tensor, style: Style) -> Tensor:
     strides = (size[1] * line, down * line, across, zoom * line, line, zoom, 1)
     cells: Any  # NumPy's or torch's: both support indexing and assignment
     source: Any
-    if on_cpu(tiles):
+    if tiles.device.type == _NUMPY_DEVICE:
         pixels = np.zeros(size, np.uint8)
         cells, source = np.ndarray(shape, np.uint8, pixels, gap * line + gap, strides), tiles.numpy()
         grid = torch.from_numpy(pixels)

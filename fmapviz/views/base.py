@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.drawings import Content, Grid
     from fmapviz.core.types import ImageResult, LayerResult
-    from fmapviz.render.ranges import Ranges
+    from fmapviz.render.grid import Ranges
 
     Cell = tuple[LayerResult, HeatMap]
 
@@ -45,7 +45,7 @@ class LayerMaps:
 
     Attributes:
         values: `(N, C, H, W)`, float32 or a half type, any range; `(N, C, 1, 1)` for a vector.
-        ranges: Extremes of the channels, see `fmapviz.render.ranges.measure`.
+        ranges: Extremes of the channels, see `fmapviz.render.grid.measure`.
         vector: Whether it has no rows and columns.
         picture: Height and width of the input, pixels; None if the input is not a picture.
         limits: Smallest and largest value of this view's maps over all images of the run, if known.

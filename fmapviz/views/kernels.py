@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from fmapviz.core.drawings import Grid, Tiles
 from fmapviz.inspection.layout import NotAMapError
-from fmapviz.render.grid import lay_out, tile
+from fmapviz.render.grid import Ranges, lay_out, measure, tile
 from fmapviz.render.labels import number_size
 from fmapviz.render.picture import is_numbered
-from fmapviz.render.ranges import Ranges, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

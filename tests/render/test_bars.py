@@ -7,7 +7,7 @@ import torch
 
 from fmapviz.core.config import Style
 from fmapviz.render.bars import HEIGHT, LENGTH, draw_bars, lay_out
-from fmapviz.render.ranges import measure
+from fmapviz.render.grid import measure
 
 BARE = Style(padding=0)
 ABOVE, BELOW, LINE = 255, 160, 64

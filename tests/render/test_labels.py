@@ -13,9 +13,8 @@ from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
 from fmapviz.render import bars
-from fmapviz.render.grid import lay_out, tile
+from fmapviz.render.grid import lay_out, measure, tile
 from fmapviz.render.labels import add_colorbar, add_header, number_rows, number_tiles
-from fmapviz.render.ranges import measure
 
 
 def random(*shape, seed=0):

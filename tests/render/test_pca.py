@@ -9,8 +9,8 @@ from results import as_given, pixels_of
 
 from fmapviz.core.config import Style
 from fmapviz.inspection.layout import NotAMapError
+from fmapviz.render.grid import Shared, measure
 from fmapviz.render.pca import Covariance, fit, paint
-from fmapviz.render.ranges import Shared, measure
 from fmapviz.views import pca
 
 NAN, INF = torch.nan, torch.inf

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fmapviz.core.config import Style
-from fmapviz.render.grid import tile
-from fmapviz.render.ranges import Ranges, choose_channels, measure, take_channels
+from fmapviz.render.grid import Ranges, choose_channels, measure, take_channels, tile
 
 NAN = torch.nan
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageResult, LayerResult, Statistics
-from fmapviz.render.ranges import measure
+from fmapviz.render.grid import measure
 from fmapviz.views.base import BatchContent, LayerMaps
 
 NUMBERS = Statistics(minimum=0.0, maximum=1.0, mean=0.5, constant=(), nonfinite=0)
