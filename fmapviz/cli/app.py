@@ -4,19 +4,63 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from fmapviz.cli import completion, extract, layers, run, verify
+from fmapviz.cli import extract, layers, run, verify
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
 from fmapviz.cli.process import Interrupted, exit_now, handling_signals, open_missing_streams, remove_staged
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.version import __version__
 
+
+class RunByDefault(TyperGroup):
+    """A group of commands in which `fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`."""
+
+    # Any: the classes of contexts and completions are not public.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move the name of the command to the front, or insert `run`."""
+        words = list(args) or ["--help"]
+        if words[0] not in {option for parameter in self.get_params(ctx) for option in parameter.opts}:
+            position = self._first_word(ctx, words)
+            if position is not None and words[position] in self.commands:
+                words.insert(0, words.pop(position))
+            else:
+                words.insert(0, "run")
+        return super().parse_args(ctx, words)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete names of commands and of models."""
+        run = self.commands["run"]
+        if incomplete.startswith("-"):
+            return [*super().shell_complete(ctx, incomplete), *run.shell_complete(ctx, incomplete)]
+        model = next(parameter for parameter in run.params if parameter.name == "model")
+        return [*super().shell_complete(ctx, incomplete), *model.shell_complete(ctx, incomplete)]
+
+    def _first_word(self, ctx: Any, words: list[str]) -> int | None:
+        """Return the position of the first word that is neither an option nor the value of one."""
+        takes_value = {
+            option: not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
+            for command in self.commands.values()
+            for parameter in command.get_params(ctx)
+            for option in parameter.opts
+        }
+        position = 0
+        while position < len(words):
+            word = words[position]
+            if word == "--":
+                return None
+            if not word.startswith("-") or word == "-":
+                return position
+            position += 2 if takes_value.get(word) else 1
+        return None
+
+
 app = typer.Typer(
     name="fmapviz",
-    cls=completion.RunByDefault,
+    cls=RunByDefault,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     subcommand_metavar="MODEL INPUT...",

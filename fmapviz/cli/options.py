@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 
 import typer
 
-from fmapviz.cli import completion
+from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
 from fmapviz.core.errors import RequestError, quote
 
@@ -104,11 +104,12 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
-    family = f" {completion.members_help(option.family)}" if option.family else ""
+    members = registry.names(option.family) if option.family else ()
+    described = "".join(f"\n\n- {member}: {registry.describe(option.family, member)}" for member in members)
     declared = typer.Option(
         flag,
         metavar=option.metavar or "|".join(option.words) or None,
-        help=option.help + repeatable + family,
+        help=f"{option.help}{repeatable} {described}".rstrip(),
         show_default=option.shown or True,
         rich_help_panel=option.panel,
         autocompletion=_completion(option),
@@ -136,7 +137,15 @@ def _kind(hint: Any, option: Option) -> Any:
 
 def _completion(option: Option) -> Callable[[str], list[Any]] | None:
     if option.family:
-        return lambda incomplete: completion.complete_members(option.family, incomplete)
+        return lambda incomplete: _complete_members(option.family, incomplete)
     if option.words:
         return lambda incomplete: [word for word in option.words if word.startswith(incomplete)]
     return None
+
+
+def _complete_members(family: str, incomplete: str) -> list[tuple[str, str]]:
+    """Complete the last of several members of a family, separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    names = (name for name in registry.names(family) if name.startswith(last) and name not in given)
+    return [(f"{before}{comma}{name}", registry.describe(family, name)) for name in names]

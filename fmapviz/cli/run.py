@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.completion import complete_models
 from fmapviz.cli.console import Console, show_estimate, show_sample_failure
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only
@@ -21,7 +20,7 @@ from fmapviz.core.config import RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core.errors import RefusedError, RequestError, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
-from fmapviz.models.load import check_name
+from fmapviz.models.load import check_name, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A name such as alexnet (`fmapviz models` lists them), timm:NAME, or your code, my_net.py:build.",
-        autocompletion=complete_models,
+        autocompletion=lambda incomplete: [name for name in known_names() if name.startswith(incomplete)],
     ),
 ]
 running_option = partial(typer.Option, rich_help_panel=RUNNING)

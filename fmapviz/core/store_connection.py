@@ -23,7 +23,6 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from fmapviz.core.errors import printable
-from fmapviz.core.urls import scheme_of
 from fmapviz.core.version import __version__
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def connect(root: str, _process: int) -> ObjectStore:
             "timeout": "20m",
         },
     }
-    if scheme_of(root) in {"s3", "s3a"}:
+    if root.lower().startswith(("s3://", "s3a://")):
         options |= {"copy_if_not_exists": "multipart", **_profile()}
         endpoint = os.environ.get("AWS_ENDPOINT_URL", options.get("endpoint"))
         if endpoint and not re.match(r"https?://[^\s/]", endpoint):

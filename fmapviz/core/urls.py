@@ -32,19 +32,9 @@ def is_unknown(text: object) -> bool:
     return isinstance(text, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None and not is_url(text)
 
 
-def scheme_of(url: str) -> str:
-    """Return the scheme of an address, in lower case.
-
-    Example:
-        >>> scheme_of("S3://photos/lena.png")
-        's3'
-    """
-    return url.partition("://")[0].lower()
-
-
 def is_web(url: str) -> bool:
     """Return True for an address of the web, which cannot be listed."""
-    return scheme_of(url) in {"http", "https"}
+    return url.lower().startswith(("http://", "https://"))
 
 
 def split(url: str) -> tuple[str, str]:
@@ -55,7 +45,7 @@ def split(url: str) -> tuple[str, str]:
         (('s3://photos', 'cats/lena.png'), ('memory://', 'cats/lena.png'))
     """
     scheme, _, rest = url.partition("://")
-    if scheme_of(url) == "memory":
+    if scheme.lower() == "memory":
         return "memory://", rest.strip("/")
     bucket, _, path = rest.partition("/")
     return f"{scheme}://{bucket}", path.strip("/")
