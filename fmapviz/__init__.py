@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from fmapviz.engine.attribution import cam as cam
     from fmapviz.engine.layer_list import list_layers as list_layers
     from fmapviz.engine.run import visualize as visualize
-    from fmapviz.inspection.hooks import Captured as Captured
-    from fmapviz.inspection.hooks import capture as capture
+    from fmapviz.inspection.captured import Captured as Captured
+    from fmapviz.inspection.captured import capture as capture
     from fmapviz.models.load import known_names as known_names
     from fmapviz.models.load import load_model as load_model
     from fmapviz.render.grid import tile as tile
@@ -55,7 +55,7 @@ _HOMES = {
         "FmapvizError", "InputError", "NothingToDoError", "OutputError", "RefusedError", "RequestError", "UserCodeError",
         "WeightsError",
     ),
-    "inspection.hooks": ("Captured", "capture"),
+    "inspection.captured": ("Captured", "capture"),
     "engine.layer_list": ("list_layers",),
     "models.load": ("known_names", "load_model"),
     "core.config": ("Engine", "InputOptions", "Part", "RunInfo", "Style"),

@@ -23,10 +23,9 @@ from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.gradients import frozen, recording
-from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layout import is_unrolled
-from fmapviz.inspection.random_state import undisturbed
 from fmapviz.inspection.targets import Wanted, parse
 from fmapviz.render.colormaps import overlay
 from fmapviz.render.png import encode

@@ -16,11 +16,10 @@ from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
-from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.layout import is_unrolled
 from fmapviz.inspection.predictions import predict
-from fmapviz.inspection.random_state import Numbers, undisturbed
 from fmapviz.inspection.targets import part_of
 
 if TYPE_CHECKING:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import FeatureMap
-from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
-from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
-from fmapviz.inspection.layout import exchange, tensors
+from fmapviz.inspection.layers import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from torch import Tensor
-    from torch.autograd.graph import GradientEdge
-
     from fmapviz.core.types import Layer
+
+# PyTorch holds a generator's lock while it converts the state to a Python object. If the garbage collector starts meanwhile
+# and frees a tensor, another thread may run; if that thread asks for the state too, it waits for the generator while it
+# holds the interpreter's lock: a deadlock. So only one thread at a time reads the state.
+_random_lock = Lock()
+_CPU = torch.device("cpu")
 
 
 @contextmanager
@@ -62,19 +64,21 @@ def observe(
 
     def hook_for(layer: Layer) -> Callable[..., None]:
         def hook(module: nn.Module, args: object, *rest: object) -> None:
-            call, output = counter.call(module), rest[-1]
+            counter.calls[module] += 1
+            call = counter.calls[module]
             entries.leave(module)
-            for part, values in tensors(output):
+            for part, values in tensors(rest[-1]):
                 given = values.detach() if values.requires_grad and not attached else values
                 passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
-                receive(FeatureMap(layer, call, counter.next_index(), part, given, passed_on))
+                receive(FeatureMap(layer, call, next(counter.executed), part, given, passed_on))
 
         return hook
 
     def entry_hook_for(layer: Layer, enter: Callable[[FeatureMap], Tensor]) -> Callable[..., Any]:
         # Any: a module may take anything.
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            call, index = counter.entry(module)
+            counter.entries[module] += 1
+            call, index = counter.entries[module], next(counter.entered)
             direct = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
             single = direct and sum(1 for _ in tensors((args, kwargs))) == 1
             changed: list[tuple[Tensor, Tensor]] = []
@@ -106,115 +110,90 @@ def observe(
         yield counter.calls
 
 
-@contextmanager
-def capture(
-    model: nn.Module,
-    *,
-    layers: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    types: str | Iterable[str] = (),
-    gradients: bool = False,
-) -> Iterator[Captured]:
-    """Capture a copy of what each layer returns, in your own loop.
-
-    Args:
-        model: Any `nn.Module`; run it inside the `with` block, on any device, any number of times: the last pass counts.
-        layers: Globs over dotted names; none means all.
-        exclude: Globs of names to leave out again.
-        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
-        gradients: Whether `backward` will be called; no tensor needs to require gradients. The model must run outside of
-            `torch.no_grad()`.
-
-    Returns:
-        From layer name (`layer1.0.relu#2` for a second call) to feature map, in the order of execution, filled while the
-        model runs. The values are copies, which no later in-place layer can change. Its `backward` fills in gradients.
-
-    Raises:
-        RequestError: A glob or type that fits nothing, a scripted or exported program.
+def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a module's output, each after its path.
 
     Example:
-        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True))
-        >>> with capture(net) as maps:
-        ...     _ = net(torch.randn(2, 3, 32, 32))
-        >>> maps["0"].shape
-        (2, 8, 30, 30)
-        >>> with capture(net, gradients=True) as maps:
-        ...     maps.backward(net(torch.randn(2, 3, 32, 32)).mean())
-        >>> maps["0"].gradient.shape
-        torch.Size([2, 8, 30, 30])
+        >>> [part for part, _ in tensors({"out": torch.zeros(1), "aux": [torch.zeros(1), torch.zeros(1)]})]
+        ["['out']", "['aux'][0]", "['aux'][1]"]
     """
-    chosen = select_layers(
-        find_layers(unwrap(model)), types=several(types), include=several(layers), exclude=several(exclude)
-    )
-    maps = Captured(gradients=gradients)
-    with ExitStack() as stack:
-        if gradients:
-            stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
-        stack.enter_context(observe(model, chosen, maps.keep, attached=gradients, begin=maps.clear))
-        yield maps
+    if isinstance(output, Tensor):
+        yield part, output
+        return
+    items: Iterable[tuple[str, Any]] = ()  # Any: a module may return anything.
+    if isinstance(output, dict):
+        items = ((f"[{key!r}]", value) for key, value in output.items())
+    elif isinstance(output, list | tuple):
+        items = ((f"[{position}]", value) for position, value in enumerate(output))
+    elif is_dataclass(output):
+        items = ((f".{entry.name}", getattr(output, entry.name)) for entry in fields(output))
+    elif hasattr(output, "tensors") and isinstance(output.tensors, Tensor):  # torchvision's ImageList
+        items = [(".tensors", output.tensors)]
+    for key, value in items:
+        yield from tensors(value, f"{part}{key}")
 
 
-class Captured(dict[str, FeatureMap]):
-    """Feature maps by name, of the last forward pass."""
+def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = "") -> Any:
+    """Replace the tensors in tuples, lists and dicts; unchanged containers are not copied.
 
-    def __init__(self, *, gradients: bool) -> None:
-        super().__init__()
-        self._gradients = gradients
-        self._over = False
-        self._edges: dict[str, GradientEdge | None] = {}
-
-    def keep(self, feature_map: FeatureMap) -> None:
-        """Copy what a layer returned; called by the hooks."""
-        if self._over:  # layers under `torch.utils.checkpoint` run again in the backward pass
-            return
-        self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
-        self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
-
-    def clear(self) -> None:
-        """Remove everything of the last forward pass."""
-        super().clear()
-        self._edges.clear()
-
-    def backward(self, score: Tensor, *, retain_graph: bool = False) -> None:
-        """Differentiate a score of the last forward pass, and store its gradient with every feature map.
-
-        No `.grad` is changed. The gradient of a map that the score does not depend on is None.
-
-        Args:
-            score: Of any shape; the gradient is that of its sum.
-            retain_graph: Whether another score of the same pass will follow.
-
-        Raises:
-            RequestError: `capture` was called without `gradients`, or the score depends on none of the layers.
-            BackwardError: The backward pass failed.
-        """
-        if not self._gradients:
-            raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
-        if not isinstance(score, torch.Tensor):
-            raise RequestError(f"a score is a tensor that the model has returned, not {quote(type(score).__name__)}")
-        if not score.requires_grad or not any(self._edges.values()):
-            raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
-        self._over = True
-        try:
-            found = gradients_at(score, list(self._edges.values()), more=retain_graph)
-        finally:
-            self._over = False
-        if all(gradient is None for gradient in found):
-            raise RequestError("the score depends on none of the layers", hint="it has to be of the last forward pass")
-        for name, gradient in zip(self._edges, found, strict=True):
-            self[name] = replace(self[name], gradient=gradient)
+    Example:
+        >>> exchange((1, {"x": torch.ones(2)}), lambda part, values: values + 1)
+        (1, {'x': tensor([2., 2.])})
+    """
+    # Any: a module may take anything.
+    if isinstance(value, Tensor):
+        return change(part, value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    new = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in items}
+    if all(new[key] is each for key, each in items):
+        return value
+    if isinstance(value, tuple):
+        return type(value)(*new.values()) if hasattr(value, "_fields") else tuple(new.values())
+    own = copy(value)  # of the same class
+    for key, each in new.items():
+        own[key] = each
+    return own
 
 
-def _begin_graphs(_network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Begin a graph at the network's inputs, so that there are gradients even if no parameter requires them."""
+@dataclass
+class Numbers:
+    """Use of random numbers.
 
-    # Any: a network may take anything.
-    def begin(_part: str, values: Tensor) -> Tensor:
-        if values.requires_grad or not values.is_floating_point() or not torch.is_grad_enabled():
-            return values
-        return begin_graph(values)[1]
+    Attributes:
+        drawn: Whether any were drawn; set at the end.
+    """
 
-    return exchange(args, begin), exchange(kwargs, begin)
+    drawn: bool = False
+
+
+@contextmanager
+def undisturbed(device: torch.device = _CPU) -> Iterator[Numbers]:
+    """Restore the random generators of the CPU and of a device at the end.
+
+    Example:
+        >>> with undisturbed() as numbers:
+        ...     first = torch.rand(1)
+        >>> numbers.drawn, torch.equal(first, torch.rand(1))
+        (True, True)
+    """
+    numbers = Numbers()
+    before = _random_states(device)
+    try:
+        yield numbers
+    finally:
+        numbers.drawn = not all(map(torch.equal, before, _random_states(device)))
+        if numbers.drawn:
+            with _random_lock:
+                torch.set_rng_state(before[0])
+                for state in before[1:]:
+                    torch.cuda.set_rng_state(state, device)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    with _random_lock:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else ())]
 
 
 class _Counter:
@@ -222,33 +201,21 @@ class _Counter:
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self.calls: Counter[nn.Module] = Counter()
+        self.entries: Counter[nn.Module] = Counter()
+        self.executed, self.entered = count(), count()
         self._begin = begin
         self._depth = 0
-        self._executed, self._entered = count(), count()
-        self._entries: Counter[nn.Module] = Counter()
 
     def enter(self, _network: nn.Module, _args: object) -> None:
         if self._depth == 0:
             self.calls.clear()
-            self._entries.clear()
-            self._executed, self._entered = count(), count()
+            self.entries.clear()
+            self.executed, self.entered = count(), count()
             self._begin()
         self._depth += 1
 
     def leave(self, _network: nn.Module, _args: object, _output: object) -> None:
         self._depth -= 1
-
-    def call(self, module: nn.Module) -> int:
-        self.calls[module] += 1
-        return self.calls[module]
-
-    def entry(self, module: nn.Module) -> tuple[int, int]:
-        """Count an entry; return its number within the module, from 1, and within the pass, from 0."""
-        self._entries[module] += 1
-        return self._entries[module], next(self._entered)
-
-    def next_index(self) -> int:
-        return next(self._executed)
 
 
 class _Entries:

@@ -2,76 +2,16 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import fields, is_dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from fmapviz.core.types import FeatureMap
-
-
-def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a module's output, each after its path.
-
-    Example:
-        >>> [part for part, _ in tensors({"out": torch.zeros(1), "aux": [torch.zeros(1), torch.zeros(1)]})]
-        ["['out']", "['aux'][0]", "['aux'][1]"]
-    """
-    if isinstance(output, Tensor):
-        yield part, output
-        return
-    for key, value in _items(output):
-        yield from tensors(value, f"{part}{key}")
-
-
-def _items(output: object) -> Iterator[tuple[str, Any]]:
-    # Any: a module may return anything.
-    if isinstance(output, dict):
-        yield from ((f"[{key!r}]", value) for key, value in output.items())
-    elif isinstance(output, list | tuple):
-        yield from ((f"[{position}]", value) for position, value in enumerate(output))
-    elif is_dataclass(output):
-        yield from ((f".{entry.name}", getattr(output, entry.name)) for entry in fields(output))
-    elif hasattr(output, "tensors") and isinstance(output.tensors, Tensor):  # torchvision's ImageList
-        yield ".tensors", output.tensors
-
-
-def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = "") -> Any:
-    """Replace the tensors in tuples, lists and dicts; unchanged containers are not copied.
-
-    Example:
-        >>> exchange((1, {"x": torch.ones(2)}), lambda part, values: values + 1)
-        (1, {'x': tensor([2., 2.])})
-    """
-    # Any: a module may take anything.
-    if isinstance(value, Tensor):
-        return change(part, value)
-    if isinstance(value, dict):
-        new = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in value.items()}
-        return value if all(new[key] is each for key, each in value.items()) else _refilled(value, new)
-    if isinstance(value, list | tuple):
-        parts = [exchange(each, change, f"{part}[{position}]") for position, each in enumerate(value)]
-        if all(one is other for one, other in zip(parts, value, strict=True)):
-            return value
-        if isinstance(value, list):
-            return _refilled(value, dict(enumerate(parts)))
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
-
-
-def _refilled(container: Any, entries: dict[Any, Any]) -> Any:
-    """Copy a dict or list of any class, with other entries."""
-    # Any: a module may take anything.
-    own = copy(container)
-    for key, value in entries.items():
-        own[key] = value
-    return own
 
 
 class NotAMapError(ValueError):
@@ -134,13 +74,10 @@ def as_maps(
         >>> as_maps(tokens, nn.Identity())[""].shape
         torch.Size([1, 768, 14, 14])
     """
-    if unusual := _unusual(values):
-        raise NotAMapError(unusual)
+    last = not values.is_nested and values.ndim > 3 and is_channels_last(values.shape, module)
+    _check(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered)
     if values.is_quantized:
         values = values.dequantize()
-    last = values.ndim > 3 and is_channels_last(values.shape, module)
-    for reason in _reasons(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered):
-        raise NotAMapError(reason)
     if values.ndim == 2:
         return {"": values}
     if values.ndim == 3:
@@ -154,18 +91,7 @@ def as_maps(
     return {f".t{time:0{len(str(len(frames) - 1))}d}": frame for time, frame in enumerate(frames)}
 
 
-def _unusual(values: Tensor) -> str | None:
-    """Return why a tensor of this kind is never drawn, None if it may be."""
-    if values.is_nested:
-        return "a nested tensor, of images that differ in size"
-    if values.layout is not torch.strided:
-        return f"a sparse tensor {_written(values)}"
-    if values.is_complex():
-        return f"complex values {_written(values)}"
-    return f"empty: {_written(values)}, no region to look at" if values.numel() == 0 else None
-
-
-def _reasons(
+def _check(
     values: Tensor,
     module: nn.Module,
     name: str,
@@ -174,25 +100,33 @@ def _reasons(
     picture: tuple[int, int] | None,
     portions: bool,
     ordered: bool,
-) -> Iterator[str]:
-    """Yield reasons why values are no map of the picture; `last` means that the last axis holds the channels."""
+) -> None:
+    """Raise NotAMapError if values are neither maps of the picture nor a vector; `last`: the last axis holds the channels."""
+    if values.is_nested:
+        raise NotAMapError("a nested tensor, of images that differ in size")
     shape, maps_only = _written(values), isinstance(module, CHANNELS_FIRST)
-    if values.ndim in {0, 1}:
-        yield f"no batch of anything {shape}, no rows and columns"
+    if values.layout is not torch.strided:
+        raise NotAMapError(f"a sparse tensor {shape}")
+    if values.is_complex():
+        raise NotAMapError(f"complex values {shape}")
+    if values.numel() == 0:
+        raise NotAMapError(f"empty: {shape}, no region to look at")
+    if values.ndim < 2:
+        raise NotAMapError(f"no batch of anything {shape}, no rows and columns")
     if values.ndim > 5 or (values.ndim == 3 and maps_only):
-        yield f"{values.ndim} dimensions {shape}, no rows and columns"
+        raise NotAMapError(f"{values.ndim} dimensions {shape}, no rows and columns")
     if _is_attention(values, module, name):
-        yield f"attention {shape}, how tokens look at each other, no map of the picture"
+        raise NotAMapError(f"attention {shape}, how tokens look at each other, no map of the picture")
     if "cpb_mlp" in name:  # Swin V2
-        yield f"{shape}: a bias for every two positions, the same for every picture"
+        raise NotAMapError(f"{shape}: a bias for every two positions, the same for every picture")
     if portions and (values.ndim < 4 or last):
-        yield f"{shape}: several for each picture, of windows or regions, no map of all of it"
+        raise NotAMapError(f"{shape}: several for each picture, of windows or regions, no map of all of it")
     if values.ndim == 3 and not ordered:
-        yield f"tokens {shape} by the units of a mask, not by rows and columns"
+        raise NotAMapError(f"tokens {shape} by the units of a mask, not by rows and columns")
     in_attention = "attn" in name.lower() and not maps_only and not list(module.children())
     sides = values.shape[1:3] if last else values.shape[2:]
-    if values.ndim == 4 and picture and (last or in_attention) and not _is_of(sides, picture):
-        yield f"{shape}: by windows or heads, no rows and columns of the picture"
+    if values.ndim == 4 and picture and (last or in_attention) and not _fits(sides, picture):
+        raise NotAMapError(f"{shape}: by windows or heads, no rows and columns of the picture")
 
 
 def is_unrolled(modules: Iterable[nn.Module]) -> bool:
@@ -252,15 +186,13 @@ def _is_attention(values: Tensor, module: nn.Module, name: str) -> bool:
     return says_so and (name.endswith(("]", "attn_drop")) or isinstance(module, nn.Dropout))
 
 
-def _is_of(sides: Sequence[int], picture: tuple[int, int]) -> bool:
+def _fits(sides: Sequence[int], picture: tuple[int, int]) -> bool:
     """Return True if rows and columns fit the picture: one for every whole number of pixels, perhaps padded to windows."""
-    steps = all(_is_whole_step(own, whole) for own, whole in zip(sides, picture, strict=True))
-    return steps and 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
-
-
-def _is_whole_step(own: int, whole: int) -> bool:
-    step = max(1, round(whole / own))
-    return whole / step - 1 <= own <= 1.2 * whole / step + 1
+    for own, whole in zip(sides, picture, strict=True):
+        step = max(1, round(whole / own))
+        if not whole / step - 1 <= own <= 1.2 * whole / step + 1:
+            return False
+    return 1 / 1.2 <= (sides[0] / sides[1]) / (picture[0] / picture[1]) <= 1.2
 
 
 def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:

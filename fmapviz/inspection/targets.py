@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from fmapviz.core.errors import RequestError, quote, suggest
-from fmapviz.inspection.layout import tensors
+from fmapviz.inspection.hooks import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from fmapviz.engine.session import load_session
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import as_seen
-from fmapviz.inspection.random_state import undisturbed
+from fmapviz.inspection.hooks import undisturbed
 from fmapviz.render.picture import make_pictures
 from fmapviz.writers import tar
 

@@ -37,7 +37,8 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from fmapviz.core.config import Style
 from fmapviz.core.errors import RequestError
-from fmapviz.inspection.hooks import capture, observe
+from fmapviz.inspection.captured import capture
+from fmapviz.inspection.hooks import observe
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.views import maps as maps_view
 

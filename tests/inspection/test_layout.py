@@ -16,7 +16,8 @@ from torchvision.models.maxvit import MaxVit
 from torchvision.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
-from fmapviz.inspection.layout import NotAMapError, as_maps, is_channels_last, is_unrolled, tensors
+from fmapviz.inspection.hooks import tensors
+from fmapviz.inspection.layout import NotAMapError, as_maps, is_channels_last, is_unrolled
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 

@@ -7,13 +7,13 @@ import torch
 from waiting import PATIENCE
 from warm import ask
 
-from fmapviz.inspection.random_state import undisturbed
+from fmapviz.inspection.hooks import undisturbed
 
 # Each time that PyTorch makes an object of the generator's state, the collector runs and another thread goes on, as when the
 # collector frees a tensor. Without care this comes to no end.
 THREADS = """
 import gc, sys, threading, time
-from fmapviz.inspection.random_state import undisturbed
+from fmapviz.inspection.hooks import undisturbed
 
 def go_on(*_):
     caller = sys._getframe().f_back

@@ -29,8 +29,8 @@ from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Notice, Outcome
 from fmapviz.engine.forward_pass import attach
 from fmapviz.engine.plan import make_plan
+from fmapviz.inspection.captured import capture
 from fmapviz.inspection.gradients import BackwardError
-from fmapviz.inspection.hooks import capture
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.runs.verify import verify
 

@@ -24,7 +24,7 @@ from torchvision.utils import make_grid, save_image
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.engine.run import visualize
-from fmapviz.inspection.hooks import capture
+from fmapviz.inspection.captured import capture
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.models.load import load_model
 from fmapviz.views import maps as maps_view

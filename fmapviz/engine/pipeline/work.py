@@ -13,7 +13,7 @@ from fmapviz.engine.pipeline.reader import ImageReader, Naming, counted
 from fmapviz.engine.pipeline.scheduler import Processed, Schedule, Stop
 from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
-from fmapviz.inspection.random_state import undisturbed
+from fmapviz.inspection.hooks import undisturbed
 from fmapviz.runs.shard_grouping import Grouping, of_part
 
 if TYPE_CHECKING:

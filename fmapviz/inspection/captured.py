@@ -1,0 +1,133 @@
+"""Capture feature maps and their gradients in the caller's own loop: `fmapviz.capture`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import FeatureMap
+from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
+from fmapviz.inspection.hooks import exchange, observe
+from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
+    from torch.autograd.graph import GradientEdge
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    *,
+    layers: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    gradients: bool = False,
+) -> Iterator[Captured]:
+    """Capture a copy of what each layer returns, in your own loop.
+
+    Args:
+        model: Any `nn.Module`; run it inside the `with` block, on any device, any number of times: the last pass counts.
+        layers: Globs over dotted names; none means all.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        gradients: Whether `backward` will be called; no tensor needs to require gradients. The model must run outside of
+            `torch.no_grad()`.
+
+    Returns:
+        From layer name (`layer1.0.relu#2` for a second call) to feature map, in the order of execution, filled while the
+        model runs. The values are copies, which no later in-place layer can change. Its `backward` fills in gradients.
+
+    Raises:
+        RequestError: A glob or type that fits nothing, a scripted or exported program.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True))
+        >>> with capture(net) as maps:
+        ...     _ = net(torch.randn(2, 3, 32, 32))
+        >>> maps["0"].shape
+        (2, 8, 30, 30)
+        >>> with capture(net, gradients=True) as maps:
+        ...     maps.backward(net(torch.randn(2, 3, 32, 32)).mean())
+        >>> maps["0"].gradient.shape
+        torch.Size([2, 8, 30, 30])
+    """
+    chosen = select_layers(
+        find_layers(unwrap(model)), types=several(types), include=several(layers), exclude=several(exclude)
+    )
+    maps = Captured(gradients=gradients)
+    with ExitStack() as stack:
+        if gradients:
+            stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
+        stack.enter_context(observe(model, chosen, maps.keep, attached=gradients, begin=maps.clear))
+        yield maps
+
+
+class Captured(dict[str, FeatureMap]):
+    """Feature maps by name, of the last forward pass."""
+
+    def __init__(self, *, gradients: bool) -> None:
+        super().__init__()
+        self._gradients = gradients
+        self._over = False
+        self._edges: dict[str, GradientEdge | None] = {}
+
+    def keep(self, feature_map: FeatureMap) -> None:
+        """Copy what a layer returned; called by the hooks."""
+        if self._over:  # layers under `torch.utils.checkpoint` run again in the backward pass
+            return
+        self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
+        self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
+
+    def clear(self) -> None:
+        """Remove everything of the last forward pass."""
+        super().clear()
+        self._edges.clear()
+
+    def backward(self, score: Tensor, *, retain_graph: bool = False) -> None:
+        """Differentiate a score of the last forward pass, and store its gradient with every feature map.
+
+        No `.grad` is changed. The gradient of a map that the score does not depend on is None.
+
+        Args:
+            score: Of any shape; the gradient is that of its sum.
+            retain_graph: Whether another score of the same pass will follow.
+
+        Raises:
+            RequestError: `capture` was called without `gradients`, or the score depends on none of the layers.
+            BackwardError: The backward pass failed.
+        """
+        if not self._gradients:
+            raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
+        if not isinstance(score, torch.Tensor):
+            raise RequestError(f"a score is a tensor that the model has returned, not {quote(type(score).__name__)}")
+        if not score.requires_grad or not any(self._edges.values()):
+            raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
+        self._over = True
+        try:
+            found = gradients_at(score, list(self._edges.values()), more=retain_graph)
+        finally:
+            self._over = False
+        if all(gradient is None for gradient in found):
+            raise RequestError("the score depends on none of the layers", hint="it has to be of the last forward pass")
+        for name, gradient in zip(self._edges, found, strict=True):
+            self[name] = replace(self[name], gradient=gradient)
+
+
+def _begin_graphs(_network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Begin a graph at the network's inputs, so that there are gradients even if no parameter requires them."""
+
+    # Any: a network may take anything.
+    def begin(_part: str, values: Tensor) -> Tensor:
+        if values.requires_grad or not values.is_floating_point() or not torch.is_grad_enabled():
+            return values
+        return begin_graph(values)[1]
+
+    return exchange(args, begin), exchange(kwargs, begin)
