@@ -1,4 +1,4 @@
-"""Run a network over a batch of images and draw what its layers return meanwhile."""
+"""Run a network over a batch of images, draw what its layers return meanwhile, and predict classes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fmapviz.core.errors import FmapvizError, quote
-from fmapviz.core.types import ImageResult
+from fmapviz.core.types import ImageResult, Prediction
 from fmapviz.engine.cam_pass import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, draw_feature_map, finish_all
 from fmapviz.inspection.cam_layers import Choices
@@ -19,18 +20,19 @@ from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.layout import is_unrolled
-from fmapviz.inspection.predictions import predict
-from fmapviz.inspection.targets import part_of
+from fmapviz.inspection.targets import is_detection, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import FeatureMap, Layer, Model, Prediction
+    from fmapviz.core.types import FeatureMap, Layer, Model
     from fmapviz.engine.layer_results import LayerBatch
     from fmapviz.engine.plan import Plan
+
+TOP = 3  # predicted classes per image by default
 
 
 class ForwardError(FmapvizError):
@@ -234,7 +236,11 @@ class Drawer:
     def _finish(self, current: _Pass) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
-        predictions = self._predict(current.record.output, images)
+        predictions: list[tuple[Prediction, ...]] = [()] * images
+        if self._top:
+            output = current.record.output
+            part = output if self._plan.output is None else part_of(output, self._plan.output)
+            predictions = predict(part, self._model.classes, top=self._top, images=images)
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in current.seen}
@@ -244,12 +250,6 @@ class Drawer:
             ImageResult(layers, missed, undrawn, seen, tuple(notices), tuple(results.remarks))
             for layers, seen, notices in zip(finished, predictions, results.notices, strict=True)
         ]
-
-    def _predict(self, output: object, images: int) -> list[tuple[Prediction, ...]]:
-        if not self._top:
-            return [()] * images
-        part = output if self._plan.output is None else part_of(output, self._plan.output)
-        return predict(part, self._model.classes, top=self._top, images=images)
 
     def receive(self, feature_map: FeatureMap) -> None:
         """Draw one layer's output; called by its hook."""
@@ -296,3 +296,68 @@ class Drawer:
             if running:
                 self._check()
                 self._pass.record.keep(feature_map)
+
+
+def predict(output: object, classes: Sequence[str], *, top: int, images: int) -> list[tuple[Prediction, ...]]:
+    """Return the classes with the highest scores for each image.
+
+    Args:
+        output: The network's output for a batch of N images: logits or probabilities `(N, K)` of a classifier;
+            `(N, K, H, W)`, or a dict with such a tensor under `out`, of a segmentation; of a detector one dict per image
+            with its `labels` and `scores`. A tuple's first element counts.
+        classes: The K classes' names.
+        top: Number of classes at most.
+        images: N.
+
+    Returns:
+        One tuple per image, highest score first; empty if the output has another form, or is not finite.
+
+    Example:
+        >>> ((first, second),) = predict(torch.tensor([[0.0, 2.0, 1.0]]), ["cat", "dog", "cow"], top=2, images=1)
+        >>> str(first), str(second)
+        ('dog 66.5 %', 'cow 24.5 %')
+    """
+    nothing: list[tuple[Prediction, ...]] = [()] * images
+    if isinstance(output, list) and len(output) == images and all(map(is_detection, output)):
+        return [_detected(each, classes, top) for each in output]
+    if isinstance(output, dict):
+        output = output.get("out", output.get("logits"))
+    elif isinstance(output, tuple) and output:
+        output = output[0]
+    if not isinstance(output, Tensor) or output.shape[:2] != (images, len(classes)) or output.is_complex():
+        return nothing
+    if output.ndim == 2:
+        scores = output.float()
+        sums = scores.sum(1)
+        if not (bool((scores >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
+            scores = scores.softmax(1)  # of logits; probabilities stay
+        return [_ranked(row, classes, top) for row in scores]
+    if output.ndim == 4:
+        counts = (torch.bincount(winners.flatten(), minlength=len(classes)) for winners in output.argmax(1))
+        return [_ranked(count / output[0, 0].numel(), classes, top, of="of the pixels") for count in counts]
+    return nothing
+
+
+def _ranked(scores: Tensor, classes: Sequence[str], top: int, *, of: str = "") -> tuple[Prediction, ...]:
+    if not bool(scores.isfinite().all()):
+        return ()
+    values, indices = scores.topk(min(top, len(classes)))
+    ranked = zip(indices.tolist(), values.tolist(), strict=True)
+    return tuple(_prediction(index, classes, score, of) for index, score in ranked if score > 0 or not of)
+
+
+def _detected(found: Mapping[str, Tensor], classes: Sequence[str], top: int) -> tuple[Prediction, ...]:
+    """Return each class once, with the score of its best box and the number of boxes of at least one half."""
+    best: dict[int, list[float]] = {}
+    for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True):
+        best.setdefault(int(label), []).append(score)
+    ranked = []
+    for label in sorted(best, key=lambda label: -max(best[label]))[:top]:
+        likely = sum(score >= 0.5 for score in best[label])
+        ranked.append(_prediction(label, classes, max(best[label]), f"in {likely} boxes" if likely > 1 else ""))
+    return tuple(ranked)
+
+
+def _prediction(index: int, classes: Sequence[str], score: float, of: str) -> Prediction:
+    name = classes[index] if 0 <= index < len(classes) else f"class {index}"
+    return Prediction(index, name, score, of)

@@ -19,11 +19,11 @@ from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.types import Model
 from fmapviz.core.version import __version__
+from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
-from fmapviz.inspection.predictions import TOP
 from fmapviz.models.load import load_model
 from fmapviz.models.network import describe_network
 from fmapviz.runs.storage.destination import LocalDestination

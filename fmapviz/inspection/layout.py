@@ -101,7 +101,7 @@ def _check(
     portions: bool,
     ordered: bool,
 ) -> None:
-    """Raise NotAMapError if values are neither maps of the picture nor a vector; `last`: the last axis holds the channels."""
+    """Raise NotAMapError unless values are maps of the picture, or a vector; `last`: the last axis holds the channels."""
     if values.is_nested:
         raise NotAMapError("a nested tensor, of images that differ in size")
     shape, maps_only = _written(values), isinstance(module, CHANNELS_FIRST)

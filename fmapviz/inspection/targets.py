@@ -117,7 +117,7 @@ def class_scores(output: object, *, key: str | None, images: int) -> ClassScores
         torch.Size([2, 21])
     """
     part = output if key is None else part_of(output, key)
-    if isinstance(part, list) and len(part) == images and all(map(_is_detection, part)):
+    if isinstance(part, list) and len(part) == images and all(map(is_detection, part)):
         return _of_detections(part)
     values = _only_tensor(part)
     real = not values.is_nested and values.layout is torch.strided and values.is_floating_point()
@@ -215,6 +215,14 @@ def before_softmax(scores: ClassScores, indices: Sequence[int | None]) -> tuple[
         if index is not None:
             chosen[row, index] = 1
     return scores.logits, chosen
+
+
+def is_detection(each: object) -> bool:
+    """Return True for the output of a detector for one image: a dict of `labels` `(B,)` and `scores` `(B,)`."""
+    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
+    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
+        return False
+    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
 
 
 def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
@@ -323,13 +331,6 @@ def _of_pixels(values: Tensor) -> ClassScores:
     counts = own.sum(2)
     means = values.where(own, 0).sum(2) / counts.clamp(min=1)
     return ClassScores(means, counts / values.shape[2], counts > 0, of_pixels=True)
-
-
-def _is_detection(each: object) -> bool:
-    labels, scores = (each.get(name) if isinstance(each, dict) else None for name in ("labels", "scores"))
-    if not isinstance(labels, Tensor) or not isinstance(scores, Tensor):
-        return False
-    return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
 
 
 def _of_detections(found: Sequence[Mapping[str, Tensor]]) -> ClassScores:
