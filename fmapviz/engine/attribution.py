@@ -148,7 +148,7 @@ def cam(
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
-        raise RequestError(f"the network sees no such class in image {result.targets.index(None)}: {quote(wanted.label)}")
+        raise RequestError(f"the network finds no such class in image {result.targets.index(None)}: {quote(wanted.label)}")
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]

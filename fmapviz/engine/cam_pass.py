@@ -213,8 +213,8 @@ class ClassMaps:
             more = number + 1 < len(scored.classes)
             self._draw_class(record, results, scored, alike, indices, points=points, more=more)
         unseen = scores.of_pixels or scores.open_ended
-        known = f"the network tells {scores.values.shape[1]} classes only"
-        results.notify_missing("the network sees no such class in the picture" if unseen else known)
+        known = f"the network has only {scores.values.shape[1]} classes"
+        results.notify_missing("the network finds no such class in the image" if unseen else known)
 
     def _draw_class(
         self,
@@ -330,7 +330,7 @@ class ClassMaps:
     def _draw_pixels(self, each: _Class, view: str, method: Method) -> None:
         gradient = each.gradients.get(id(each.record))
         if gradient is None:
-            why = "the class score does not depend on the input, or not by anything with a gradient"
+            why = "the class score does not depend on the input, or not differentiably"
             each.results.undrawn[view] = why
             return
         raw = method.apply(pixel_gradients=gradient)

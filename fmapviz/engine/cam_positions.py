@@ -53,7 +53,7 @@ def requested_points(
                 raise refuse(maps[-1].name)
             for point in maps:
                 if point not in fitting:
-                    results.note([view], point.name, "the class scores are no averages of its maps")
+                    results.note([view], point.name, "the class scores are not averages of its maps")
     return points
 
 

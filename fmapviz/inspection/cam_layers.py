@@ -237,6 +237,6 @@ def _no_gradient(points: Sequence[GraphPoint]) -> NoMapError:
     silent = points[points.index(flowing[-1]) + 1 :] if flowing else points
     where = f": it ends at {quote(silent[0].name)} ({silent[0].layer.type})" if silent else ""
     return NoMapError(
-        f"no gradient flows through the network{where}; quantized and integer layers have none, nor has code under "
-        "torch.no_grad(), and eigencam with --layers needs none"
+        f"no gradient flows through the network{where}; quantized and integer layers have none, nor does code under "
+        "torch.no_grad(); eigencam with --layers needs none"
     )

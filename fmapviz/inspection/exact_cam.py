@@ -99,9 +99,9 @@ def weights_of(classifier: Classifier, indices: Sequence[int]) -> Tensor:
 
 
 def refuse(layer: str) -> RequestError:
-    """Return the error that the class scores are no averages of a layer's maps."""
+    """Return the error that the class scores are not averages of a layer's maps."""
     return RequestError(
-        f"cam needs a network that averages its last maps before one linear layer: the class scores are no averages of the "
+        f"cam needs a network that averages its last maps before one linear layer: the class scores are not averages of the "
         f"maps of {quote(layer)}",
         hint=_HINT,
     )

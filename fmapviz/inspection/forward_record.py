@@ -159,9 +159,9 @@ class ForwardRecord:
         """
         frames = list(frames_of(point.feature_map, values, self.pixels, ordered=self.ordered).values())
         if frames[0].ndim == 2:
-            raise NotAMapError("a vector, no rows and columns to lay over the picture")
+            raise NotAMapError("a vector, without rows and columns to lay over the image")
         if len(frames[0]) != self.images:
-            raise NotAMapError(f"{len(frames[0])} samples for {self.images} images, no map of the picture")
+            raise NotAMapError(f"{len(frames[0])} samples for {self.images} images, not a map of the image")
         return frames[0] if len(frames) == 1 else torch.cat(frames, -1)
 
     def why_only_prefix(self) -> str:

@@ -27,8 +27,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     """
     if isinstance(model, export.ExportedProgram | jit.ScriptModule | jit.ScriptFunction):
         raise RequestError(
-            f"cannot look into a {type(model).__name__}: hooks see Python modules only",
-            hint="give the nn.Module it was made from",
+            f"cannot hook a {type(model).__name__}: hooks need Python modules",
+            hint="pass the nn.Module it was made from",
         )
     if not isinstance(model, nn.Module):
         raise RequestError(f"not an nn.Module: {quote(type(model).__name__)}")

@@ -90,7 +90,7 @@ def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
         for each in _read(text, classes):
             wanted.setdefault((each.rank, each.index), each)
     if not wanted:
-        raise RequestError(f"a list without a class in it: {quote(','.join(texts))}", hint="such as top1, or an index")
+        raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
     return tuple(wanted.values())
 
 
@@ -154,7 +154,7 @@ def part_of(output: object, key: str) -> Any:
         return part_of(entries[step], rest)
     known = list(entries)
     listing = (
-        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "leave out --output: it is a single tensor"
+        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "omit --output: the output is a single tensor"
     )
     raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
 
@@ -234,7 +234,7 @@ def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
 def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
     if match := re.fullmatch(r"top(\d{1,4})", text, re.IGNORECASE):
         if not int(match[1]):
-            raise RequestError(f"no such class: {quote(text)}", hint="the likeliest one is top1")
+            raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
         return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
     if re.fullmatch(r"-?\d{1,9}", text):
         index = int(text)
@@ -246,16 +246,14 @@ def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
 
 def _named(name: str, classes: Sequence[str]) -> Wanted:
     if not classes:
-        raise RequestError(
-            f"no such class: {quote(name)}, the names of the classes are not known", hint="an index works, or top1"
-        )
+        raise RequestError(f"no such class: {quote(name)}; class names are unknown", hint="use an index, or top1")
     indices = _called(name, classes)
     if not indices:
         hint = suggest(name, classes) or f"a name, a number from 0 to {len(classes) - 1}, or top1"
         raise RequestError(f"no such class: {quote(name)}", hint=hint)
     if len(indices) > 1:
         raise RequestError(
-            f"several classes are called {quote(name)}: {', '.join(map(str, indices))}", hint="choose an index"
+            f"several classes are named {quote(name)}: {', '.join(map(str, indices))}", hint="choose an index"
         )
     index = indices[0]
     # A class whose name looks like the label of another's number must not share it: pictures are named after labels.
@@ -312,7 +310,7 @@ _SOFTMAXES = {"SoftmaxBackward0", "LogSoftmaxBackward0", "SigmoidBackward0"}
 
 def _no_scores(output: object) -> RequestError:
     hint = "--output KEY chooses a tensor of logits, (N, K) or (N, K, H, W) for N images"
-    return RequestError(f"no class scores in what the network returned: {_described(output)}", hint=hint)
+    return RequestError(f"no class scores in the network's output: {_described(output)}", hint=hint)
 
 
 def _described(output: object) -> str:

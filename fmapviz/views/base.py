@@ -159,7 +159,7 @@ def draw_reduced(
         NotAMapError: It is a vector.
     """
     if maps.vector:
-        raise NotAMapError("a vector, no rows and columns to lay over the picture")
+        raise NotAMapError("a vector, without rows and columns to lay over the image")
     raw = reduce(maps.values)
     size = maps.picture if over and maps.picture else (raw.shape[1], raw.shape[2])
     stretched = stretch(raw, size, style, style.limits or (maps.limits if style.norm == "run" else None))

@@ -179,7 +179,7 @@ def test_of_several_chosen_layers_the_others_are_named(tmp_path):
         layers=["0", "2"],
         options=InputOptions(size=(16, 16)),
     )
-    assert summary.undrawn == {"cam of 0": "the class scores are no averages of its maps"}
+    assert summary.undrawn == {"cam of 0": "the class scores are not averages of its maps"}
     pictures = [path.name for path in summary.directory.rglob("*.png") if path.is_file()]
     assert sorted(pictures) == ["01_2.top1.cam.png", "input.png"]
 

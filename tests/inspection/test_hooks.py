@@ -169,7 +169,7 @@ def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
     model = Passes(Returns(lambda x: {"number": x.mean(), "map": x}))
     (drawn,) = draw_all(model, images(1), types=["Returns", "Conv2d"])
     assert [drawing.layer for drawing in drawings_of(drawn)] == ["part['map']", "conv"]
-    assert drawn.undrawn == {"part['number']": "no batch of anything (), no rows and columns"}
+    assert drawn.undrawn == {"part['number']": "no batch: () has no rows and columns"}
     (drawn,) = draw_all(Passes(Returns(lambda _x: "text")), images(1), types=["Returns", "Conv2d"])
     assert drawn.undrawn == {"part": "returned no tensor"}
     assert drawn.not_executed == ()
@@ -179,7 +179,7 @@ def test_trap_10_scripted_models_are_refused_and_other_convolutions_found_by_the
     model = nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.Conv2d(4, 4, 3))
     with warnings.catch_warnings(action="ignore"):  # announces its own end
         scripted = torch.jit.script(model)
-    with pytest.raises(RequestError, match="hooks see Python modules only"), capture(scripted):
+    with pytest.raises(RequestError, match="hooks need Python modules"), capture(scripted):
         pass
     assert list(run(model)) == ["1"]
     assert list(run(model, types=["ConvTranspose2d"])) == ["0"]

@@ -226,9 +226,9 @@ def test_a_scripted_model_is_refused(make):
     with warnings.catch_warnings(action="ignore"):  # announces its own end
         scripted = make(overwritten())
     for wrapped in (scripted, nn.DataParallel(scripted)):
-        with pytest.raises(RequestError, match="hooks see Python modules only") as caught:
+        with pytest.raises(RequestError, match="hooks need Python modules") as caught:
             unwrap(wrapped)
-        assert caught.value.hint == "give the nn.Module it was made from"
+        assert caught.value.hint == "pass the nn.Module it was made from"
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit announces its own end
@@ -243,7 +243,7 @@ def test_the_scripted_parts_of_a_network_are_named():
 def test_an_exported_model_is_refused():
     with warnings.catch_warnings(action="ignore"):
         exported = torch.export.export(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (images(),))
-    with pytest.raises(RequestError, match="ExportedProgram: hooks see Python modules only"):
+    with pytest.raises(RequestError, match="ExportedProgram: hooks need Python modules"):
         unwrap(exported)
     with pytest.raises(RequestError, match="no layer of this type in the model: 'Conv2d'"):
         chosen(unwrap(exported.module()))  # its convolutions are calls of functions

@@ -92,15 +92,15 @@ def test_no_two_classes_share_a_label():
     [
         (["squere"], "no such class: 'squere'", "did you mean 'square'?"),
         (["circle,xyz"], "no such class: 'xyz'", "a name, a number from 0 to 10, or top1"),
-        (["STAR"], "several classes are called 'STAR': 2, 4", "choose an index"),
-        (["crane"], "several classes are called 'crane': 6, 7", "choose an index"),
+        (["STAR"], "several classes are named 'STAR': 2, 4", "choose an index"),
+        (["crane"], "several classes are named 'crane': 6, 7", "choose an index"),
         (["11"], "no such class: '11'", "from 0 to 10"),
         (["-1"], "no such class: '-1'", "from 0 to 10"),
-        (["top0"], "no such class: 'top0'", "the likeliest one is top1"),
+        (["top0"], "no such class: 'top0'", "ranks begin at top1"),
         (["top-1"], "no such class: 'top-1'", "did you mean 'top1'?"),
         (["99999999999"], "no such class: '99999999999'", "a name, a number from 0 to 10, or top1"),
-        ([], "a list without a class in it: ''", "such as top1, or an index"),
-        ([" ", ","], "a list without a class in it: ' ,,'", "such as top1, or an index"),
+        ([], "no class in the list: ''", "for example top1, or an index"),
+        ([" ", ","], "no class in the list: ' ,,'", "for example top1, or an index"),
         (["a\x1b[31m"], r"no such class: 'a\x1b[31m'", "a name, a number from 0 to 10, or top1"),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_is_no_class_is_an_error(texts, message, hint):
 def test_without_names_only_names_are_wrong():
     assert labels(["2000"], ()) == [("class2000", None, 2000)]
     for text, message, hint in (
-        ("star", "no such class: 'star', the names of the classes are not known", "an index works, or top1"),
+        ("star", "no such class: 'star'; class names are unknown", "use an index, or top1"),
         ("-1", "no such class: '-1'", "from 0"),
     ):
         with pytest.raises(RequestError) as caught:
@@ -125,7 +125,7 @@ def test_every_class_of_imagenet_can_be_named():
     for index, name in enumerate(IMAGENET_CLASSES):
         assert parse([name], IMAGENET_CLASSES) == (Wanted(name, None, index),)
     # A dog and a jacket.
-    with pytest.raises(RequestError, match=r"^several classes are called 'CARDIGAN': 264, 474$"):
+    with pytest.raises(RequestError, match=r"^several classes are named 'CARDIGAN': 264, 474$"):
         parse(["CARDIGAN"], IMAGENET_CLASSES)
 
 
@@ -394,8 +394,8 @@ def test_detections_may_lie_in_a_container():
         ((WANTED, OTHER), "-1", "the network returns nothing under '-1'", "did you mean '1'?"),
         ({"heads": [WANTED, OTHER]}, "heads.5", "the network returns nothing under '5'", "there are: '0', '1'"),
         ({"heads": WANTED}, "heads.", "the network returns nothing under 'heads.'", "did you mean 'heads'?"),
-        (WANTED, "out", "the network returns nothing under 'out'", "leave out --output: it is a single tensor"),
-        (WANTED, "grad", "the network returns nothing under 'grad'", "leave out --output: it is a single tensor"),
+        (WANTED, "out", "the network returns nothing under 'out'", "omit --output: the output is a single tensor"),
+        (WANTED, "grad", "the network returns nothing under 'grad'", "omit --output: the output is a single tensor"),
     ],
 )
 def test_a_part_that_cannot_be_told_is_an_error_that_names_what_there_is(output, key, message, hint):
@@ -437,5 +437,5 @@ def test_a_nested_tensor_holds_no_scores():
 def assert_holds_no_scores(output, described):
     with pytest.raises(RequestError) as caught:
         scores_of(output)
-    assert str(caught.value) == f"no class scores in what the network returned: {described}"
+    assert str(caught.value) == f"no class scores in the network's output: {described}"
     assert "--output" in caught.value.hint

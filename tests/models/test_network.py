@@ -364,5 +364,5 @@ def test_scripted_and_exported_programs_are_refused(tmp_path, picture):
     with warnings.catch_warnings(action="ignore"):  # announces its own end
         traced = torch.jit.trace(network, torch.zeros(1, 3, 32, 32))
     for program in (traced, exported):
-        with pytest.raises(RequestError, match="cannot look into"):
+        with pytest.raises(RequestError, match="cannot hook a"):
             run(program, picture, tmp_path)

@@ -168,7 +168,7 @@ def test_the_record_tells_every_heat_map_and_what_each_layer_is_drawn_of(everyth
         for of, label in [(None, None), ("input", None)]
         + [(of, label) for of in ("gradient", "input gradient") for label in ("top1", "star")]
     }
-    assert record["undrawn"] == {"cam of features.0.conv": "the class scores are no averages of its maps"}
+    assert record["undrawn"] == {"cam of features.0.conv": "the class scores are not averages of its maps"}
 
 
 def test_every_picture_says_what_it_shows(everything):
@@ -769,10 +769,10 @@ class Segments(nn.Module):
 def test_a_class_that_no_pixel_has_is_told_and_not_drawn(look):
     summary, events = look(Segments(), views=["gradcam", "grads"], layers=["conv"], targets=["top1", 2])
     assert pictures_of(summary).keys() == {"00_conv.top1.gradcam.png", "00_conv.top1.grads.png"}
-    assert "nothing is drawn for class2: the network sees no such class in the picture" in notices(events)
+    assert "nothing is drawn for class2: the network finds no such class in the image" in notices(events)
     summary, _ = look(Segments(), views=["gradcam"], targets=[2])
     assert summary.failed == 1
-    assert "the network sees no such class" in summary.failures[0].message
+    assert "the network finds no such class" in summary.failures[0].message
 
 
 def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):
@@ -821,7 +821,7 @@ def test_a_detector_that_finds_nothing_says_so_and_goes_on(layers, dark_first, l
     assert [path.name for path in summary.directory.glob(f"{bright}/*gradcam.png")] == ["00_conv.top1.gradcam.png"]
     (failure,) = summary.failures
     assert failure.path == str(tmp_path / dark)
-    assert "the network sees no such class in the picture" in failure.message
+    assert "the network finds no such class in the image" in failure.message
 
 
 def test_torchvisions_detector_finds_nothing_with_random_weights(look):
@@ -831,7 +831,7 @@ def test_torchvisions_detector_finds_nothing_with_random_weights(look):
     if summary.done:
         assert all(name.endswith(".gradcam.png") for name in pictures_of(summary))
     else:
-        assert "the network sees no such class in the picture" in summary.failures[0].message
+        assert "the network finds no such class in the image" in summary.failures[0].message
 
 
 def test_a_network_without_classes_is_refused_with_what_it_returns(look):
@@ -839,7 +839,7 @@ def test_a_network_without_classes_is_refused_with_what_it_returns(look):
         look("raft_small", weights="random", views=["gradcam"], options=InputOptions(size=(128, 128)))
     assert caught.value.hint.startswith("--output KEY")
     tokens = Tokens()
-    with pytest.raises(RequestError, match="no class scores in what the network returned"):
+    with pytest.raises(RequestError, match="no class scores in the network's output"):
         look(tokens, views=["gradcam"], options=InputOptions(size=(16, 16)))
 
 
@@ -983,7 +983,7 @@ def test_more_classes_than_there_are_are_told_in_one_notice(look):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     summary, events = look(network, views=["gradcam"], targets="top9")
     assert len(pictures_of(summary)) == 4
-    assert "nothing is drawn for top5, top6, ... top9: the network tells 4 classes only" in notices(events)
+    assert "nothing is drawn for top5, top6, ... top9: the network has only 4 classes" in notices(events)
 
 
 def test_names_of_feature_maps_choose_layers(look):
