@@ -97,9 +97,12 @@ def select_layers(
     include = tuple(
         pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
     )
-    missing = len(absent_types(layers, types)) == len(types) and not (any_type and include)
-    for name in types if missing else ():
-        _check_type(layers, name)
+    if len(absent_types(layers, types)) == len(types) and not (any_type and include):
+        known = sorted({layer.type for layer in layers})
+        raise RequestError(
+            f"no layer of this type in the model: {quote(types[0])}",
+            hint=suggest(types[0], known) or f"there are: {', '.join(known[:20]) or 'none inside it'}",
+        )
     typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
     others = [pattern for pattern in include if any_type and not any(_matches(layer, [pattern]) for layer in typed)]
     for pattern in include:
@@ -124,10 +127,7 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
 
 def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the default types: Conv2d, or Conv3d in a model without Conv2d."""
-    for name in ("Conv2d", "Conv3d"):
-        if any(is_type(layer, name) for layer in layers):
-            return (name,)
-    return ("Conv2d",)
+    return ("Conv3d",) if absent_types(layers, ["Conv2d", "Conv3d"]) == ["Conv2d"] else ("Conv2d",)
 
 
 def scripted_parts(layers: Sequence[Layer]) -> list[str]:
@@ -153,15 +153,6 @@ def _base(name: str) -> str:
 
 def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
-
-
-def _check_type(layers: Sequence[Layer], name: str) -> None:
-    if not any(is_type(layer, name) for layer in layers):
-        known = sorted({layer.type for layer in layers})
-        raise RequestError(
-            f"no layer of this type in the model: {quote(name)}",
-            hint=suggest(name, known) or f"there are: {', '.join(known[:20]) or 'none inside it'}",
-        )
 
 
 def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, types: Sequence[str]) -> None:

@@ -87,8 +87,10 @@ def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
     """
     wanted: dict[tuple[int | None, int | None], Wanted] = {}
     for text in texts:
-        for each in _read(text, classes):
-            wanted.setdefault((each.rank, each.index), each)
+        is_name = "," in text and _called(text, classes)
+        for part in [text] if is_name else filter(None, map(str.strip, text.split(","))):
+            for each in _read_one(part, classes):
+                wanted.setdefault((each.rank, each.index), each)
     if not wanted:
         raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
     return tuple(wanted.values())
@@ -225,12 +227,6 @@ def is_detection(each: object) -> bool:
     return labels.ndim == 1 and labels.shape == scores.shape and scores.is_floating_point()
 
 
-def _read(text: str, classes: Sequence[str]) -> list[Wanted]:
-    if "," in text and _called(text, classes):
-        return [_named(text, classes)]
-    return [each for part in text.split(",") if part.strip() for each in _read_one(part.strip(), classes)]
-
-
 def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
     if match := re.fullmatch(r"top(\d{1,4})", text, re.IGNORECASE):
         if not int(match[1]):
@@ -333,12 +329,15 @@ def _of_pixels(values: Tensor) -> ClassScores:
 
 def _of_detections(found: Sequence[Mapping[str, Tensor]]) -> ClassScores:
     best = [_best_boxes(each) for each in found]
+    scores = [each["scores"].float() for each in found]
     classes = 1 + max((label for each in best for label in each), default=0)
-    rows = [_row(each["scores"].float(), places, classes) for each, places in zip(found, best, strict=True)]
+    present = torch.zeros(len(found), classes, dtype=torch.bool, device=scores[0].device)
+    rows = []
+    for row, (own, boxes) in enumerate(zip(scores, best, strict=True)):
+        labels = torch.tensor(list(boxes), dtype=torch.int64, device=own.device)
+        rows.append(own.new_zeros(classes).index_put((labels,), own[list(boxes.values())]))
+        present[row, labels] = True
     values = torch.stack(rows)
-    present = torch.zeros_like(values, dtype=torch.bool)
-    for row, places in enumerate(best):
-        present[row, list(places)] = True
     return ClassScores(values, values.detach(), present, open_ended=True)
 
 
@@ -348,11 +347,6 @@ def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
     for place in found["scores"].nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True).tolist():
         best.setdefault(int(labels[place]), place)
     return best
-
-
-def _row(scores: Tensor, places: Mapping[int, int], classes: int) -> Tensor:
-    labels = torch.tensor(list(places), dtype=torch.int64, device=scores.device)
-    return scores.new_zeros(classes).index_put((labels,), scores[list(places.values())])
 
 
 def _having(scores: ClassScores, index: int) -> list[int | None]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
 
 NEEDS = "weights"
+_COLOURS = 3  # input channels drawn in true colours: no colour map fits three values per pixel
 _SIDE = 512  # pixels that a small picture is magnified to, about
 _LARGEST_SCALE = 64  # that a style can hold
 _MOST = 16  # scale at most
@@ -44,6 +45,7 @@ def read(module: nn.Module, style: Style) -> Tensor:
 def draw(weight: Tensor, style: Style) -> Grid:
     """Draw the kernels of one convolution as a grid; see `tile_kernels`."""
     chosen = choose(weight, style)
+    positions = positions_of(weight.shape, style)
     limits = style.limits
     if style.norm in {"layer", "run"}:
         shown = weight if chosen is None else weight[chosen]
@@ -51,8 +53,8 @@ def draw(weight: Tensor, style: Style) -> Grid:
         limits = (float(known.min()), float(known.max())) if len(known) else None
     return Grid(
         pixels=tile_kernels(weight, style).cpu().numpy(),
-        tiles=tiles_of(weight.shape, style),
-        rows=rows_of(weight.shape, style),
+        tiles=positions if is_tile(weight.shape) else None,
+        rows=None if is_tile(weight.shape) else positions,
         channels=None if chosen is None else tuple(chosen.tolist()),
         limits=limits,
     )
@@ -83,7 +85,7 @@ def tile_kernels(weight: Tensor, style: Style) -> Tensor:
         weight = weight[chosen]
     kernels = weight if weight.ndim == 5 else weight[:, :, None]
     laid = _laid(kernels.shape, style)
-    if not _in_colour(kernels.shape):
+    if kernels.shape[1] != _COLOURS:
         tiles = kernels.flatten(0, 2)
         return tile(tiles, laid, _ranges(kernels, len(tiles)))
     # One colour of a pixel cannot be drawn without the others.
@@ -114,39 +116,34 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
     return None
 
 
-def tiles_of(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Return the position of the chosen filters in `tile_kernels`.
+def positions_of(shape: Sequence[int], style: Style) -> Tiles | None:
+    """Return the position of the chosen filters in `tile_kernels`, each with all its tiles and the padding between them.
 
     Args:
         shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
+        style: See `tile_kernels`.
 
     Returns:
-        One tile per filter, including its frames and the padding between them; None if a filter is a row of tiles, or no
-        filter is left.
+        One tile per filter, or its whole row of tiles, see `is_tile`; None if no filter is left.
 
     Example:
         >>> from fmapviz.core.config import Style
-        >>> tiles_of((64, 3, 11, 11), Style()).corner(63)
+        >>> positions_of((64, 3, 11, 11), Style()).corner(63)
         (478, 478)
-    """
-    return _positions(shape, style) if _is_tile(shape) else None
-
-
-def rows_of(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Return the position of the chosen filters in `tile_kernels`, if each is a row of tiles.
-
-    Args:
-        shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
-
-    Returns:
-        The whole row of each filter; None if a filter is a single tile, or no filter is left.
-
-    Example:
-        >>> from fmapviz.core.config import Style
-        >>> rows_of((64, 16, 3, 3), Style()).corner(63)
+        >>> positions_of((64, 16, 3, 3), Style()).corner(63)  # rows
         (2, 506)
     """
-    return None if _is_tile(shape) else _positions(shape, style)
+    filters, channels, *frames, height, width = shape
+    if style.listed is not None:
+        filters = sum(number < filters for number in style.listed)
+    filters = min(filters, style.top or filters)
+    if not filters:
+        return None
+    whole = (filters, channels, *(frames or [1]), height, width)
+    cells = whole[2] * (1 if is_tile(whole) else channels)
+    each = lay_out(filters * cells, height, width, _laid(whole, style))
+    across = each.across * cells
+    return Tiles(each.left, each.top, across - each.left, each.height, across, each.down, each.columns // cells, filters)
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
@@ -176,28 +173,9 @@ def weight_of(module: nn.Module) -> Tensor | None:
     return weight[:, :, None] if weight.ndim == 3 else weight
 
 
-def _in_colour(shape: Sequence[int]) -> bool:
-    # A colour map needs one value per pixel; these have three.
-    return shape[1] == 3
-
-
-def _is_tile(shape: Sequence[int]) -> bool:
-    return shape[1] == 1 or _in_colour(shape)
-
-
-def _positions(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Return the position of the chosen filters, each with all its tiles; None if no filter is left."""
-    filters, channels, *frames, height, width = shape
-    if style.listed is not None:
-        filters = sum(number < filters for number in style.listed)
-    filters = min(filters, style.top or filters)
-    if not filters:
-        return None
-    whole = (filters, channels, *(frames or [1]), height, width)
-    cells = whole[2] * (1 if _is_tile(whole) else channels)
-    each = lay_out(filters * cells, height, width, _laid(whole, style))
-    across = each.across * cells
-    return Tiles(each.left, each.top, across - each.left, each.height, across, each.down, each.columns // cells, filters)
+def is_tile(shape: Sequence[int]) -> bool:
+    """Return True if each filter is a single tile: in true colours, or of one input channel."""
+    return shape[1] in {1, _COLOURS}
 
 
 def _ranges(kernels: Tensor, tiles: int) -> Ranges:
@@ -214,15 +192,15 @@ def _legible(shape: Sequence[int], style: Style) -> int:
     if not is_numbered(style) or height == width == 1:
         return 1
     across, down = number_size(filters)
-    room, side = (across / frames, width) if _is_tile(shape) else (down, height)
+    room, side = (across / frames, width) if is_tile(shape) else (down, height)
     return ceil((room - style.padding) / side)
 
 
 def _laid(shape: Sequence[int], style: Style) -> Style:
     """Return the style with which `tile` lays out kernels `(O, I, T, h, w)`."""
     filters, channels, frames, height, width = shape
-    in_row = min(style.columns or isqrt(filters), filters) if _is_tile(shape) else 1
-    columns = in_row * frames * (1 if _is_tile(shape) else channels)
+    in_row = min(style.columns or isqrt(filters), filters) if is_tile(shape) else 1
+    columns = in_row * frames * (1 if is_tile(shape) else channels)
     rows = -(-filters // in_row)
     padding = 0 if height == width == 1 else style.padding
     fitting = min((_SIDE - (count + 1) * padding) / (count * side) for count, side in ((columns, width), (rows, height)))
@@ -232,5 +210,5 @@ def _laid(shape: Sequence[int], style: Style) -> Style:
         columns=columns,
         padding=padding,
         scale=min(_LARGEST_SCALE, scale),
-        colormap="gray" if _in_colour(shape) else style.colormap,
+        colormap="gray" if channels == _COLOURS else style.colormap,
     )

@@ -17,7 +17,7 @@ from fmapviz.core.config import COLORMAPS, Style
 from fmapviz.inspection.layout import NotAMapError
 from fmapviz.render.captions import Rendered
 from fmapviz.render.picture import frame
-from fmapviz.views.kernels import choose, read, rows_of, tile_kernels, tiles_of, weight_of
+from fmapviz.views.kernels import choose, draw, positions_of, read, tile_kernels, weight_of
 
 NAN, INF = torch.nan, torch.inf
 
@@ -263,7 +263,7 @@ def test_filters_that_are_not_there_are_no_picture():
         read(nn.Conv2d(3, 10, 3), Style(channels="10-20"))
     with pytest.raises(NotAMapError, match=r"^has no kernels$"):
         read(nn.ReLU(), Style())
-    assert tiles_of((10, 3, 3, 3), Style(channels="10-20")) is None
+    assert positions_of((10, 3, 3, 3), Style(channels="10-20")) is None
 
 
 def of_own_levels(shape, style):
@@ -281,7 +281,7 @@ def of_own_levels(shape, style):
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
     pixels, levels, numbers = of_own_levels(shape, style)
-    tiles = tiles_of(shape, Style(**style))
+    tiles = positions_of(shape, Style(**style))
     assert tiles.count == len(numbers)
     for position, number in enumerate(numbers):
         rows, columns = (pixels == as_bytes(levels[number].clone())).view(*pixels.shape[:2], -1).all(-1).nonzero().unbind(1)
@@ -290,17 +290,18 @@ def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
 
 
 def test_a_row_of_tiles_is_not_one_tile():
-    assert tiles_of((10, 4, 3, 3), Style()) is None
+    grid = draw(random_kernels(10, 4, 3, 3), Style())
+    assert (grid.tiles, grid.rows.count) == (None, 10)
     for style in (Style(), Style(colormap="jet"), Style(norm="signed")):
-        assert tiles_of((10, 3, 3, 3), style).count == 10
-        assert rows_of((10, 3, 3, 3), style) is None
+        grid = draw(random_kernels(10, 3, 3, 3), style)
+        assert (grid.tiles.count, grid.rows) == (10, None)
 
 
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
     pixels, levels, numbers = of_own_levels(shape, style)
-    rows = rows_of(shape, Style(**style))
+    rows = positions_of(shape, Style(**style))
     assert (rows.count, rows.columns) == (len(numbers), 1)
     for position, number in enumerate(numbers):
         down, across = (pixels == as_bytes(levels[number].clone())).nonzero().unbind(1)
@@ -312,9 +313,9 @@ def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
 def test_filters_with_numbers_are_as_large_as_those(shape):
     """So no room is lost to numbers between filters: they stand as near to each other as the padding says."""
     plain, style = Style(labels=False), Style(labels=True)
-    tiles, rows = tiles_of(shape, style), rows_of(shape, style)
-    smaller = tiles_of(shape, plain) or rows_of(shape, plain)
-    pixels = tile_kernels(torch.zeros(shape), style).numpy()
+    grid = draw(torch.zeros(shape), style)
+    tiles, rows, pixels = grid.tiles, grid.rows, grid.pixels
+    smaller = positions_of(shape, plain)
     framed, moved = frame(Rendered(pixels, {}, tiles=tiles, rows=rows), style, [])
     if tiles:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
