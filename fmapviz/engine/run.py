@@ -19,11 +19,11 @@ from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch, count_unfinished
-from fmapviz.engine.first_pass import survey
 from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import check_device, load_session, moved, needs_of
+from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, is_surveyed, remedy_of, removed_if_refused

@@ -1,9 +1,10 @@
-"""Find out what all images of a run have in common, before the first is drawn, and remember it with the run."""
+"""Survey all images before the first is drawn, for `--norm run` and `--pca shared`; the run stores the result."""
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -12,25 +13,85 @@ import torch
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.files import stage
+from fmapviz.core.errors import RefusedError
+from fmapviz.core.events import Notice
+from fmapviz.core.files import stage, writing_to
 from fmapviz.core.layout import SURVEY_FILE
+from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.render.grid import Shared
 from fmapviz.render.pca import Basis, Covariance
-from fmapviz.runs.run_files import check_replaceable
+from fmapviz.runs.failures import read_failures
+from fmapviz.runs.run import shares_components
+from fmapviz.runs.run_files import check_replaceable, find_units
+from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from torch import Tensor
 
-    from fmapviz.core.types import ImageFile, ImageResult
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import Failure, ImageFile, ImageResult
+    from fmapviz.engine.session import Session
 
     Key = tuple[str, str, str]
 
 
+def survey(
+    session: Session, found: Sequence[ImageFile | Failure], on_event: Callable[[Event], None]
+) -> Mapping[Key, Shared]:
+    """Return what all images of a run share, from its first survey, so that later pictures stay comparable.
+
+    Images that cannot be read or drawn do not count.
+
+    Args:
+        session: What is drawn.
+        found: All inputs.
+        on_event: Called with each `Notice`.
+
+    Raises:
+        OutputError: The output could not be written.
+        RefusedError: The survey of the images that were drawn is lost, and the images given now are others.
+    """
+    known = load(session.directory, session.info.fingerprint)
+    if known is not None:
+        failed = {str(row.get("path")) for row in read_failures(session.directory)}  # not surveyed
+        given = sum(each.path not in failed for each in found)
+        if known.images < given:
+            on_event(Notice(f"the survey of {known.images} images also holds for new ones: {given} are given"))
+        return known.shared
+    number = f"{len(found)} images" if len(found) > 1 else "the image"
+    on_event(Notice(f"surveying {number} first, for what all images of the run share"))
+    surveyor = Surveyor()
+    plan = session.plan.to_survey(principal=shares_components(session.info.settings))
+    with closing(work(replace(session, plan=plan), found, progress=Progress(), on_drawn=surveyor.note)) as events:
+        for event in events:
+            if isinstance(event, Notice):
+                on_event(event)
+    if not surveyor.images:
+        return {}
+    # Read before the survey, which is saved before the first image is drawn.
+    records = filter(None, map(read_unit, find_units(session.directory)))
+    drawn = {path for record in records for path in paths_of(record)}
+    known = load(session.directory, session.info.fingerprint)
+    if known is not None:  # another process was faster
+        return known.shared
+    _check_lost(drawn, surveyor.paths, force=session.config.force)
+    with writing_to(session.directory):
+        saved = save(
+            session.directory,
+            session.info.fingerprint,
+            surveyor.finish(),
+            sync=session.config.fsync,
+        )
+    session.output.share_file(session.directory, SURVEY_FILE)
+    return (load(session.directory, session.info.fingerprint) or saved).shared
+
+
 class Surveyor:
-    """Takes note of what was found out of each image; its methods may be called in several threads at once."""
+    """Collects the ranges and covariances of images; its methods may be called by several threads at once."""
 
     def __init__(self) -> None:
         self.images = 0
@@ -40,7 +101,7 @@ class Surveyor:
         self._covariances: dict[Key, Covariance] = {}
 
     def note(self, file: ImageFile, drawn: ImageResult) -> None:
-        """Take note of an image."""
+        """Add the results of an image."""
         with self._lock:
             self.images += 1
             self.paths.add(file.path)
@@ -60,34 +121,35 @@ class Surveyor:
             before = self._ranges.get(key, (low, high))
             self._ranges[key] = min(before[0], low), max(before[1], high)
 
-    def finish(self) -> dict[Key, Shared]:
-        """Give what the images have in common of each feature map."""
+    def finish(self) -> Survey:
+        """Return the survey of all images that were added."""
         bases = {key: covariance.basis() for key, covariance in self._covariances.items()}
-        return {key: Shared(low, high, bases.get(key)) for key, (low, high) in sorted(self._ranges.items())}
+        shared = {key: Shared(low, high, bases.get(key)) for key, (low, high) in sorted(self._ranges.items())}
+        return Survey(self.images, shared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What a run remembers.
+    """What all images of a run share.
 
     Attributes:
-        images: Of how many images.
-        shared: What they have in common of each feature map.
+        images: Number of images surveyed.
+        shared: By feature map.
     """
 
     images: int
     shared: Mapping[Key, Shared]
 
 
-def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> Survey:
-    """Remember what was found out, unless another process was faster.
+def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> Survey:
+    """Store a survey in the run, unless another process was faster.
 
     Returns:
-        What the run remembers from now on.
+        The survey that the run holds from now on.
 
     Raises:
         RefusedError: There is a file of that name that fmapviz did not make.
-        OSError: The disk is full, say.
+        OSError: The disk is full, for example.
     """
     layers = [_record(key, each) for key, each in survey.shared.items()]
     document = {"fmapviz": FORMAT, "run": fingerprint, "images": survey.images, "layers": layers}
@@ -110,7 +172,7 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool = False) -> 
 
 
 def load(run: Path, fingerprint: str) -> Survey | None:
-    """Give what a run remembers; None if there is nothing, or nothing that is whole."""
+    """Return a run's survey; None if there is none, or it is damaged."""
     document = checksummed_json.load(run / SURVEY_FILE, intact=True)
     if document is None or document.get("run") != fingerprint:
         return None
@@ -143,3 +205,14 @@ def _text(values: Tensor) -> str:
 
 def _tensor(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32))
+
+
+def _check_lost(drawn: AbstractSet[str], seen: AbstractSet[str], *, force: bool) -> None:
+    """Check that the images of a survey are those that are drawn already, if there are any."""
+    if drawn <= seen if force else drawn in (set(), seen):
+        return
+    raise RefusedError(
+        f"the survey of the {len(drawn)} images drawn so far is lost, {SURVEY_FILE} is missing or damaged, and "
+        f"{len(seen)} of these or others are given now",
+        hint="--force, with at least all images of the run, redraws everything; or start another run with --name",
+    )
