@@ -196,10 +196,7 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             folders.clear()
             if run is None and (lost := _run_of(directory, top)) and lost not in without:
                 without.add(lost)
-                record = lost / RUN_FILE
-                yield partial(
-                    Verified, lost, 1, tuple(Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
-                )
+                yield partial(Verified, lost, 1, tuple(_record_problems(lost / RUN_FILE)))
             yield partial(_check_unit, directory, run, hashed=hashed)
         elif run is not None and lacks_record(directory):
             folders.clear()
@@ -227,40 +224,38 @@ def _links(directory: Path, folders: list[str]) -> list[str]:
 def _check_run(directory: Path, present: AbstractSet[str], *, hidden: int, hashed: bool) -> Verified:
     run, made = read_run(directory), run_files.read(directory)
     claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
-    found = [
-        Problem(directory / RUN_FILE, fault, _remedy(directory / RUN_FILE)) for fault in _record_faults(directory / RUN_FILE)
-    ]
+    found = [*_record_problems(directory / RUN_FILE)]
     if run is None:
         return Verified(directory, 1 + len(claimed), tuple(found), hidden)
-    made_here = {name for form in _settings(run)["formats"] for name in present & run_files_of(form)}
-    if RUN_FILES_RECORD in present or made_here or (_has_run_files(run) and run_files.has_units(directory)):
-        record = directory / RUN_FILES_RECORD
-        found += (Problem(record, fault, _remedy(record)) for fault in _record_faults(record))
+    to_make = frozenset().union(*map(run_files_of, _settings(run)["formats"]))
+    made_here = present & to_make
+    if RUN_FILES_RECORD in present or made_here or (to_make and run_files.has_units(directory)):
+        found += _record_problems(directory / RUN_FILES_RECORD)
     if SURVEY_FILE in present or _is_surveyed(directory, run):
-        remedy: Remedy = "redraw" if (known := _remedy(directory / SURVEY_FILE)) == "again" else known
-        found += (Problem(directory / SURVEY_FILE, fault, remedy) for fault in _record_faults(directory / SURVEY_FILE))
+        found += (
+            replace(problem, remedy="redraw" if problem.remedy == "again" else problem.remedy)
+            for problem in _record_problems(directory / SURVEY_FILE)
+        )
     if FAILURES_FILE in present:
         found += _failure_problems(directory / FAILURES_FILE)
-    found += (Problem(directory / name, fault, "again") for name, fault in _faults(directory, claimed, hashed=hashed))
+    found += _file_problems(directory, claimed, "again", hashed=hashed)
     ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
     found += _foreign(directory, present - ours)
     return Verified(directory, 1 + len(claimed), tuple(found), hidden)
 
 
-def _remedy(record: Path) -> Remedy:
-    """Return the remedy for a damaged record of a run: the same command, if it can recognize the file as its own."""
+def _record_problems(record: Path) -> Iterator[Problem]:
+    """Compare a record with its own checksum; the same command rewrites one that it can recognize as its own."""
     try:
-        return "again" if checksummed_json.is_truncated(checksummed_json.read(record)) else "remove"
+        data = checksummed_json.read(record)
+        if not checksummed_json.is_intact(data):
+            yield Problem(record, "damaged", "again" if checksummed_json.is_truncated(data) else "remove")
     except FileNotFoundError:
-        return "again"
-    except PermissionError:
-        return "none"
-    except OSError:  # not a file
-        return "remove"
-
-
-def _has_run_files(run: Mapping[str, Any]) -> bool:
-    return any(map(run_files_of, _settings(run)["formats"]))
+        yield Problem(record, "missing", "again")
+    except PermissionError as error:
+        yield Problem(record, str(error.strerror), "none")
+    except OSError as error:  # not a file
+        yield Problem(record, str(error.strerror), "remove")
 
 
 def _is_surveyed(directory: Path, run: Mapping[str, Any]) -> bool:
@@ -293,11 +288,11 @@ def _failure_problems(path: Path) -> Iterator[Problem]:
 
 
 def _check_unit(directory: Path, run: _Run | None, *, hashed: bool) -> Verified:
-    record, faults = read_unit(directory), [*_record_faults(directory / UNIT_FILE)]
-    if record is None or faults:  # a damaged record proves nothing about the files
-        return Verified(directory, 0, (Problem(directory / UNIT_FILE, (faults or ["damaged"])[0], "repair"),))
+    record, damage = read_unit(directory), [problem.message for problem in _record_problems(directory / UNIT_FILE)]
+    if record is None or damage:  # a damaged record proves nothing about the files
+        return Verified(directory, 0, (Problem(directory / UNIT_FILE, (damage or ["damaged"])[0], "repair"),))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
-    found = [Problem(directory / name, fault, "repair") for name, fault in _faults(directory, claimed, hashed=hashed)]
+    found = [*_file_problems(directory, claimed, "repair", hashed=hashed)]
     if run is not None and run.fingerprint is not None and not found:
         if record.get("run") != run.fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))
@@ -310,35 +305,24 @@ def _check_unit(directory: Path, run: _Run | None, *, hashed: bool) -> Verified:
     return Verified(directory, len(claimed), (*found, *_foreign(directory, present - claimed.keys() - {UNIT_FILE})))
 
 
-def _faults(directory: Path, claimed: Mapping[str, dict[str, Any]], *, hashed: bool) -> Iterator[tuple[str, str]]:
+def _file_problems(
+    directory: Path, claimed: Mapping[str, dict[str, Any]], remedy: Remedy, *, hashed: bool
+) -> Iterator[Problem]:
+    """Compare files with the entries of a record."""
     for name, entry in claimed.items():
-        if fault := _fault(directory / name, entry, hashed=hashed):
-            yield name, fault
-
-
-def _record_faults(record: Path) -> Iterator[str]:
-    """Compare a record with its own checksum."""
-    try:
-        if not checksummed_json.is_intact(checksummed_json.read(record)):
-            yield "damaged"
-    except FileNotFoundError:
-        yield "missing"
-    except OSError as error:
-        yield str(error.strerror)
-
-
-def _fault(path: Path, entry: Mapping[str, Any], *, hashed: bool) -> str | None:
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            return "not a regular file"
-        if status.st_size != entry["size"]:
-            return f"{status.st_size} bytes instead of {entry['size']}"
-        return "changed since it was written" if hashed and files.measure(path)[1] != entry["sha256"] else None
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        return str(error.strerror)
+        path = directory / name
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                yield Problem(path, "not a regular file", remedy)
+            elif status.st_size != entry["size"]:
+                yield Problem(path, f"{status.st_size} bytes instead of {entry['size']}", remedy)
+            elif hashed and files.measure(path)[1] != entry["sha256"]:
+                yield Problem(path, "changed since it was written", remedy)
+        except FileNotFoundError:
+            yield Problem(path, "missing", remedy)
+        except OSError as error:
+            yield Problem(path, str(error.strerror), remedy)
 
 
 def _foreign(directory: Path, names: AbstractSet[str]) -> Iterator[Problem]:
