@@ -224,6 +224,21 @@ def stage(parent: Path, ending: str = "") -> Iterator[Path]:
         _under_way.discard(staging)
 
 
+def write_over(path: Path, content: bytes, *, sync_too: bool = False) -> None:
+    """Write a file that gets its name when it is complete, in place of an existing one.
+
+    Raises:
+        OSError: For instance, the disk is full.
+    """
+    with stage(path.parent) as staging:
+        write(staging / path.name, content)
+        if sync_too:
+            sync(staging / path.name)
+        replace(staging / path.name, path)
+        if sync_too:
+            sync(path.parent)
+
+
 def hidden(parent: Path, ending: str = "") -> Path:
     """Return a hidden path that does not exist.
 

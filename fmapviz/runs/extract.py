@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from fmapviz.core import files
 from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
-from fmapviz.core.files import hidden, writing_to
+from fmapviz.core.files import writing_to
 from fmapviz.core.layout import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.types import Picture
 from fmapviz.core.urls import is_url
@@ -82,8 +82,11 @@ def _extract(directory: Path, read: Read, *, image: str, layer: str, view: str |
         raise RequestError(
             f"no shards in {quote(directory)}", hint="without --shard, pictures are in a directory named like their image"
         )
-    for match in (_is_image, _ends_with):
-        found = [(shard, rows) for shard in shards if (rows := _rows(shard, match(image)))]
+    exact = (pc.field("image") == image) | (pc.field("path") == image)
+    if image.isdecimal() and len(image) < 19:  # an int64
+        exact |= pc.field("key") == int(image)
+    for wanted in (exact, pc.ends_with(pc.field("image"), f"/{image}")):
+        found = [(shard, rows) for shard in shards if (rows := _rows(shard, wanted))]
         if found:
             break
     else:
@@ -110,14 +113,8 @@ def put(path: Path, png: bytes, *, force: bool = False) -> None:
     """
     if files.exists(path) and not force:
         raise RefusedError(f"file exists: {quote(path)}", hint="--force replaces it, --out names another")
-    unfinished = hidden(path.parent, path.suffix)
     with writing_to(path):
-        try:
-            files.write(unfinished, png)
-            files.replace(unfinished, path)
-        finally:
-            if files.exists(unfinished):
-                files.remove(unfinished)
+        files.write_over(path, png)
 
 
 def _shards(directory: Path) -> list[Path]:
@@ -131,15 +128,6 @@ def _shards(directory: Path) -> list[Path]:
         else sorted(path.parent for path in directory.glob(f"*/{RUN_FILE}"))
     )
     return [shard for run in runs for shard in find_shards(run) if files.exists(shard / UNIT_FILE)]
-
-
-def _is_image(name: str) -> pc.Expression:
-    said = (pc.field("image") == name) | (pc.field("path") == name)
-    return said | (pc.field("key") == int(name)) if name.isdecimal() and len(name) < 19 else said
-
-
-def _ends_with(name: str) -> pc.Expression:
-    return pc.ends_with(pc.field("image"), f"/{name}")
 
 
 def _rows(shard: Path, wanted: pc.Expression) -> list[dict[str, Any]]:
@@ -164,16 +152,12 @@ def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | 
         )
     drawn = [row for row in of_layer if view in {None, row["view"]} and target in {None, row["target"], row["class"]}]
     if len(drawn) != 1:
-        there = "; ".join(dict.fromkeys(_label(row) for row in of_layer))
+        there = "; ".join(dict.fromkeys(f"{row['view']} {row['target'] or ''}".rstrip() for row in of_layer))
         how = "several pictures" if drawn else "no such picture"
         raise RequestError(f"{how} of {quote(layer)}", hint=f"--view and --target choose: {there}")
     if drawn[0]["file"] is None:
         raise RequestError(f"no pictures of {quote(layer)} were written", hint="--to tar or tensorboard keeps them")
     return drawn[0]
-
-
-def _label(row: dict[str, Any]) -> str:
-    return f"{row['view']} {row['target'] or ''}".rstrip()
 
 
 def _read(shard: Path, row: dict[str, Any], read: Read) -> bytes:
@@ -195,11 +179,8 @@ def _damaged(path: Path) -> DamagedError:
 
 
 def _name(row: dict[str, Any]) -> str:
-    place = (
-        "input"
-        if row["layer"] is None
-        else f"{row['index']:02} {row['layer']}{'.' + row['target'] if row['target'] else ''}"
-    )
+    target = f".{row['target']}" if row["target"] else ""
+    place = "input" if row["layer"] is None else f"{row['index']:02} {row['layer']}{target}"
     picture = Picture(row["view"], place, b"", 0, 0, {}).file_name
     stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in Path(row["image"]).name)[:80].lstrip(".")
     return f"{stem}.{picture}"

@@ -166,7 +166,10 @@ def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     with writing_to(directory):
         files.make_folders(directory.parent)
         with stage(directory.parent) as staging:
-            _write(staging, info, sync=sync)
+            files.write(staging / RUN_FILE, _record(info))
+            if sync:
+                files.sync(staging / RUN_FILE)
+                files.sync(staging)
             try:
                 files.rename(staging, directory)
             except OSError as error:
@@ -178,27 +181,22 @@ def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     return True
 
 
-def _write(staging: Path, info: RunInfo, *, sync: bool) -> None:
-    document = {
-        "fmapviz": FORMAT,
-        "fingerprint": info.fingerprint,
-        "settings": info.settings,
-        "versions": dict(info.versions),
-    }
-    files.write(staging / RUN_FILE, checksummed_json.dumps(document))
-    if sync:
-        files.sync(staging / RUN_FILE)
-        files.sync(staging)
+def _record(info: RunInfo) -> bytes:
+    return checksummed_json.dumps(
+        {
+            "fmapviz": FORMAT,
+            "fingerprint": info.fingerprint,
+            "settings": info.settings,
+            "versions": dict(info.versions),
+        }
+    )
 
 
 def _is_same(directory: Path, info: RunInfo, *, sync: bool) -> bool:
     """Return True if a directory holds the run with these settings; its damaged `run.json` is rewritten."""
     if checksummed_json.load(directory / RUN_FILE, intact=True) is None and _belongs(directory, info):
-        with writing_to(directory), stage(directory) as staging:
-            _write(staging, info, sync=sync)
-            files.replace(staging / RUN_FILE, directory / RUN_FILE)
-            if sync:
-                files.sync(directory)
+        with writing_to(directory):
+            files.write_over(directory / RUN_FILE, _record(info), sync_too=sync)
     document = read_run(directory)
     if document is None:
         return False

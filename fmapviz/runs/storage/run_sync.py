@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
-from fmapviz.core.files import hidden
 from fmapviz.core.layout import FAILURES_FILE, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.runs.storage.remote_units import TRIES, RemoteRecord, is_marked, is_safe, list_objects, object_of
 from fmapviz.runs.unit import read_unit
@@ -81,7 +80,7 @@ class RunSync:
         path = self._directory / name
         with suppress(FileExistsError, NotADirectoryError):  # a unit is in the way
             files.make_folders(path.parent)
-            _write_over(path, found.data)
+            files.write_over(path, found.data)
             with self._lock:
                 self._entries[name] = found.entry
                 self._changes += 1
@@ -94,12 +93,12 @@ class RunSync:
             if entry["name"] in self.copied:
                 with suppress(FileNotFoundError):
                     content = self._store.read(f"{name.removesuffix(UNIT_FILE)}{object_of(entry)}")
-                    _write_over(path.parent / entry["name"], content)
+                    files.write_over(path.parent / entry["name"], content)
 
     def reduce(self, name: str, committed: RemoteRecord) -> None:
         """Reduce an uploaded unit to its record and the files that are copied."""
         path = self._directory / name
-        _write_over(path, committed.data)
+        files.write_over(path, committed.data)
         for entry in (read_unit(path.parent) or {"files": []})["files"]:
             if entry["name"] not in self.copied:
                 files.remove(path.parent / entry["name"])
@@ -198,10 +197,3 @@ class RunSync:
         if f"{run}/{RUN_FILE}" in self._created:
             with suppress(OSError):
                 self._store.remove(f"{run}/{RUN_FILE}")
-
-
-def _write_over(path: Path, data: bytes) -> None:
-    """Write a local file in one step, replacing an existing one."""
-    unfinished = hidden(path.parent)
-    files.write(unfinished, data)
-    files.replace(unfinished, path)
