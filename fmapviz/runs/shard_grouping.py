@@ -203,8 +203,3 @@ class Grouping:
             position for position, member in enumerate(group.members) if self._known.was_reported(member)
         )
         return group, missing, failed
-
-
-def of_part(found: Iterable[ImageFile | Failure], part: Part) -> Iterator[ImageFile | Failure]:
-    """Return the inputs of one part, where each image has a unit of its own."""
-    return (item for index, item in enumerate(found) if part.has(index))

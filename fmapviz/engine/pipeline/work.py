@@ -14,7 +14,7 @@ from fmapviz.engine.pipeline.scheduler import Processed, Schedule, Stop
 from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.inspection.hooks import undisturbed
-from fmapviz.runs.shard_grouping import Grouping, of_part
+from fmapviz.runs.shard_grouping import Grouping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -90,7 +90,8 @@ def work(
 def group(session: Session, found: Iterable[ImageFile | Failure]) -> Iterable[Item]:
     """Assign the inputs of a run to units, and decide what is done with them; leave out those of other parts."""
     if not session.config.shard:
-        return of_part(found, session.config.part) if session.config.part else found
+        part = session.config.part
+        return (item for index, item in enumerate(found) if part.has(index)) if part else found
     grouping = Grouping(
         session.directory,
         session.info.fingerprint,

@@ -32,14 +32,9 @@ class Destination(Protocol):
         is_local: True if results stay in `directory`, so that they must fit on its disk.
     """
 
-    @property
-    def directory(self) -> Path: ...  # noqa: D102
-
-    @property
-    def address(self) -> Path | str: ...  # noqa: D102
-
-    @property
-    def is_local(self) -> bool: ...  # noqa: D102
+    directory: Path
+    address: Path | str
+    is_local: bool
 
     def check(self) -> None:
         """Check, without writing anything, that runs can be written.
@@ -92,7 +87,8 @@ class LocalDestination:
     is_local = True
 
     def __init__(self, directory: Path) -> None:
-        self.directory = self.address = directory
+        self.directory = directory
+        self.address: Path | str = directory
 
     def check(self) -> None:
         """See `Destination`."""

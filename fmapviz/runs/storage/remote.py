@@ -72,7 +72,7 @@ class RemoteDestination:
 
     def __init__(self, store: Store, directory: Path, pool: ThreadPoolExecutor) -> None:
         self.directory = directory
-        self.address = store.url
+        self.address: Path | str = store.url
         self._store = store
         self._pool = pool
         self._units = RemoteUnits(store, pool)
@@ -239,7 +239,7 @@ class RemoteDestination:
         try:
             yield
         except RefusedError as error:
-            raise RefusedError(str(error).replace(str(self.directory), self.address), hint=error.hint) from error
+            raise RefusedError(str(error).replace(str(self.directory), self._store.url), hint=error.hint) from error
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.directory).as_posix()
