@@ -129,7 +129,7 @@ def _image(key: int, file: ImageFile) -> dict[str, Any]:
 
 def _describe(layer: LayerResult, drawing: Drawing | None) -> dict[str, Any]:
     """Return the columns about a feature map: those of its own range for a heat map."""
-    told = {
+    columns = {
         "layer": printable(layer.layer),
         "index": layer.index,
         "type": printable(layer.type),
@@ -140,12 +140,12 @@ def _describe(layer: LayerResult, drawing: Drawing | None) -> dict[str, Any]:
     if drawing and isinstance(drawing.content, HeatMap):
         raw = drawing.content.raw
         finite = raw[np.isfinite(raw)]
-        return {**told, "min": float(finite.min()), "max": float(finite.max())} if finite.size else told
+        return {**columns, "min": float(finite.min()), "max": float(finite.max())} if finite.size else columns
     statistics = layer.statistics
     if statistics is None:
-        return told
+        return columns
     return {
-        **told,
+        **columns,
         "of": layer.of,
         "min": statistics.minimum,
         "max": statistics.maximum,

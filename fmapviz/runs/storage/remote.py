@@ -133,8 +133,11 @@ class RemoteDestination:
                 committed = self._units.commit(name, unit, replaces=self._sync.is_known(record))
                 if committed is None:
                     return self._upload_under_another_name(unit)
-                keep = self._sync.store if committed.is_others else self._sync.reduce
-                keep(record, committed.record)
+                found, is_others = committed
+                if is_others:
+                    self._sync.store(record, found)
+                else:
+                    self._sync.reduce(record, found)
                 return unit
         finally:
             with self._lock:

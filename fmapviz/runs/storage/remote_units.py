@@ -53,19 +53,6 @@ class RemoteRecord:
         return parse_unit(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A unit that is in the store.
-
-    Attributes:
-        record: Its `unit.json`.
-        is_others: True if another process has committed the unit first.
-    """
-
-    record: RemoteRecord
-    is_others: bool = False
-
-
 class RemoteUnits:
     """The units in a store; safe in several threads.
 
@@ -86,7 +73,7 @@ class RemoteUnits:
         """
         return all(self._pool.map(lambda entry: self._holds(f"{name}/{object_of(entry)}", entry), record["files"]))
 
-    def commit(self, name: str, unit: Path, *, replaces: bool) -> Committed | None:
+    def commit(self, name: str, unit: Path, *, replaces: bool) -> tuple[RemoteRecord, bool] | None:
         """Upload a unit.
 
         Args:
@@ -95,7 +82,8 @@ class RemoteUnits:
             replaces: True if the unit is known to exist in the store, and is to be replaced.
 
         Returns:
-            The unit that is in the store now; None if the name belongs to another input.
+            The record that is in the store now, and whether another process has committed it first; None if the name
+            belongs to another input.
 
         Raises:
             OSError: It cannot be written.
@@ -116,7 +104,7 @@ class RemoteUnits:
                 if found.data != data:  # otherwise the answer to the request was lost
                     if _is_same_state(found.record, document):
                         self._remove(name, created - object_names(found.record))
-                        return Committed(found, is_others=True)
+                        return found, True
                     if _is_of_another_input(found, document):
                         self._remove(name, created)
                         return None
@@ -124,7 +112,7 @@ class RemoteUnits:
                     continue
                 written = found.entry
             self._remove(name, object_names(before.record if before else None) - {*objects})
-            return Committed(RemoteRecord(data, written))
+            return RemoteRecord(data, written), False
         raise OSError(errno.EBUSY, "other processes write to it all the time")
 
     def remove_orphans(self, name: str, local: Path, found: Iterable[Entry]) -> None:
