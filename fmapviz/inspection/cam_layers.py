@@ -169,7 +169,11 @@ def find_last(
                     return Last(point, gradient, certain=True)
     if connected is None:
         raise NoMapError("no layer whose output is a map of the picture has a gradient of the class score")
-    return _first_norm(points) or connected
+    # With gradients that are all zero, the first layer of the last block of a vision transformer.
+    for point in reversed(points):
+        if point.edge is not None and point.name.endswith((".ln_1", ".norm1")):
+            return Last(point, point.feature_map.values.detach() * 0, certain=False)
+    return connected
 
 
 def choose_rows(maps: Sequence[GraphPoint], as_maps: AsMaps) -> list[GraphPoint]:
@@ -177,7 +181,7 @@ def choose_rows(maps: Sequence[GraphPoint], as_maps: AsMaps) -> list[GraphPoint]
 
     Args:
         maps: In the order of execution, up to the last that counts.
-        as_maps: AsMaps `find_last`.
+        as_maps: See `Eligibility`.
 
     Returns:
         The last of each resolution, at most six; if these are fewer than four, blocks of the network too.
@@ -221,14 +225,6 @@ def _blocks(maps: Sequence[GraphPoint]) -> list[GraphPoint]:
     size = {kind: max(parts[point.name] for point in maps if point.layer.type == kind) for kind in kinds}
     kind = max((kind for kind in kinds if 2 * kinds[kind] >= most), key=lambda kind: (size[kind], kind))
     return [point for point in maps if point.layer.type == kind]
-
-
-def _first_norm(points: Sequence[GraphPoint]) -> Last | None:
-    """Return the first layer of the last block of a vision transformer, for gradients that are all zero."""
-    for point in reversed(points):
-        if point.edge is not None and point.name.endswith((".ln_1", ".norm1")):
-            return Last(point, point.feature_map.values.detach() * 0, certain=False)
-    return None
 
 
 def _no_gradient(points: Sequence[GraphPoint]) -> NoMapError:
