@@ -36,24 +36,30 @@ if TYPE_CHECKING:
     from fmapviz.inspection.forward_record import GraphPoint
     from fmapviz.inspection.targets import ClassScores, Wanted
 
+    Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
+
 _PASSES = 4  # at most: chosen layers that were overwritten, a graph that cannot begin late, a backward pass that fails
 
 
 @dataclass(slots=True, eq=False)
-class _Scored:
-    """The class scores of a forward pass.
+class _Pass:
+    """A forward pass, and what is found out from it.
 
     Attributes:
-        scores: Of all classes.
+        record: For its backward passes.
+        results: Receives what is drawn.
+        scores: Of all classes, None if no view needs them.
         pooling: The maps of exact class activation maps, if some view draws them.
         classes: The requested classes, by their indices in each image: `top1` and a name may be the same class.
-        notices: For every image.
+        points: The layers of each view that is a class activation map of layers.
     """
 
-    scores: ClassScores
+    record: ForwardRecord
+    results: BatchResults
+    scores: ClassScores | None = None
     pooling: Pooling | None = None
-    classes: dict[tuple[int | None, ...], list[Wanted]] = field(default_factory=lambda: defaultdict(list))
-    notices: list[str] = field(default_factory=list)
+    classes: dict[Indices, list[Wanted]] = field(default_factory=lambda: defaultdict(list))
+    points: Points = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,13 +142,13 @@ class ClassMaps:
             if record.disconnected:
                 self._choices.early = True
                 continue
-            scored = self._score(record)
+            current = self._score(record, results)
             if chosen is None:
-                chosen = self._choose(record, scored, results)
+                chosen = self._choose(current)
                 if any(point.intact is None for point in record.kept if point.name in chosen.names):
                     continue
             try:
-                self._draw(record, scored, chosen, results)
+                self._draw(current, chosen)
             except BackwardError:
                 if not late:
                     raise
@@ -151,139 +157,114 @@ class ClassMaps:
             return
         raise AssertionError("the same reason twice")
 
-    def _score(self, record: ForwardRecord) -> _Scored | None:
-        """Return the class scores, None if no view needs them."""
+    def _score(self, record: ForwardRecord, results: BatchResults) -> _Pass:
+        """Find the class scores, if views need them, and the requested classes."""
+        current = _Pass(record, results)
         wanted = self._plan.wanted
         if not wanted and not self._automatic:
-            return None
-        scores = class_scores(record.output, key=self._plan.output, images=record.images)
-        scored = _Scored(scores)
+            return current
+        current.scores = scores = class_scores(record.output, key=self._plan.output, images=record.images)
         if self.exact and bool(scores.values.isfinite().all()):
-            scored.pooling = Pooling(record, scores)
+            current.pooling = Pooling(record, scores)
         elif self.exact:
             exact = ", ".join(view for view, method in self._of_layers.items() if method.exact)
-            scored.notices.append(f"no {exact}: the class scores are not finite")
+            results.notify_all(f"no {exact}: the class scores are not finite")
         for each in wanted or (TOP1,):
-            scored.classes[tuple(indices_of(scores, each))].append(each)
-        return scored
+            current.classes[tuple(indices_of(scores, each))].append(each)
+        return current
 
-    def _choose(self, record: ForwardRecord, scored: _Scored | None, results: BatchResults) -> Chosen:
+    def _choose(self, current: _Pass) -> Chosen:
         """Choose layers by the first class that some image has."""
-        assert scored
-        indices = next((own for own in scored.classes if any(index is not None for index in own)), None)
+        assert current.scores
+        indices = next(filter(_is_present, current.classes), None)
         if indices is None:
             return Chosen()
         try:
             return choose_layers(
                 self._of_layers,
-                record,
-                scored.scores,
+                current.record,
+                current.scores,
                 indices=indices,
-                pooling=scored.pooling,
+                pooling=current.pooling,
                 choices=self._choices,
             )
         except NoMapError as reason:
-            results.undrawn[", ".join(self._of_layers)] = str(reason)
+            current.results.undrawn[", ".join(self._of_layers)] = str(reason)
             return Chosen()
 
-    def _draw(self, record: ForwardRecord, scored: _Scored | None, chosen: Chosen, results: BatchResults) -> None:
-        pooling = scored.pooling if scored else None
-        points: Points
-        if self._automatic and scored and not any(index is not None for own in scored.classes for index in own):
-            points = dict.fromkeys(self._of_layers, ())  # a detector found nothing
-        elif self._automatic:
-            points = chosen_points(self._of_layers, record, chosen)
-        else:
-            points = requested_points(self._of_layers, record, pooling, results)
+    def _draw(self, current: _Pass, chosen: Chosen) -> None:
+        record, results, scores = current.record, current.results, current.scores
+        if not self._automatic:
+            current.points = requested_points(self._of_layers, record, current.pooling, results)
+        elif any(map(_is_present, current.classes)):
+            current.points = chosen_points(self._of_layers, record, chosen)
+        else:  # a detector found nothing
+            current.points = dict.fromkeys(self._of_layers, ())
         for view, method in self._of_layers.items():
-            for point in () if method.targets else points[view]:
+            for point in () if method.targets else current.points[view]:
                 self._draw_heat_map(_Class(record, results, [None] * record.images), view, method, point)
-        if scored is None:
+        if scores is None or not self._plan.wanted:
             return
-        for notice in scored.notices:
-            results.notify_all(notice)
-        if not self._plan.wanted:
-            return
-        scores = scored.scores
         if scores.logits:
             results.remarks.append("the network ends with a softmax or sigmoid: the logits before it are differentiated")
         elif scores.probable:
             results.remarks.append("the network returns probabilities: these are differentiated, not logits")
-        for number, (indices, alike) in enumerate(scored.classes.items()):
-            more = number + 1 < len(scored.classes)
-            self._draw_class(record, results, scored, alike, indices, points=points, more=more)
+        for number, (indices, alike) in enumerate(current.classes.items(), 1):
+            for wanted in alike:
+                results.miss(wanted.label, [index is None for index in indices])
+            if _is_present(indices):
+                self._draw_class(current, scores, alike, indices, more=number < len(current.classes))
         unseen = scores.of_pixels or scores.open_ended
         known = f"the network has only {scores.values.shape[1]} classes"
         results.notify_missing("the network finds no such class in the image" if unseen else known)
 
     def _draw_class(
-        self,
-        record: ForwardRecord,
-        results: BatchResults,
-        scored: _Scored,
-        alike: Sequence[Wanted],
-        indices: Sequence[int | None],
-        *,
-        points: Points,
-        more: bool,
+        self, current: _Pass, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool
     ) -> None:
         """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
+        values, record = scores_at(scores, indices), current.record
+        needed = self._points_with_gradients(current, alike)
+        known = {id(point): record.known.get((point.identity, indices)) for point in needed}
+        edges: dict[int, GradientEdge | None] = {id(point): point.edge for point in needed}
+        if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
+            edges[id(record)] = edge_of(record.pixels)
+        gradients: Mapping[int, Tensor | None] = known
+        if any(known.get(key) is None for key in edges):
+            found = gradients_at(values, list(edges.values()), more=more, before=before_softmax(scores, indices))
+            gradients = dict(zip(edges, found, strict=True))
         for wanted in alike:
-            results.miss(wanted.label, [index is None for index in indices])
-        if all(index is None for index in indices):
-            return
-        values = scores_at(scored.scores, indices)
-        before = before_softmax(scored.scores, indices)
-        gradients = self._gradients(record, alike, values, indices, points=points, more=more, before=before)
-        for wanted in alike:
-            targets = [self._target(wanted, *each, scored.scores) for each in zip(indices, values.tolist(), strict=True)]
-            each = _Class(record, results, targets, gradients)
+            targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
+            each = _Class(record, current.results, targets, gradients)
             if wanted in self._plan.targets:
                 self._draw_gradients(each, "gradient", record.outputs, views=self._plan.gradients)
                 self._draw_gradients(each, "input gradient", record.inputs, views=self._plan.input_gradients)
             for view, method in self._of_layers.items():
-                pooling = scored.pooling if method.exact else None
-                for point in points[view] if wanted in method.targets else ():
+                pooling = current.pooling if method.exact else None
+                for point in current.points[view] if wanted in method.targets else ():
                     exact = pooling.of(point, [index or 0 for index in indices]) if pooling else {}
                     self._draw_heat_map(each, view, method, point, exact=exact)
             for view, method in self._of_pixels.items():
                 if wanted in method.targets:
                     self._draw_pixels(each, view, method)
 
+    def _points_with_gradients(self, current: _Pass, alike: Sequence[Wanted]) -> list[GraphPoint]:
+        """Return the points at which some view needs the gradient of a class."""
+        needed = [
+            point
+            for view, method in self._of_layers.items()
+            if "gradients" in method.needs and not set(alike).isdisjoint(method.targets)
+            for point in current.points[view]
+        ]
+        if not set(alike).isdisjoint(self._plan.targets):
+            needed += current.record.outputs if self._plan.gradients else []
+            needed += current.record.inputs if self._plan.input_gradients else []
+        return needed
+
     def _target(self, wanted: Wanted, index: int | None, score: float, scores: ClassScores) -> Target | None:
         if index is None:
             return None
         known = len(self._classes) == scores.values.shape[1] or (scores.open_ended and index < len(self._classes))
         return Target(wanted.label, index, self._classes[index] if known else "", score)
-
-    def _gradients(
-        self,
-        record: ForwardRecord,
-        alike: Sequence[Wanted],
-        values: Tensor,
-        indices: Sequence[int | None],
-        *,
-        points: Points,
-        more: bool,
-        before: tuple[GradientEdge, Tensor] | None,
-    ) -> Mapping[int, Tensor | None]:
-        """Differentiate once for all views; see `_Class` for the keys."""
-        needed = [
-            point
-            for view, method in self._of_layers.items()
-            if "gradients" in method.needs and not set(alike).isdisjoint(method.targets)
-            for point in points[view]
-        ]
-        if not set(alike).isdisjoint(self._plan.targets):
-            needed += record.outputs if self._plan.gradients else []
-            needed += record.inputs if self._plan.input_gradients else []
-        known = {id(point): record.known.get((point.identity, tuple(indices))) for point in needed}
-        edges: dict[int, GradientEdge | None] = {id(point): point.edge for point in needed}
-        if any(not set(alike).isdisjoint(method.targets) for method in self._of_pixels.values()):
-            edges[id(record)] = edge_of(record.pixels)
-        if all(known.get(key) is not None for key in edges):
-            return known
-        return dict(zip(edges, gradients_at(values, list(edges.values()), more=more, before=before), strict=True))
 
     def _draw_gradients(self, each: _Class, of: Of, points: Sequence[GraphPoint], *, views: Mapping[str, Draw]) -> None:
         record, results = each.record, each.results
@@ -336,6 +317,10 @@ class ClassMaps:
         raw = method.apply(pixel_gradients=gradient)
         template = LayerResult("", "", call=1, index=0, shape=tuple(raw.shape[1:]))
         _add_heat_map(each, view, method, raw, template=template)
+
+
+def _is_present(indices: Indices) -> bool:
+    return any(index is not None for index in indices)
 
 
 def _add_heat_map(each: _Class, view: str, method: Method, raw: Tensor, *, template: LayerResult) -> None:
