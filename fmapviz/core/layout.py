@@ -38,7 +38,7 @@ def unit_patterns(form: str) -> tuple[str, ...]:
 
 @cache
 def run_files_of(form: str) -> frozenset[str]:
-    """Return the names of the run-level files of a format and of the aggregate that it feeds; none for an unknown format.
+    """Return the names of the run-level files of a format and of the aggregates that it feeds; none for an unknown format.
 
     Example:
         >>> sorted(run_files_of("stats"))
@@ -46,9 +46,10 @@ def run_files_of(form: str) -> frozenset[str]:
     """
     if form not in registry.names(WRITERS):
         return frozenset()
-    aggregate = registry.constant(WRITERS, form, "AGGREGATE")
-    of_aggregate = registry.constant(AGGREGATES, aggregate, "RUN_FILES") if aggregate else None
-    return frozenset(f"{registry.constant(WRITERS, form, 'RUN_FILES') or ''} {of_aggregate or ''}".split())
+    fed = (registry.constant(WRITERS, form, "AGGREGATES") or "").split()
+    of_aggregates = (registry.constant(AGGREGATES, name, "RUN_FILES") for name in fed)
+    own = registry.constant(WRITERS, form, "RUN_FILES")
+    return frozenset(" ".join(filter(None, (own, *of_aggregates))).split())
 
 
 @cache

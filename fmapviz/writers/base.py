@@ -7,7 +7,7 @@ constants, so that it is known without importing the format; see `fmapviz.core.l
   block ends. If the block raises, they are closed.
 * `NEEDS`: What the format is made of, `pictures`, `measures` and `values`, separated by blanks; none means `pictures`.
 * `UNIT_FILES`: Patterns of the names of its files in a unit, separated by blanks.
-* `AGGREGATE`: The result over all images that its run has; see `fmapviz.runs.aggregates.base`.
+* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
 * `publish(run, info, summaries)`: Return the contents of further run-level files, made from the summaries of the run's
   aggregates by their names; `RUN_FILES` names them.
 * `MANY`: True if one unit may hold many images, which `--shard` needs.

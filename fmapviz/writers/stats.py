@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Picture, UnitImage
 
 NEEDS = "measures"
-AGGREGATE = "statistics"
+AGGREGATES = "statistics"
 UNIT_FILES = "stats.safetensors stats.parquet"
 MANY = True
 

@@ -1,11 +1,12 @@
 """The contract of a result over all images of a run, such as statistics; one module of this package each.
 
-The directory is the registry. A writer names the aggregate that it feeds in a constant, `AGGREGATE = "statistics"`: the
+The directory is the registry. A writer names the aggregates that it feeds in a constant, `AGGREGATES = "statistics"`: the
 formats of a run decide which aggregates it has. `fmapviz.engine.publish` keeps their files up to date.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fmapviz.core import registry
@@ -64,8 +65,8 @@ def names_of(formats: Iterable[str]) -> list[str]:
         >>> names_of(["png", "stats", "html"])
         ['statistics', 'images']
     """
-    fed = (registry.constant(WRITERS, form, "AGGREGATE") for form in formats)
-    return list(dict.fromkeys(name for name in fed if name))
+    fed = ((registry.constant(WRITERS, form, "AGGREGATES") or "").split() for form in formats)
+    return list(dict.fromkeys(chain.from_iterable(fed)))
 
 
 def unit_files(formats: Iterable[str]) -> set[str]:

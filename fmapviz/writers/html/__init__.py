@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NEEDS = "pictures measures"
 WITH = "png"  # the page shows these files
-AGGREGATE = "images"
+AGGREGATES = "images"
 UNIT_FILES = "report.js"
 RUN_FILES = "index.html stats.js"
 PAGE = "index.html"
