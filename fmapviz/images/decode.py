@@ -198,10 +198,8 @@ def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
         from fmapviz.images.arrays import stretch
 
         return stretch(image)
-    if image.mode == "RGB" and not image.has_transparency_data:
-        return image, None
     if not image.has_transparency_data:
-        return image.convert("RGB"), None
+        return image if image.mode == "RGB" else image.convert("RGB"), None
     opaque = PillowImage.new("RGB", image.size)
     with_alpha = image.convert("RGBA")
     opaque.paste(with_alpha, mask=with_alpha)

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache, partial
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -224,26 +224,23 @@ class DecodeProcess:
         self._owner = os.getpid()
         self._received = b""
         self._memory: mmap.mmap | None = None
-        self._shared = -1
-        self._connection, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._shared = create_shared_memory()
-                inherited = [theirs.fileno(), self._shared]
-                arguments = [*inherited, self._owner, MEMORY_BYTES, *sys.path]
-                options = ["-I"] if sys.flags.isolated else []
-                self._process = subprocess.Popen(  # noqa: S603  this interpreter, and a program of our own
-                    [sys.executable, *options, "-c", _PROGRAM, *map(str, arguments)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=inherited,
-                    env=os.environ | _ENVIRONMENT,
-                    process_group=0,  # Ctrl-C and Ctrl-Z at the terminal are for the run
-                )
-            except BaseException:
-                self._close()
-                raise
+        with ExitStack() as on_error:
+            self._shared = on_error.enter_context(create_shared_memory())
+            self._connection, theirs = map(on_error.enter_context, socket.socketpair())
+            inherited = [theirs.fileno(), self._shared.fileno()]
+            arguments = [*inherited, self._owner, MEMORY_BYTES, *sys.path]
+            options = ["-I"] if sys.flags.isolated else []
+            self._process = subprocess.Popen(  # noqa: S603  this interpreter, and a program of our own
+                [sys.executable, *options, "-c", _PROGRAM, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=inherited,
+                env=os.environ | _ENVIRONMENT,
+                process_group=0,  # Ctrl-C and Ctrl-Z at the terminal are for the run
+            )
+            on_error.pop_all()
+        theirs.close()
 
     def wait_until_ready(self) -> None:
         """Wait for a new process to import the decoders.
@@ -326,7 +323,9 @@ class DecodeProcess:
 
     def end(self) -> None:
         """Kill the process and release its memory."""
-        self._close()
+        self._connection.close()
+        self._memory = None
+        self._shared.close()
         self.kill()
 
     # Any: what JSON can hold.
@@ -357,7 +356,7 @@ class DecodeProcess:
         plane_bytes = size[0] * size[1] * (1 if mode == "L" else 4)  # as Pillow keeps them
         used = planes * plane_bytes
         if self._memory is None or len(self._memory) < used:
-            self._memory = mmap.mmap(self._shared, used)
+            self._memory = mmap.mmap(self._shared.fileno(), used)
         if mode == "F":
             pieces = (self._memory[start : start + plane_bytes] for start in range(0, used, plane_bytes))
             loaded = tuple(PillowImage.frombytes("F", size, piece) for piece in pieces)
@@ -369,13 +368,6 @@ class DecodeProcess:
             loaded[0].im.paste(view.im, (0, 0, *size))
         self.release_memory(max(_KEPT_BYTES, 4 * used))
         return loaded
-
-    def _close(self) -> None:
-        self._connection.close()
-        self._memory = None
-        if self._shared >= 0:
-            os.close(self._shared)
-            self._shared = -1
 
 
 def _pop_idle(workers: list[DecodeProcess]) -> DecodeProcess | None:
@@ -421,7 +413,7 @@ def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int
 def _open(path: str) -> BinaryIO:
     """Open a local file, or download a remote one."""
     try:
-        if is_url(path):
+        if "://" in path and is_url(path):
             stream = download(path)
         else:  # without O_NONBLOCK, opening a pipe would wait for its writer
             stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any, BinaryIO, NoReturn
 
@@ -134,25 +134,24 @@ def _store(pixels: PillowImage.Image | Bands, memory: mmap.mmap) -> tuple[str, i
     return mode, *size, len(planes)
 
 
-def create_shared_memory() -> int:
-    """Return the descriptor of a sparse file of `SHARED_BYTES`, whose size is fixed.
+def create_shared_memory() -> BinaryIO:
+    """Return a sparse file of `SHARED_BYTES` without a name, whose size is fixed.
 
     Raises:
         OSError: The system has none, or limits the size of files.
     """
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            file.truncate(SHARED_BYTES)
-            return os.dup(file.fileno())
-    descriptor = os.memfd_create("fmapviz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, SHARED_BYTES)
-        # If a worker shortened the file, reading it would crash the run.
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    can_seal = hasattr(os, "memfd_create")
+    with ExitStack() as on_error:
+        file: BinaryIO = on_error.enter_context(
+            os.fdopen(os.memfd_create("fmapviz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b", buffering=0)
+            if can_seal
+            else tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  closed by the stack
+        )
+        file.truncate(SHARED_BYTES)
+        if can_seal:  # if a worker shortened the file, reading it would crash the run
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        on_error.pop_all()
+    return file
 
 
 def _send(connection: socket.socket, message: object) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -56,7 +56,7 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
     for typed in inputs:
-        if is_url(typed):
+        if "://" in typed and is_url(typed):
             yield from remote.find(typed)
             continue
         try:
@@ -180,37 +180,28 @@ def _walk(
 
     Only the names in the current folder and in those above it are in memory.
     """
-    open_folders = [_OpenFolder(root, "", [])]
-    while open_folders:
-        here = open_folders[-1]
-        try:
-            if not here.entered:
-                here.entered = True
-                folder = _identify(here.path)
-                if folder not in walked and not (here.relative and _is_output(here.path, avoid)):
-                    here.names, here.known = _list_names(here.path), named.get(folder, frozenset())
+    open_folders: list[tuple[Path, str, list[str], AbstractSet[str]]] = []  # the remaining names in reverse order
+    entering: tuple[Path, str] | None = (root, "")
+    while entering or open_folders:
+        if entering:
+            (path, relative), entering = entering, None
+            try:
+                folder = _identify(path)
+                if folder not in walked and not (relative and _is_output(path, avoid)):
+                    open_folders.append((path, relative, _list_names(path), named.get(folder, frozenset())))
                     walked.add(folder)
-        except OSError as error:
-            yield _failure(error, str(here.path))
-        if not here.names:
+            except OSError as error:
+                yield _failure(error, str(path))
+            continue
+        path, relative, names, known = open_folders[-1]
+        if not names:
             open_folders.pop()
             continue
-        name = here.names.pop()
+        name = names.pop()
         if name.endswith("/"):
-            open_folders.append(_OpenFolder(here.path / name, here.relative + name, []))
-        elif name not in here.known:
-            yield _look(f"{here.path}/{name}", here.relative + name)
-
-
-@dataclass(slots=True)
-class _OpenFolder:
-    """The remaining names of a folder, in reverse order; those of folders end with a slash."""
-
-    path: Path
-    relative: str
-    names: list[str]
-    known: AbstractSet[str] = frozenset()
-    entered: bool = False
+            entering = path / name, relative + name
+        elif name not in known:
+            yield _look(f"{path}/{name}", relative + name)
 
 
 def _is_output(folder: Path, avoid: Path | None) -> bool:
@@ -221,7 +212,7 @@ def _is_output(folder: Path, avoid: Path | None) -> bool:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """Return the names of possible images and of folders in reverse natural order."""
+    """Return the names of possible images and of folders, these with a slash at the end, in reverse natural order."""
     with os.scandir(folder) as entries:
         names = [
             f"{entry.name}/" if is_folder else entry.name
@@ -269,8 +260,7 @@ class _RemoteFinder:
     def find(self, url: str) -> Iterator[ImageFile | Failure]:
         """Find the image at an address, or those in the folder there."""
         scheme, _, rest = url.partition("://")
-        is_web = scheme.lower() in {"http", "https"}
-        url = f"{scheme.lower()}://{rest if is_web else rest.strip('/')}"
+        url = f"{scheme.lower()}://{rest if is_web(url) else rest.strip('/')}"
         folder, _, name = url.rpartition("/")
         try:
             entry = object_store.find(url)
