@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -129,6 +130,18 @@ class HeatMap:
     colormap: str = "turbo"
     limits: tuple[float, float] | None = None
     nonfinite: int = 0
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Which raw values are finite, boolean `(h, w)`."""
+        finite: NDArray[np.bool_] = abs(self.raw) < inf
+        return finite
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """Smallest and largest raw value; of a reduction the finite ones, NaN if there is none."""
+        values = self.raw if self.limits is None else self.raw[self.finite]
+        return (float(values.min()), float(values.max())) if values.size else (nan, nan)
 
     @property
     def empty(self) -> bool:

@@ -284,6 +284,16 @@ class Target:
         score = self.score if isfinite(self.score) else None
         return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": score}
 
+    def __str__(self) -> str:
+        """Return the class and its score as text.
+
+        Example:
+            >>> str(Target("top1", 3, "star", 2.5))
+            'star (number 3), top1, score 2.5'
+        """
+        number = f" (number {self.index})" if self.name else ""
+        return f"{self.title}{number}, {self.label}, score {self.score:.4g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Statistics:

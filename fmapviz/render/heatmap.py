@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from fmapviz.render.captions import Rendered, colormap_of, describe_heat_map, is_finite
 from fmapviz.render.colormaps import checkerboard, overlay, table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.config import RunInfo, Style
+    from fmapviz.core.config import Style
     from fmapviz.core.drawings import HeatMap
     from fmapviz.core.types import LayerResult
 
@@ -106,18 +105,6 @@ def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tenso
     return (2 * torch.arange(wanted, device=device) + 1) * have // (2 * wanted)
 
 
-def render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    """Draw one heat map and describe it."""
-    colormap = colormap_of(heat, info.config.style)
-    low, high = heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
-    return Rendered(
-        draw_heat_map(heat, seen, info.config.style),
-        describe_heat_map(layer, heat, info.config.style),
-        colormap=None if colormap == "gray" else colormap,
-        marks=((0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")) if isfinite(low + high) else (),
-    )
-
-
 def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
     """Draw a heat map over the input, or alone in its colour map."""
     colormap = colormap_of(heat, style)
@@ -128,14 +115,65 @@ def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArr
 
 def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap) -> NDArray[np.uint8]:
     """Draw a checkerboard where the nearest value of a reduction is not finite."""
-    if heat.limits is None or is_finite(heat):
+    if heat.limits is None or heat.finite.all():
         return pixels
     rows, columns = (nearest(*sides).numpy() for sides in zip(heat.raw.shape, pixels.shape[:2], strict=True))
-    finite = np.isfinite(heat.raw)[rows[:, None], columns]
+    finite = heat.finite[rows[:, None], columns]
     board = checkerboard(*finite.shape).numpy()
     if pixels.ndim == 3:
         return np.where(finite[..., None], pixels, board[..., None])
     return np.where(finite, pixels, board)
+
+
+def colormap_of(heat: HeatMap, style: Style) -> str:
+    """Return the colour map that a heat map is drawn in."""
+    if style.colormap:
+        return style.colormap
+    return "coolwarm" if heat.limits is not None and style.norm == "signed" else heat.colormap
+
+
+def describe_heat_map(layer: LayerResult, heat: HeatMap, style: Style) -> dict[str, str]:
+    """Return the facts of a heat map."""
+    colours = colormap_of(heat, style).replace("gray", "grey")
+    if heat.over:
+        colours = f"{colours}, {style.alpha:g} over the input"
+    if heat.limits is None:
+        scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
+    elif isfinite(sum(heat.limits)):
+        whose = ", the range of all images of the run" if style.norm == "run" else ""
+        low, high = heat.limits
+        scaling = f"{low:.4g} to {high:.4g}{whose}: {colours}"
+    else:
+        scaling = f"no finite value: {colours}"
+    chosen = " (chosen automatically)" if layer.automatic else ""
+    facts = {"Layer": f"{layer.layer}{chosen}", "Type": layer.type} if layer.layer else {}
+    facts["Shape"] = " x ".join(map(str, layer.shape))
+    if layer.target:
+        facts["Class"] = str(layer.target)
+    facts |= {"Range": value_range(heat), "Scaling": scaling}
+    if heat.nonfinite:
+        facts["Not finite"] = f"{heat.nonfinite} values are NaN or infinite and take no part"
+        if not heat.finite.all():
+            places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
+            facts["Not finite"] += f"; {places}, where there is no other, are drawn as a checkerboard"
+    return facts
+
+
+def why_empty(heat: HeatMap) -> str | None:
+    """Return why the map of a class shows nothing; None if it shows something."""
+    if not heat.finite.all():
+        return "not finite: NaN and infinite values are drawn as zero"
+    if not heat.empty:
+        return None
+    if not heat.raw.any():
+        return "zero everywhere: so is the gradient of the class score, or what the layer returned"
+    return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
+
+
+def value_range(heat: HeatMap) -> str:
+    """Return the smallest and largest raw value in words; of a reduction, of its finite values."""
+    low, high = heat.extremes
+    return "no finite value" if heat.limits and isnan(low) else f"{low:.4g} to {high:.4g}"
 
 
 def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:

@@ -57,15 +57,14 @@ def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = _NO_TEXT) -> byt
     data = zlib.compress(rows.data, level=1) if rows.nbytes <= _SMALL_BYTES else isal_zlib.compress(rows, level=1)
     height, width = pixels.shape[:2]
     color_type = 0 if pixels.ndim == 2 else 2
-    return b"".join(
-        (
-            _SIGNATURE,
-            *_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)),
-            *(_text_chunk(key, value) for key, value in text.items()),
-            *_chunk(b"IDAT", data),
-            *_chunk(b"IEND", b""),
-        )
-    )
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0))]
+    chunks += map(_encode_text, text, text.values())
+    chunks += [(b"IDAT", data), (b"IEND", b"")]
+    parts = [_SIGNATURE]
+    for name, content in chunks:
+        checksum = isal_zlib.crc32(content, isal_zlib.crc32(name))
+        parts += [struct.pack(">I", len(content)), name, content, struct.pack(">I", checksum)]
+    return b"".join(parts)
 
 
 def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -80,19 +79,16 @@ def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 @lru_cache(512)  # model, type and scaling are the same on every picture
-def _text_chunk(key: str, value: str) -> bytes:
-    r"""Encode a `tEXt` chunk, or an `iTXt` chunk if the value is not Latin-1. NUL and lone surrogates become `\x00`."""
+def _encode_text(key: str, value: str) -> tuple[bytes, bytes]:
+    r"""Return the name and content of a `tEXt` chunk, or of an `iTXt` chunk if the value is not Latin-1.
+
+    NUL and lone surrogates become `\x00` and the like.
+    """
     if not (key.isprintable() and 1 <= len(key) <= 79 and max(key) <= "\xff"):
         raise ValueError(f"a PNG keyword must be 1 to 79 printable Latin-1 characters: {key!r}")
     keyword = key.encode("latin-1") + b"\0"
     value = value.replace("\0", r"\x00")
     try:
-        chunk = _chunk(b"tEXt", keyword + value.encode("latin-1"))
+        return b"tEXt", keyword + value.encode("latin-1")
     except UnicodeEncodeError:  # uncompressed, no language, no translated keyword
-        chunk = _chunk(b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace"))
-    return b"".join(chunk)
-
-
-def _chunk(name: bytes, data: bytes) -> tuple[bytes, ...]:
-    checksum = isal_zlib.crc32(data, isal_zlib.crc32(name))
-    return struct.pack(">I", len(data)), name, data, struct.pack(">I", checksum)
+        return b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace")

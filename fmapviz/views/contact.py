@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.render.captions import MOST_NAMED, colormap_of, count_nonfinite, is_finite
 from fmapviz.render.colormaps import table
-from fmapviz.render.heatmap import mark_nonfinite
+from fmapviz.render.heatmap import colormap_of, mark_nonfinite
+from fmapviz.render.picture import MOST_NAMED
 from fmapviz.render.sheets import Cell as Tile
 from fmapviz.render.sheets import draw_contact
 from fmapviz.views.mean import reduce
@@ -55,9 +55,8 @@ def compose(
         )
         for layer, heat in cells
     ]
-    board = (
-        "" if all(is_finite(heat) for _, heat in cells) else " Where no channel has a finite value there is a checkerboard."
-    )
+    finite = all(heat.finite.all() for _, heat in cells)
+    board = "" if finite else " Where no channel has a finite value there is a checkerboard."
     note = f"Of each layer the mean of all its channels, {scaling}.{board}"
     facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(cells)), "Scaling": scaling}
     return draw_contact(seen, tiles, title=title, note=note), facts | _nonfinite_facts(cells)
@@ -65,7 +64,7 @@ def compose(
 
 def _nonfinite_facts(cells: Sequence[Cell]) -> dict[str, str]:
     layers = [
-        f"{layer.layer}: {heat.nonfinite} values, no other at {count_nonfinite(heat)} of {heat.raw.size} places"
+        f"{layer.layer}: {heat.nonfinite} values, no other at {heat.raw.size - heat.finite.sum()} of {heat.raw.size} places"
         for layer, heat in cells
         if heat.nonfinite
     ]

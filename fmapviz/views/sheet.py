@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.render.captions import colormap_of, describe_target
-from fmapviz.render.heatmap import draw_heat_map
+from fmapviz.render.heatmap import colormap_of, draw_heat_map
 from fmapviz.render.sheets import draw_sheet
 from fmapviz.views.gradcam import attribute
 
@@ -55,7 +54,7 @@ def compose(
     chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
     facts = {
         "Rows": ", ".join(rows) + chosen,
-        "Columns": "; ".join(map(describe_target, targets.values())),
+        "Columns": "; ".join(map(str, targets.values())),
         "Scaling": "Grad-CAM, negative values zero, each cell from its smallest value to its largest: "
         f"{colormap_of(cells[0][1], style)}, {style.alpha:g} over the input",
     }

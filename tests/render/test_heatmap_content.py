@@ -15,10 +15,9 @@ from run_infos import run_info
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageFile, LayerResult, Prediction, Statistics, Target
-from fmapviz.render.captions import describe_target, empty_map_notices, heat_records, layer_records
 from fmapviz.render.colormaps import table
 from fmapviz.render.heatmap import heat_of
-from fmapviz.render.picture import make_pictures
+from fmapviz.render.picture import empty_map_notices, heat_records, layer_records, make_pictures
 from fmapviz.views import contact, sheet
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
@@ -128,8 +127,8 @@ def test_a_picture_says_what_it_shows():
 
 
 def test_a_class_without_a_name_is_called_by_its_number():
-    assert describe_target(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
-    assert describe_target(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
+    assert str(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
+    assert str(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
 
 
 # --- sheets

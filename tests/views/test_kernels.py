@@ -15,8 +15,7 @@ from torchvision.utils import make_grid
 
 from fmapviz.core.config import COLORMAPS, Style
 from fmapviz.inspection.layout import NotAMapError
-from fmapviz.render.captions import Rendered
-from fmapviz.render.picture import frame
+from fmapviz.render.picture import Rendered, frame
 from fmapviz.views.kernels import choose, draw, positions_of, read, tile_kernels, weight_of
 
 NAN, INF = torch.nan, torch.inf

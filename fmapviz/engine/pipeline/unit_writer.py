@@ -20,8 +20,7 @@ from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import Ended, Failed, StoppedError
 from fmapviz.images.preprocess import as_seen
-from fmapviz.render.captions import empty_map_notices, heat_records, layer_records, overflow_notices
-from fmapviz.render.picture import make_pictures
+from fmapviz.render.picture import empty_map_notices, heat_records, layer_records, make_pictures, overflow_notices
 from fmapviz.runs.shards import describe_members, identify
 from fmapviz.runs.unit import KIND, commit, distinction
 
