@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from contextlib import contextmanager
 from tarfile import BLOCKSIZE, NUL, RECORDSIZE, USTAR_FORMAT, TarInfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.errors import printable
@@ -57,7 +57,16 @@ class TarArchive:
             "model": image.info.label,
             "predictions": [each.record for each in image.result.predictions],
             "notices": list(image.notices),
-            "pictures": {field: _describe(picture) for field, picture in zip(fields, pictures, strict=True)},
+            "pictures": {
+                field: {
+                    "view": picture.group,
+                    "layer": printable(picture.layer.layer) if picture.layer else None,
+                    "width": picture.width,
+                    "height": picture.height,
+                    "facts": {key: printable(value) for key, value in picture.facts.items()},
+                }
+                for field, picture in zip(fields, pictures, strict=True)
+            },
         }
         self._append(f"{image.key:010}.json", json.dumps(document).encode())
         return stored
@@ -103,13 +112,3 @@ def _name_fields(pictures: Sequence[Picture]) -> list[str]:
         used[stem] += 1
         fields.append(f"{stem}.png" if used[stem] == 1 else f"{stem}.{used[stem]}.png")
     return fields
-
-
-def _describe(picture: Picture) -> dict[str, Any]:
-    return {
-        "view": picture.group,
-        "layer": printable(picture.layer.layer) if picture.layer else None,
-        "width": picture.width,
-        "height": picture.height,
-        "facts": {key: printable(value) for key, value in picture.facts.items()},
-    }

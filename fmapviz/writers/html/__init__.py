@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.core.types import Measures, Picture, UnitImage
+    from fmapviz.core.types import Picture, UnitImage
     from fmapviz.runs.aggregates._channels import ChannelStatistics
     from fmapviz.runs.aggregates.images import ListedUnit
 
@@ -145,7 +145,13 @@ def _describe(picture: Picture) -> dict[str, Any]:
     }
     content = picture.drawing.content if picture.drawing else None
     channels = content.channels if isinstance(content, Grid | Bars) else None
-    measures = picture.layer.measures if picture.layer and picture.tiles else None
+    statistics = None
+    if picture.layer and picture.tiles and (measures := picture.layer.measures):
+        # The script reads them in this order.
+        shares = measures.zeros / measures.values, measures.nonfinite / measures.values
+        rows = np.stack([measures.low, measures.high, measures.mean, np.nan_to_num(measures.std), *shares])
+        shown = rows if channels is None else rows[:, list(channels)]
+        statistics = {"values": measures.values, "data": pack(shown)}
     return {
         "href": link(PurePath(picture.file_name)),
         "view": picture.group,
@@ -157,19 +163,12 @@ def _describe(picture: Picture) -> dict[str, Any]:
         "facts": [[key, printable(value)] for key, value in picture.facts.items()],
         "tiles": None if picture.tiles is None else asdict(picture.tiles),
         "channels": None if channels is None else list(channels),
-        "statistics": None if measures is None or not picture.tiles else _image_statistics(measures, channels),
+        "statistics": statistics,
     }
 
 
-def _image_statistics(measures: Measures, channels: Sequence[int] | None) -> dict[str, Any]:
-    """Pack the minimum, maximum, mean, deviation, and shares of zeros and of non-finite values of the channels shown."""
-    zeros, nonfinite = measures.zeros / measures.values, measures.nonfinite / measures.values
-    rows = np.stack([measures.low, measures.high, measures.mean, np.nan_to_num(measures.std), zeros, nonfinite])
-    return {"values": measures.values, "data": pack(rows if channels is None else rows[:, list(channels)])}
-
-
 def _statistics(known: ChannelStatistics) -> dict[str, Any]:
-    """Pack the same numbers over all images, for all channels of each feature map."""
+    """Pack minimum, maximum, mean, deviation, and shares of zeros and of non-finite values, over all images."""
     shares = [known[name] / known.values for name in ("zeros", "nonfinite")]
     rows = np.stack([*(known[name] for name in ("min", "max", "mean")), known.std, *shares])
     constant = known.constant

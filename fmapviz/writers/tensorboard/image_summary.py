@@ -22,23 +22,20 @@ if TYPE_CHECKING:
 
 def summaries(picture: Picture, *, step: int = 0) -> Iterator[Event]:
     """Return the event of a picture, and one of its values if it is a histogram."""
+    title = printable(picture.title or picture.name)
     yield event_file.image(
         _tag(picture.tag),
         picture.png,
         width=picture.width,
         height=picture.height,
-        display_name=printable(picture.title or picture.name),
+        display_name=title,
         description=_table(picture.facts),
         step=step,
     )
-    if picture.drawing and isinstance(picture.drawing.content, Histogram):
-        yield _histogram(picture, picture.drawing.content, step)
-
-
-def _histogram(picture: Picture, shown: Histogram, step: int) -> Event:
-    tag = _tag(f"values/{picture.name}")  # a tag belongs to one of TensorBoard's plugins
-    name = printable(picture.title or picture.name)
-    return event_file.histogram(tag, bin_edges(shown), shown.counts, display_name=name, step=step)
+    shown = picture.drawing and picture.drawing.content
+    if isinstance(shown, Histogram):
+        tag = _tag(f"values/{picture.name}")  # a tag belongs to one of TensorBoard's plugins
+        yield event_file.histogram(tag, bin_edges(shown), shown.counts, display_name=title, step=step)
 
 
 def _tag(text: str) -> str:
