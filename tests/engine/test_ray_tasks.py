@@ -14,7 +14,9 @@ from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Outcome
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.batching import Sharing
-from fmapviz.engine.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Deaths, Task, divide, do
+from fmapviz.engine.pipeline.reader import counted
+from fmapviz.engine.pipeline.work import Progress
+from fmapviz.engine.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Task, after_death, divide, do
 from fmapviz.engine.session import load_session
 from fmapviz.images.find import find_images
 from fmapviz.runs.shard_grouping import Finished, GroupEnd, Grouping
@@ -35,7 +37,6 @@ def test_images_of_their_own_are_tasks_of_some(tmp_path):
     tasks = list(divide([*FILES[:20], failure, *FILES[20:]]))
     assert [len(task.items) for task in tasks if isinstance(task, Task)] == [IMAGES, IMAGES, 40 - 2 * IMAGES]
     assert [event for event in tasks if isinstance(event, Outcome)] == [Outcome("/in/x.png", "failed", failure=failure)]
-    assert [task.number for task in tasks if isinstance(task, Task)] == [0, 1, 2]
 
 
 def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
@@ -52,8 +53,9 @@ def test_what_is_there_is_no_task(tmp_path):
 
 def test_what_was_told_before_is_not_counted_again():
     shard = Group(0, 3, FILES[:3], reported=frozenset({1}), complete=True)
-    (task,) = divide([*(Member(shard, position) for position in range(3))])
-    assert task.counted == 2
+    progress = Progress()
+    (task,) = divide(counted([*(Member(shard, position) for position in range(3))], progress))
+    assert (len(task.items), progress.found) == (3, 2)
 
 
 def test_an_ending_ends_a_shard_that_is_not_full():
@@ -64,36 +66,29 @@ def test_an_ending_ends_a_shard_that_is_not_full():
 
 
 def test_an_image_over_which_workers_die_is_given_up_after_three_attempts():
-    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
-    task = deaths.note(task, None)  # any of them may be to blame
+    task = after_death(Task(tuple(FILES[:4])), None)  # any of them may be to blame
     assert (task.careful, task.lost) == (True, {})
-    task = deaths.note(task, "/in/2.png")
+    task = after_death(task, "/in/2.png")
     assert task.lost == {}
-    task = deaths.note(task, "/in/2.png")
+    task = after_death(task, "/in/2.png")
     assert (list(task.lost), task.lost["/in/2.png"].code) == (["/in/2.png"], "E_WORKER")
     assert str(ATTEMPTS) in task.lost["/in/2.png"].message
     assert task.paths == ["/in/0.png", "/in/1.png", "/in/3.png"]
 
 
 def test_two_such_images_are_told_apart():
-    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
+    task = Task(tuple(FILES[:4]))
     for under_way in (None, "/in/1.png", "/in/3.png", "/in/1.png", "/in/3.png"):
-        task = deaths.note(task, under_way)
+        task = after_death(task, under_way)
     assert set(task.lost) == {"/in/1.png", "/in/3.png"}
 
 
 def test_where_nobody_knows_over_which_all_are_given_up_at_last():
-    task, deaths = Task(0, tuple(FILES[:4])), Deaths()
+    task = Task(tuple(FILES[:4]))
     for _ in range(MOST_UNEXPLAINED):
         assert task.lost == {}
-        task = deaths.note(task, None)
+        task = after_death(task, None)
     assert set(task.lost) == {file.path for file in FILES[:4]}
-
-
-def test_a_death_in_one_task_says_nothing_of_another():
-    deaths = Deaths()
-    for number in range(20):
-        assert deaths.note(Task(number, tuple(FILES[:4])), "/in/1.png").lost == {}
 
 
 def done(session, task):
@@ -114,7 +109,7 @@ def session(tmp_path):
 def test_a_careful_task_draws_one_image_after_the_other(session, tmp_path):
     files = tuple(find_images([str(tmp_path / "in")]))
     lost = {files[1].path: Failure(files[1].path, "E_WORKER", "died")}
-    reports, receipt = done(session, Task(7, files, lost=lost, careful=True))
+    reports, receipt = done(session, Task(files, lost=lost, deaths={None: 1}))
     assert reports == [Begun(files[0].path), Begun(files[2].path)]
     assert (receipt.progress.layers, receipt.progress.accepted, receipt.error) == (2, True, None)
     assert {event.path: event.status for event in receipt.events} == {
@@ -125,7 +120,7 @@ def test_a_careful_task_draws_one_image_after_the_other(session, tmp_path):
 
 def test_a_careful_task_waits_until_it_is_known_what_it_begins(session, tmp_path):
     (file, *_) = find_images([str(tmp_path / "in")])
-    reports = do(session, Task(0, (file,), careful=True))
+    reports = do(session, Task((file,), deaths={None: 1}))
     assert next(reports) == Begun(file.path)
     time.sleep(0.2)  # long enough to draw it
     assert list((tmp_path / "out").iterdir()) == []
@@ -148,8 +143,8 @@ def test_that_images_may_share_a_forward_pass_is_found_out_once_for_all_tasks(se
     loaded, _ = load_session(given)
     loaded = replace(loaded, directory=session.directory, sharing=Sharing(loaded.model.module))
     files = tuple(find_images([str(tmp_path / "in")]))
-    for number, part in enumerate((files[:6], files[6:])):
-        assert {event.status for event in done(loaded, Task(number, part))[1].events} == {"done"}
+    for part in (files[:6], files[6:]):
+        assert {event.status for event in done(loaded, Task(part))[1].events} == {"done"}
     # An image, noise alone and with other noise, the image that waited meanwhile, the others; then no noise any more.
     assert passes == [1, 1, 4, 1, 4, 4, 4]
 
@@ -158,9 +153,9 @@ def test_a_wrong_request_comes_back_as_such(tmp_path, session):
     loaded, _ = load_session(configuration(views=("gradcam",), targets=("999",)))
     loaded = replace(loaded, directory=session.directory)
     files = tuple(find_images([str(tmp_path / "in")]))
-    assert isinstance(done(loaded, Task(0, files))[1].error, RequestError)
+    assert isinstance(done(loaded, Task(files))[1].error, RequestError)
     # Of a later image it is that image's own failure.
-    later = done(loaded, Task(0, files, accepted=True))[1]
+    later = done(loaded, Task(files, accepted=True))[1]
     assert later.error is None
     assert {event.failure.code for event in later.events if isinstance(event, Outcome)} == {"E_CLASS"}
 

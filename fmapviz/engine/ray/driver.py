@@ -1,7 +1,7 @@
-"""Let Ray do the work of a run: plain tasks, a bounded number in flight, the model cached in each worker process.
+"""Run the work on Ray: plain tasks, one at a time for each worker, with the session cached in the worker process.
 
-A task streams back its events, and at last its receipt. If its worker dies, the task is tried again; which image is to blame
-is known because a second attempt reports each image before it is begun.
+A task streams its events and finally its receipt. If its worker dies, the task is retried. A retried task reports each image
+before it reads it, so that the image at which workers die is known.
 
 Ray Data's `map_batches` was tried: all rows must be known before the first begins, 12 ms a row against 1.5, and rows of an
 actor that died for good fail without a name (Ray 2.60). Actors of our own took 130 lines more and an actor that remembered
@@ -10,7 +10,6 @@ who had begun what.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -35,8 +33,8 @@ from fmapviz.core.layout import HIDDEN
 from fmapviz.core.types import ImageFile
 from fmapviz.core.urls import is_url
 from fmapviz.engine.pipeline.batching import Sharing
-from fmapviz.engine.pipeline.reader import Naming
-from fmapviz.engine.ray.tasks import Begun, Deaths, Receipt, Task, account, divide, do
+from fmapviz.engine.pipeline.reader import Naming, counted
+from fmapviz.engine.ray.tasks import Begun, Receipt, Task, after_death, divide, do
 from fmapviz.engine.session import load_session, moved
 from fmapviz.images import decode_pool
 from fmapviz.runs.shards import identify
@@ -44,7 +42,7 @@ from fmapviz.runs.storage.destination import open_destination
 from fmapviz.runs.unit import Member, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.core.config import Engine, RunConfig
     from fmapviz.engine.pipeline.work import Progress
@@ -63,27 +61,11 @@ _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Recipe:
-    """What a worker makes its session of."""
+    """What a worker makes its session of; the configuration names the run's directory."""
 
     config: RunConfig
-    out: Path | str
-    name: str
     fingerprint: str
     working_directory: Path
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A task in flight.
-
-    Attributes:
-        node: Where it runs, as soon as it does.
-        begun: The image that it began last, if it reports that.
-    """
-
-    task: Task
-    node: str | None = None
-    begun: str | None = None
 
 
 def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Generator[Outcome | Notice | Staged, None, None]:
@@ -93,92 +75,119 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
         RequestError: There is no such cluster, or it has too few GPUs.
         OutputError: The output could not be written, or workers die all the time.
     """
-    engine = session.request.engine
-    assert engine
-    recipe = _Recipe(
-        replace(session.request, inputs=(), on_event=None, engine=None, workers=engine.cpus),
-        session.output.address if is_url(session.output.address) else session.directory.parent.absolute(),
-        session.directory.name,
-        session.info.fingerprint,
-        Path.cwd(),
-    )
-    driver = _Driver(session, items, recipe, engine, progress)
-    try:
-        yield from driver.run()
-    finally:
-        driver.stop()
+    assert session.request.engine
+    yield from _Driver(session, items, session.request.engine, progress).run()
 
 
 class _Driver:
-    """Lists the inputs in one thread, waits for Ray in another, and reports in the caller's own.
+    """Lists the inputs in one thread, waits for each worker in another, and reports in the caller's own.
 
-    Only so signals are heeded at once: Python handles none while Ray waits.
+    Only so are signals handled at once: Python handles none while Ray waits.
     """
 
-    def __init__(self, session: Session, items: Iterable[Item], recipe: _Recipe, engine: Engine, progress: Progress) -> None:
+    def __init__(self, session: Session, items: Iterable[Item], engine: Engine, progress: Progress) -> None:
         self._session = session
         self._items = items
-        self._recipe = recipe
         self._engine = engine
         self._progress = progress
         self._names = Naming(session.directory)
         self._stopped = False
-        self._staged: set[str] = set()  # reported already, of tasks that have not ended
+        self._threads: list[threading.Thread] = []
         self._tasks: queue.Queue[Task | None] = queue.Queue(64)
         self._reports: queue.Queue[Outcome | Staged | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
-        targets = (self._list, self._drive)
-        self._threads = [threading.Thread(target=self._guard, args=(target,), daemon=True) for target in targets]
+        # Any: Ray's streams of object references.
+        self._streams: dict[Any, bool] = {}  # tasks in flight, and whether a worker has begun each
+        self._idle_since = time.monotonic()
+        self._any_ended = False
+        self._early_deaths: list[Exception] = []  # of workers, before any task has ended
 
     def run(self) -> Iterator[Outcome | Notice | Staged]:
-        """Yield the events of all inputs."""
-        for thread in self._threads:
-            thread.start()
-        while True:
-            try:
-                report = self._reports.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if report is None:
-                return
-            if isinstance(report, BaseException):
-                raise report
-            if isinstance(report, tuple):
-                yield from self._end(*report)
-            elif isinstance(report, Outcome):
-                yield report
-            elif report.path not in self._staged:  # a worker that had reported it may have died
-                self._staged.add(report.path)
-                yield report
-
-    def stop(self) -> None:
-        """End it; the workers of tasks in flight are killed."""
-        self._stopped = True
-        until = time.monotonic() + _STOP_SECONDS
-        for thread in self._threads:
-            if thread.ident is not None:
+        """Yield the events of all inputs; at the end, workers of tasks in flight are killed."""
+        staged: set[str] = set()  # reported already, of tasks that have not ended
+        self._start(self._list)
+        try:
+            while True:
+                self._check_workers()
+                try:
+                    report = self._reports.get(timeout=_POLL_SECONDS)
+                except queue.Empty:
+                    continue
+                if report is None:
+                    return
+                if isinstance(report, BaseException):
+                    raise report
+                if isinstance(report, tuple):
+                    task, receipt = report
+                    yield from self._end(task, receipt, staged)
+                    staged.difference_update(task.paths)
+                elif isinstance(report, Outcome):
+                    yield report
+                elif report.path not in staged:  # a worker that had reported it may have died
+                    staged.add(report.path)
+                    yield report
+        finally:
+            self._stopped = True
+            until = time.monotonic() + _STOP_SECONDS
+            for thread in self._threads:
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def _end(self, task: Task, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
-        """Yield the events of a task, except those that were reported meanwhile."""
-        for event in account(self._progress, receipt):
-            if isinstance(event, Staged) and event.path in self._staged:
-                self._staged.discard(event.path)
-            elif isinstance(event, Outcome) and event.unit and not is_url(self._recipe.out):
-                run = Path(self._recipe.out, self._recipe.name)
-                yield replace(event, unit=self._session.directory / event.unit.relative_to(run))  # as it was typed
-            else:
+    def _check_workers(self) -> None:
+        """Check that some worker starts, and that not all die.
+
+        Raises:
+            OutputError: None has started for a while, or all have died before any task has ended.
+        """
+        begun = list(self._streams.values())
+        if any(begun) or not begun:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() > self._idle_since + _START_SECONDS:
+            message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room"
+            raise OutputError(message, hint="ray status shows why")
+        if not self._any_ended and len(self._early_deaths) >= _MOST_EARLY_DEATHS:
+            error = self._early_deaths[-1]
+            said = str(error).strip().splitlines()[-1]
+            raise OutputError(
+                f"Ray's workers died {len(self._early_deaths)} times before anything was drawn: {said}",
+                hint="they may run out of memory as the model is loaded; see the workers' logs",
+            ) from error
+
+    def _end(self, task: Task, receipt: Receipt, staged: set[str]) -> Iterator[Outcome | Notice | Staged]:
+        """Add what a task found out to the run's progress, and yield its events, except those that were reported before.
+
+        Raises:
+            FmapvizError: The error that ended the task.
+        """
+        progress, found = self._progress, receipt.progress
+        progress.layers = found.layers or progress.layers
+        progress.accepted |= found.accepted
+        progress.not_executed |= found.not_executed
+        progress.undrawn |= found.undrawn
+        for event in receipt.events:
+            if isinstance(event, Outcome) and event.unit:
+                yield replace(event, unit=self._session.directory / event.unit)
+            elif isinstance(event, Notice):
+                if event.message not in progress.reported:
+                    progress.reported.add(event.message)
+                    yield event
+            elif not (isinstance(event, Staged) and event.path in staged):
                 yield event
-        self._staged.difference_update(task.paths)
+        if receipt.error:
+            raise receipt.error
         for item in task.items:
             if isinstance(item, ImageFile):
                 self._names.release(item)
 
-    # Any: a method of this class.
-    def _guard(self, target: Any) -> None:
-        try:
-            target()
-        except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
-            self._put(self._reports, error)
+    def _start(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                target(*arguments)
+            except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
+                self._put(self._reports, error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     def _put(self, where: queue.Queue[Any], what: object) -> None:
         while not self._stopped:
@@ -187,92 +196,84 @@ class _Driver:
                 return
 
     def _list(self) -> None:
-        for each in divide(map(self._names.claim, self._items)):
+        """Divide the inputs into tasks; Ray, which takes seconds to start, is started for the first of them."""
+        is_first = True
+        for each in divide(map(self._names.claim, counted(self._items, self._progress))):
             if self._stopped:
                 return
-            self._progress.found += 1 if isinstance(each, Outcome) else each.counted
-            self._put(self._reports if isinstance(each, Outcome) else self._tasks, each)
-        self._put(self._tasks, None)
+            if isinstance(each, Outcome):
+                self._put(self._reports, each)
+                continue
+            if is_first:
+                is_first = False
+                self._start(self._serve_all)
+            self._put(self._tasks, each)
+        self._put(self._reports if is_first else self._tasks, None)
 
-    def _drive(self) -> None:
-        first = None
-        while first is None and not self._stopped:  # Ray takes seconds to start: not for nothing
-            with suppress(queue.Empty):
-                first = self._tasks.get(timeout=_POLL_SECONDS)
-                if first is None:
-                    break
-        if first is not None:
-            with _connected(self._engine), _explained():
-                try:
-                    self._keep_busy(deque([first]))
-                finally:
-                    self._sweep()
+    def _serve_all(self) -> None:
+        """Start as many threads as there are workers, and wait until all tasks have ended."""
+        with _connected(self._engine), _explained():
+            size, ray = _size(self._engine), _ray()
+            recipe = ray.put(_make_recipe(self._session, self._engine))
+            try:
+                threads = [self._start(self._serve, recipe) for _ in range(size)]
+                for thread in threads:
+                    while thread.is_alive():
+                        thread.join(_POLL_SECONDS)
+                        for stream in list(self._streams) if self._stopped else ():
+                            with suppress(Exception):
+                                ray.cancel(stream, force=True)
+            finally:
+                self._sweep()
         self._put(self._reports, None)
 
-    def _keep_busy(self, waiting: deque[Task]) -> None:  # noqa: PLR0912  one loop, which shares eight names
-        """Keep as many tasks in flight as there is room for, until all have ended."""
-        ray, size, listing = _ray(), _size(self._engine), True
-        died = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
-        recipe = ray.put(self._recipe)
-        calls: dict[Any, _Call] = {}
-        deaths, early_deaths, idle_since = Deaths(), 0, time.monotonic()
-        try:
-            while not self._stopped:
-                while listing and len(waiting) < size:
-                    try:
-                        task = self._tasks.get_nowait()
-                    except queue.Empty:
-                        break
-                    listing = task is not None
-                    if task is not None:
-                        waiting.append(task)
-                while waiting and len(calls) < size:
-                    task = replace(waiting.popleft(), accepted=self._progress.accepted)
-                    calls[_submit(self._engine, recipe, task)] = _Call(task)
-                if not calls:
-                    if not listing:
-                        return
-                    time.sleep(_POLL_SECONDS / 4)  # for what is still to be found
-                    continue
-                for stream in ray.wait(list(calls), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                    idle_since = time.monotonic()
-                    try:
-                        ended = self._receive(stream, calls[stream])
-                    except died as error:
-                        call = calls.pop(stream)
-                        if early_deaths >= 0:
-                            early_deaths += 1
-                        _check_deaths(early_deaths, error)
-                        lost_node = call.node is not None and not _is_alive(call.node)  # then no image is to blame
-                        waiting.appendleft(call.task if lost_node else deaths.note(call.task, call.begun))
-                    else:
-                        if ended:
-                            del calls[stream]
-                            early_deaths = -1
-                if any(call.node for call in calls.values()):
-                    idle_since = time.monotonic()
-                if time.monotonic() > idle_since + _START_SECONDS:
-                    message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room"
-                    raise OutputError(message, hint="ray status shows why")
-        finally:
-            for stream in calls:
-                with suppress(Exception):
-                    ray.cancel(stream, force=True)
+    # Any: Ray's reference to the recipe.
+    def _serve(self, recipe: Any) -> None:
+        """Have a worker do one task after the other."""
+        with _explained():
+            while (task := self._next_task()) is not None:
+                while task is not None and not self._stopped:
+                    task = self._attempt(recipe, replace(task, accepted=self._progress.accepted))
 
-    # Any: Ray's stream of object references.
-    def _receive(self, stream: Any, call: _Call) -> bool:
-        """Take the next report of a task; return True if it was the last."""
-        report = _ray().get(next(stream))
-        if isinstance(report, Receipt):
-            self._put(self._reports, (call.task, report))
-            return True
-        if isinstance(report, Begun):
-            call.begun = report.path
-        elif isinstance(report, Staged):
-            self._put(self._reports, report)
-        else:
-            call.node = report
-        return False
+    def _next_task(self) -> Task | None:
+        while not self._stopped:
+            with suppress(queue.Empty):
+                task = self._tasks.get(timeout=_POLL_SECONDS)
+                if task is None:
+                    self._tasks.put(None)  # for the other threads
+                return task
+        return None
+
+    # Any: Ray's reference to the recipe.
+    def _attempt(self, recipe: Any, task: Task) -> Task | None:
+        """Have a worker do a task; if the worker dies, return the task as it is to be retried."""
+        ray = _ray()
+        stream = _submit(self._engine, recipe, task)
+        self._streams[stream] = False
+        node = under_way = None
+        try:
+            for reference in stream:
+                report = ray.get(reference)
+                if isinstance(report, Receipt):
+                    self._any_ended = True
+                    self._put(self._reports, (task, report))
+                    break
+                if isinstance(report, Begun):
+                    under_way = report.path
+                elif isinstance(report, Staged):
+                    self._put(self._reports, report)
+                else:
+                    node = report
+                    self._streams[stream] = True
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError) as error:
+            if not self._any_ended:
+                self._early_deaths.append(error)
+            if node is not None and not any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
+                return task  # the node is lost: no image is to blame
+            return after_death(task, under_way)
+        finally:
+            del self._streams[stream]
+        return None
 
     def _sweep(self) -> None:
         """Remove what killed workers had staged, as soon as they are gone."""
@@ -284,26 +285,27 @@ class _Driver:
             time.sleep(_POLL_SECONDS / 4)
 
 
-def _check_deaths(early: int, error: Exception) -> None:
-    """Give up if every worker dies before any task has ended.
+def _make_recipe(session: Session, engine: Engine) -> _Recipe:
+    address = session.output.address
+    config = replace(
+        session.request,
+        inputs=(),
+        on_event=None,
+        engine=None,
+        workers=engine.cpus,
+        out=address if is_url(address) else session.directory.parent.absolute(),
+        name=session.directory.name,
+    )
+    return _Recipe(config, session.info.fingerprint, Path.cwd())
 
-    Raises:
-        OutputError: That many have.
-    """
-    if early >= _MOST_EARLY_DEATHS:
-        raise OutputError(
-            f"Ray's workers died {early} times before anything was drawn: {str(error).strip().splitlines()[-1]}",
-            hint="they may run out of memory as the model is loaded; see the workers' logs",
-        ) from error
 
-
-# Any: Ray's stream of object references.
+# Any: Ray's reference to the recipe, and its stream of object references.
 def _submit(engine: Engine, recipe: Any, task: Task) -> Any:
     function: Any = _ray().remote(_work)
     function = function.options(
         num_cpus=engine.cpus,
         num_gpus=engine.gpus,
-        max_retries=0,  # deaths are counted by image, see `Deaths`
+        max_retries=0,  # deaths are counted by image, see `after_death`
         num_returns="streaming",
         scheduling_strategy="SPREAD",
         # A careful task goes on only when its report has arrived.
@@ -312,29 +314,21 @@ def _submit(engine: Engine, recipe: Any, task: Task) -> Any:
     return function.remote(recipe, task)
 
 
-_sessions: dict[str, tuple[Session, ExitStack]] = {}  # of this worker process, by fingerprint and directory
+_sessions: dict[str, Session] = {}  # of this worker process, by fingerprint and directory
+_opened = ExitStack()  # for them, as long as the process lasts
 
 
 def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receipt]:
-    """Do a task in a worker: yield its node, what it reports, and its receipt."""
+    """Do a task in a worker: yield its node, what it reports, and its receipt, with units relative to the run."""
     yield str(_ray().get_runtime_context().get_node_id())
     try:
         session = _load(recipe)
-        session.output.fetch_records(session.directory, map(_identity, task.items))
+        units = (identify(item.group, ()) if isinstance(item, Member) else item for item in task.items)
+        session.output.fetch_records(session.directory, units)
     except FmapvizError as error:
         yield Receipt(error=error)
         return
-    for report in do(session, task):
-        if isinstance(report, Receipt):
-            yield replace(report, events=tuple(_with_address(session, event) for event in report.events))
-        else:
-            yield report
-
-
-def _with_address(session: Session, event: Outcome | Notice | Staged) -> Outcome | Notice | Staged:
-    if isinstance(event, Outcome) and event.unit:
-        return replace(event, unit=session.output.address_of(event.unit))
-    return event
+    yield from do(session, task)
 
 
 def _load(recipe: _Recipe) -> Session:
@@ -343,28 +337,24 @@ def _load(recipe: _Recipe) -> Session:
     Raises:
         RequestError: The files on this node are not those of the machine that began the run.
     """
-    key = f"{recipe.fingerprint} {recipe.out}/{recipe.name}"
+    config = recipe.config
+    key = f"{recipe.fingerprint} {config.out}/{config.name}"
     if key not in _sessions:
         with suppress(OSError):
             os.chdir(recipe.working_directory)  # paths were typed relative to it
         decode_pool.start()
-        session, _ = load_session(recipe.config)
+        session, _ = load_session(config)
         if session.info.fingerprint != recipe.fingerprint:
             raise RequestError(
                 f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
                 hint="all nodes need the same files under the same paths",
             )
-        stack = ExitStack()
-        output = stack.enter_context(open_destination(recipe.out))
-        stack.enter_context(moved(session.model.module, session.device))
+        assert config.name
+        output = _opened.enter_context(open_destination(config.out))
+        _opened.enter_context(moved(session.model.module, session.device))
         sharing = Sharing(session.model.module)  # found out once, not for each task
-        _sessions[key] = replace(session, output=output, directory=output.join_run(recipe.name), sharing=sharing), stack
-    return _sessions[key][0]
-
-
-def _identity(item: Member | ImageFile) -> ImageFile:
-    """Return what identifies the unit of an item."""
-    return identify(item.group, ()) if isinstance(item, Member) else item
+        _sessions[key] = replace(session, output=output, directory=output.join_run(config.name), sharing=sharing)
+    return _sessions[key]
 
 
 @contextmanager
@@ -384,10 +374,6 @@ def _explained() -> Iterator[None]:
         raise OutputError(f"Ray failed: {said}", hint="the same command continues") from error
 
 
-def _is_alive(node: str) -> bool:
-    return any(each["NodeID"] == node and each["Alive"] for each in _ray().nodes())
-
-
 @contextmanager
 def _connected(engine: Engine) -> Iterator[None]:
     """Connect to Ray without output; a Ray started here leaves no files.
@@ -399,7 +385,7 @@ def _connected(engine: Engine) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             if engine.address is None:
                 folder = _make_folder()

@@ -37,23 +37,21 @@ class Task:
     """The work of one call of a worker.
 
     Attributes:
-        number: Unlike that of any other task.
         items: Images, each of its own or all of one shard.
+        deaths: Number of workers that died, by the image that they had begun last; None: unknown.
         lost: Images that are not tried again, by path.
-        careful: Whether to draw one image after the other, and to report each before it is begun.
         accepted: Whether something was drawn of some image already, so that the request as such is valid.
     """
 
-    number: int
     items: tuple[Member | ImageFile, ...]
+    deaths: Mapping[str | None, int] = field(default_factory=dict)
     lost: Mapping[str, Failure] = field(default_factory=dict)
-    careful: bool = False
     accepted: bool = False
 
     @property
-    def counted(self) -> int:
-        """Number of images whose end it reports."""
-        return sum(not (isinstance(item, Member) and item.position in item.group.reported) for item in self.items)
+    def careful(self) -> bool:
+        """Whether to draw one image after the other, and to report each before it is begun."""
+        return bool(self.deaths)
 
     @property
     def paths(self) -> list[str]:
@@ -74,7 +72,7 @@ class Receipt:
     """How a task ended.
 
     Attributes:
-        events: What it reported.
+        events: What it reported; units are relative to the run's directory.
         progress: What it found out.
         error: The error that ends the whole run.
     """
@@ -92,7 +90,7 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
     progress = Progress(accepted=task.accepted)
     if task.careful:
         session = replace(session, workers=1, batch_size=1)
-    reports: queue.Queue[tuple[Begun, threading.Event] | Outcome | Notice | Staged | Receipt] = queue.Queue(64)
+    reports: queue.Queue[tuple[Begun, threading.Event] | Outcome | Notice | Staged | BaseException | None] = queue.Queue(64)
 
     def begin(file: ImageFile) -> None:
         taken = threading.Event()
@@ -105,110 +103,76 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
             with closing(work(session, _items(task), progress=progress, on_begun=on_begun)) as events:
                 for event in events:
                     reports.put(event)
-            reports.put(Receipt())
-        except FmapvizError as error:
-            if isinstance(error, OutputError):
-                error.hint = error.hint or remedy_of(error)  # its cause does not travel
-            reports.put(Receipt(error=error))
-        except BaseException as error:  # noqa: BLE001  a bug, raised in the caller's thread
-            failures.append(error)
-            reports.put(Receipt())
+            reports.put(None)
+        except BaseException as error:  # noqa: BLE001  raised again or sent in the caller's thread
+            reports.put(error)
 
-    failures: list[BaseException] = []
     reported: list[Outcome | Notice | Staged] = []
+    error: FmapvizError | None = None
     threading.Thread(target=run, daemon=True).start()
-    while True:
-        report = reports.get()
+    while (report := reports.get()) is not None:
         if isinstance(report, tuple):
-            yield report[0]
-            report[1].set()
-        elif isinstance(report, Receipt):
-            if failures:
-                raise failures[0]
-            yield replace(report, events=tuple(reported), progress=progress)
-            return
+            begun, taken = report
+            yield begun
+            taken.set()
+        elif isinstance(report, FmapvizError):
+            error = report
+            break
+        elif isinstance(report, BaseException):
+            raise report
         else:
-            reported.append(report)
             if isinstance(report, Staged):
                 yield report
+            elif isinstance(report, Outcome) and report.unit:
+                report = replace(report, unit=report.unit.relative_to(session.directory))
+            reported.append(report)
+    if isinstance(error, OutputError):
+        error.hint = error.hint or remedy_of(error)  # its cause does not travel
+    yield Receipt(tuple(reported), progress, error)
 
 
 def divide(items: Iterable[Item]) -> Iterator[Task | Outcome]:
     """Make tasks of inputs; those that are finished or cannot be read end at once."""
-    number = 0
     images: list[ImageFile] = []
     for item in items:
-        task: tuple[Member | ImageFile, ...] = ()
         if isinstance(item, Failure):
             yield Outcome(item.path, "failed", failure=item)
         elif isinstance(item, Finished):
             yield Outcome(item.file.path, "skipped", unit=item.unit)
-        elif isinstance(item, GroupEnd):
-            item.group.complete = True
-            task = tuple(Member(item.group, position) for position in range(len(item.group.members)))
-        elif isinstance(item, Member):
-            group = item.group
-            if group.complete and item.position == len(group.members) - 1:
-                task = tuple(Member(group, position) for position in range(len(group.members)))
         elif isinstance(item, ImageFile):
             images.append(item)
             if len(images) == IMAGES:
-                task, images = tuple(images), []
-        if task:
-            yield Task(number, task)
-            number += 1
+                yield Task(tuple(images))
+                images = []
+        elif isinstance(item, GroupEnd | Member):
+            group = item.group
+            if isinstance(item, GroupEnd):
+                group.complete = True
+            elif not group.complete or item.position < len(group.members) - 1:
+                continue
+            yield Task(tuple(Member(group, position) for position in range(len(group.members))))
     if images:
-        yield Task(number, tuple(images))
+        yield Task(tuple(images))
 
 
-class Deaths:
-    """Counts the deaths of workers by image, and decides how to go on.
+def after_death(task: Task, under_way: str | None) -> Task:
+    """Return a task as it is retried after its worker died.
 
     At the first death any image of a task may be to blame: from then on they are drawn one by one, each reported before
     it is begun. An image over which workers died twice more is not tried again.
+
+    Args:
+        task: The task that the worker did.
+        under_way: The image that it had begun last, if that is known.
     """
-
-    def __init__(self) -> None:
-        self._over: Counter[tuple[int, str]] = Counter()
-        self._unexplained: Counter[int] = Counter()
-
-    def note(self, task: Task, under_way: str | None) -> Task:
-        """Count a death, and return the task as it is tried next.
-
-        Args:
-            task: The task that its worker did.
-            under_way: The image that it had begun last, if that is known.
-        """
-        lost = dict(task.lost)
-        if under_way is None:
-            self._unexplained[task.number] += 1
-            if self._unexplained[task.number] >= MOST_UNEXPLAINED:
-                lost |= {path: _blame(path) for path in task.paths}
-        else:
-            self._over[task.number, under_way] += 1
-            if self._over[task.number, under_way] >= ATTEMPTS - 1:
-                lost[under_way] = _blame(under_way)
-        return replace(task, lost=lost, careful=True)
-
-
-def account(progress: Progress, receipt: Receipt) -> Iterator[Outcome | Notice | Staged]:
-    """Add what a task found out to a run's progress, and yield its events, each notice once.
-
-    Raises:
-        FmapvizError: The error that ended the task.
-    """
-    progress.layers = receipt.progress.layers or progress.layers
-    progress.accepted |= receipt.progress.accepted
-    progress.not_executed |= receipt.progress.not_executed
-    progress.undrawn |= receipt.progress.undrawn
-    for event in receipt.events:
-        if isinstance(event, Notice):
-            if event.message in progress.reported:
-                continue
-            progress.reported.add(event.message)
-        yield event
-    if receipt.error:
-        raise receipt.error
+    deaths = Counter(task.deaths)
+    deaths[under_way] += 1
+    lost = dict(task.lost)
+    if under_way is None and deaths[None] >= MOST_UNEXPLAINED:
+        lost |= {path: _blame(path) for path in task.paths}
+    elif under_way is not None and deaths[under_way] >= ATTEMPTS - 1:
+        lost[under_way] = _blame(under_way)
+    return replace(task, deaths=deaths, lost=lost)
 
 
 def _items(task: Task) -> Iterator[Item]:
