@@ -12,7 +12,9 @@ PACKAGE = Path(registry.__file__).parents[1]
 # Names that are words of their own too: of statistics, of what a layer receives, and of the function `fmapviz.cam`.
 WORDS = {"max", "mean", "inputs", "cam"}
 DEFAULTS = {("core/config/run_config.py", "maps"), ("engine/attribution.py", "gradcam")}
-OPTION = {("runs/run.py", "pca"), ("runs/verify.py", "pca")}  # `--pca`, a field of the style
+OPTION = {
+    (path, "pca") for path in ("core/config/style.py", "runs/run.py", "runs/verify.py")
+}  # `--pca`, a field of the style
 
 
 def strings(path):
