@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,18 +11,17 @@ from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.file import digesting, find_weights
+from fmapviz.models.weights.key_prefixes import strip_prefixes
 from fmapviz.models.weights.read import read_checkpoint
-from fmapviz.models.weights.state_dict import WRAPPERS, StateDict, is_quantised
+from fmapviz.models.weights.state_dict import StateDict, is_quantised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
 
 _OWN_BUILDER = "pass your own builder, such as my_net.py:build"
-# Stripped also if the network is another one: the message is then easier to read.
-_USUAL_PREFIX = re.compile(r"(?:module\.|model\.)*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +70,7 @@ def load_weights(
     with digesting(path) as digest:
         checkpoint = read_checkpoint(path, entry)
         module = build_uninitialized(build)
-        state, stripped = fit_keys(update_keys(checkpoint.state), module.state_dict(), path)
+        state, stripped = strip_prefixes(update_keys(checkpoint.state), module.state_dict(), path)
         try:
             module, adapted = adapt(module, state)
         except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
@@ -80,47 +79,6 @@ def load_weights(
         load_state_dict(module, state, path)
     name = f"{path.name}#{entry}" if entry else path.name
     return LoadedWeights(module, name, digest.result(), checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
-
-
-def fit_keys(state: StateDict, wanted: Iterable[str], path: Path) -> tuple[StateDict, tuple[str, ...]]:
-    """Strip the prefixes that wrappers and training modules add to the keys of a network.
-
-    Args:
-        state: The weights.
-        wanted: The keys of the network; `num_batches_tracked` may be missing in the weights.
-        path: The file, for the notice.
-
-    Returns:
-        The tensors under the stripped keys, without those that lack the prefix, such as a loss function's; and a notice
-        about the prefixes, outermost first, and the ignored keys.
-
-    Raises:
-        WeightsError: The network is there several times, under several prefixes.
-
-    Example:
-        >>> import torch
-        >>> from pathlib import Path
-        >>> fit_keys({"net.a.weight": torch.zeros(1)}, ["a.weight"], Path("lit.ckpt"))
-        ({'a.weight': tensor([0.])}, ("stripped the prefix 'net.' from the keys of 'lit.ckpt'",))
-    """
-    needed = {key for key in wanted if not key.endswith("num_batches_tracked")}
-    if needed <= state.keys():
-        return state, ()
-    unwrapped = {WRAPPERS.sub("", key): key for key in state}
-    prefix = _prefix_of(unwrapped, needed)
-    names = {key.removeprefix(prefix): given for key, given in unwrapped.items() if key.startswith(prefix)}
-    leading = [given.removesuffix(key) for key, given in names.items() if given.endswith(key)]
-    wrappers = [match[0] for given in names.values() for match in WRAPPERS.finditer(given)]
-    stripped = re.findall(r"[^.]*\.", leading[0] if leading else prefix)
-    stripped += [wrapper for wrapper in dict.fromkeys(wrappers) if wrapper not in stripped]
-    if not stripped:
-        return state, ()
-    noun = "prefix" if len(stripped) == 1 else "prefixes"
-    notice = f"stripped the {noun} {' and '.join(map(quote, stripped))} from the keys of {quote(path)}"
-    kept = set(names.values())
-    if others := [key for key in state if key not in kept]:
-        notice += f", and ignored the other keys: {first_few(others)}"
-    return {key: state[given] for key, given in names.items()}, (notice,)
 
 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
@@ -150,25 +108,6 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     if missing or unexpected or resized:
         found, cause = _explain(own, state, missing=missing, unexpected=unexpected, resized=resized)
         raise WeightsError(f"the weights in {quote(path)} do not fit: {found}", hint=cause)
-
-
-def _prefix_of(keys: Collection[str], needed: set[str]) -> str:
-    """Return the prefix of most of the needed keys; without a majority, a wrapper's prefix that all keys share."""
-    starts = ((key, [0, *(match.end() for match in re.finditer(r"\.", key))]) for key in keys)
-    found = Counter(key[:start] for key, ends in starts for start in ends if key[start:] in needed)
-    most = max(found.values(), default=0)
-    if found[""] == most > 0:
-        return ""
-    if 2 * most <= len(needed):
-        prefix = _USUAL_PREFIX.match(next(iter(keys), ""))[0]  # type: ignore[index]  # it matches everything
-        return prefix if not found[""] and all(key.startswith(prefix) for key in keys) else ""
-    best = sorted(prefix for prefix, count in found.items() if count == most)
-    if len(best) > 1:
-        raise WeightsError(
-            f"the weights file contains the network {len(best)} times: under {' and '.join(map(quote, best))}",
-            hint=f"choose one: --weights {quote(f'FILE#{best[0][:-1]}')}",
-        )
-    return best[0]
 
 
 def _same_memory_layout(values: Tensor, own: Tensor) -> bool:

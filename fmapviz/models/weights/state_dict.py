@@ -9,10 +9,8 @@ from typing import Any, TypeGuard
 from torch import Tensor
 
 from fmapviz.core.errors import WeightsError, quote
+from fmapviz.models.weights.key_prefixes import WRAPPERS
 from fmapviz.models.weights.stand_ins import Inert
-
-# torch.compile, FSDP and activation checkpointing insert these into the keys of every module they wrap.
-WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 StateDict = dict[str, Tensor]
 

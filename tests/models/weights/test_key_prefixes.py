@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from fmapviz.core.errors import WeightsError
 from fmapviz.models.load import load_model
-from fmapviz.models.weights.fit import fit_keys
+from fmapviz.models.weights.key_prefixes import strip_prefixes
 
 NAME = "shufflenet_v2_x0_5"
 
@@ -130,10 +130,10 @@ def test_wrappers_in_the_middle_of_keys(save):
 def test_keys_that_are_the_networks_stay_as_they_are(tmp_path):
     """Also if the same keys are there once more under a prefix, and if a module is called as a wrapper writes it."""
     state = {"a.weight": torch.ones(1), "module.a.weight": torch.zeros(1)}
-    assert fit_keys(state, ["a.weight"], tmp_path) == (state, ())
-    assert fit_keys(state, ["a.weight", "module.a.weight", "a.num_batches_tracked"], tmp_path) == (state, ())
+    assert strip_prefixes(state, ["a.weight"], tmp_path) == (state, ())
+    assert strip_prefixes(state, ["a.weight", "module.a.weight", "a.num_batches_tracked"], tmp_path) == (state, ())
     state = {"_orig_mod.a": torch.ones(1)}
-    assert fit_keys(state, ["_orig_mod.a"], tmp_path) == (state, ())
+    assert strip_prefixes(state, ["_orig_mod.a"], tmp_path) == (state, ())
 
 
 def test_counts_of_batches_may_be_missing_under_a_prefix_too(save):
@@ -153,7 +153,7 @@ def test_what_wrappers_write_is_taken_off_the_weights_of_another_network_too(sav
 def test_a_prefix_is_no_part_of_a_name(tmp_path):
     """`old_fc.weight` is not `fc.weight` under a prefix."""
     state = {"old_fc.weight": torch.ones(1)}
-    assert fit_keys(state, ["fc.weight"], tmp_path) == (state, ())
+    assert strip_prefixes(state, ["fc.weight"], tmp_path) == (state, ())
 
 
 # Other classes, other channels
