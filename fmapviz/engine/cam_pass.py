@@ -16,7 +16,7 @@ from fmapviz.inspection.cam_layers import Chosen, NoMapError
 from fmapviz.inspection.exact_cam import Pooling
 from fmapviz.inspection.forward_record import ForwardRecord
 from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, gradients_at
-from fmapviz.inspection.layout import frames_of, picture_size
+from fmapviz.inspection.reshape import frames_of, picture_size
 from fmapviz.inspection.targets import TOP1, before_softmax, class_scores, indices_of, scores_at
 from fmapviz.render.heatmap import heat_of
 from fmapviz.views.base import BatchContent

@@ -11,7 +11,7 @@ import torch
 
 from fmapviz.core.drawings import Drawing
 from fmapviz.core.types import LayerResult, Measures, RawValues, Statistics
-from fmapviz.inspection.layout import NotAMapError, frames_of, picture_size
+from fmapviz.inspection.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.render.grid import as_floats, measure
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 

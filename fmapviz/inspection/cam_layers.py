@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import quote
 from fmapviz.inspection.gradients import gradients_at
-from fmapviz.inspection.layout import CHANNELS_FIRST, NotAMapError, picture_size
+from fmapviz.inspection.reshape import CHANNELS_FIRST, NotAMapError, picture_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 # Everything that reads a tensor's values, or makes a shape of them.
-_LOOKS = {
+_VALUE_READERS = {
     *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__contains__", "__array__", "__format__"),
     *("__repr__", "__dlpack__", "item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "nonzero", "argwhere"),
     *("masked_select", "unique", "unique_consecutive", "repeat_interleave", "bincount", "histc", "one_hot", "tensor_split"),
     *("to_sparse", "_pack_padded_sequence", "pack_padded_sequence", "save"),
 }
 
-
-_DICE = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+# Generators of random numbers, which a network may keep.
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
 class EarlyStop:
-    """Number of outputs of the chosen layers in one forward pass, as far as it is certain.
+    """When to end a forward pass: after as many outputs as the chosen layers have in it, as far as that number is certain.
 
     Args:
         always: For inputs of any shape, if it is known beforehand.
@@ -85,7 +85,7 @@ class Watch(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             # Operators of other packages, such as torchvision's non-maximum suppression.
             foreign = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-            self.looked = name in _LOOKS or foreign or _has_number((args, kwargs)) or _makes_a_shape(name, args)
+            self.looked = name in _VALUE_READERS or foreign or _has_number((args, kwargs)) or _makes_a_shape(name, args)
         return func(*args, **kwargs)
 
 
@@ -96,7 +96,7 @@ def state_of(network: nn.Module) -> object:
         A value that is equal as long as none of these changes.
     """
     held = [(id(module), name, value) for module in network.modules() for name, value in vars(module).items()]
-    kept = [(module, name, object() if isinstance(value, _DICE) else id(value)) for module, name, value in held]
+    kept = [(module, name, object() if isinstance(value, _GENERATORS) else id(value)) for module, name, value in held]
     return kept, random.getstate(), str(np.random.get_state())  # noqa: NPY002  not to draw from it
 
 

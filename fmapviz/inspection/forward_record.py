@@ -10,7 +10,7 @@ from torch import nn
 
 from fmapviz.core.errors import quote
 from fmapviz.inspection.gradients import begin_graph_in_place, edge_of
-from fmapviz.inspection.layout import NotAMapError, frames_of
+from fmapviz.inspection.reshape import NotAMapError, frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -89,7 +89,7 @@ class ForwardRecord:
     Attributes:
         network: The network.
         pixels: Its input, `(N, ...)`, at the beginning of the graph.
-        ordered: Whether tokens are in the order of rows and columns, see `fmapviz.inspection.layout.is_unrolled`.
+        ordered: Whether tokens are in the order of rows and columns, see `fmapviz.inspection.reshape.is_unrolled`.
         late: Whether the graph begins at the first recorded layer, not at the input. Nothing before that layer is then
             recorded by autograd, which saves the memory of its activations.
         names: The feature maps whose outputs are recorded in `kept`, besides those of the chosen layers; None for all.

@@ -17,7 +17,7 @@ from torchvision.models.swin_transformer import SwinTransformer, SwinTransformer
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from fmapviz.inspection.hooks import tensors
-from fmapviz.inspection.layout import NotAMapError, as_maps, is_channels_last, is_unrolled
+from fmapviz.inspection.reshape import NotAMapError, as_maps, is_channels_last, is_unrolled
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 
