@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+HEAT_COLORMAP = "turbo"  # unless a view or the user chooses another
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Equal rectangles in rows, all measures in pixels.
@@ -127,7 +130,7 @@ class HeatMap:
     raw: NDArray[np.float32]
     pixels: NDArray[np.uint8]
     over: bool = True
-    colormap: str = "turbo"
+    colormap: str = HEAT_COLORMAP
     limits: tuple[float, float] | None = None
     nonfinite: int = 0
 

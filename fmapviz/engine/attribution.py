@@ -15,6 +15,7 @@ from torch import nn
 
 from fmapviz.core import registry
 from fmapviz.core.config import Style
+from fmapviz.core.drawings import HEAT_COLORMAP
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
@@ -25,9 +26,9 @@ from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.gradients import frozen, recording
 from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import unwrap
-from fmapviz.inspection.layout import is_unrolled
+from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.inspection.targets import Wanted, parse
-from fmapviz.render.colormaps import overlay
+from fmapviz.render.heatmap import overlay
 from fmapviz.render.png import encode
 from fmapviz.views import is_heat_map
 
@@ -72,7 +73,7 @@ class ClassActivation:
         """The maps in colour over the images, uint8 `(N, H, W, 3)`."""
         heats = self.map.mul(255).add(0.5).byte().cpu().numpy()
         pictures = (as_seen(pixels, self._preparation) for pixels in self._pixels)
-        colormap, alpha = self._style.colormap or "turbo", self._style.alpha
+        colormap, alpha = self._style.colormap or HEAT_COLORMAP, self._style.alpha
         drawn = [
             overlay(picture, heat, colormap=colormap, alpha=alpha) for picture, heat in zip(pictures, heats, strict=True)
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.inspection.cam_layers import Chosen, Eligibility, choose_rows, find_last, find_maps
 from fmapviz.inspection.exact_cam import refuse
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.inspection.targets import before_softmax, scores_at
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
-from fmapviz.inspection.layout import is_unrolled
+from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.inspection.targets import is_detection, part_of
 
 if TYPE_CHECKING:

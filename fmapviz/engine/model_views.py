@@ -12,7 +12,7 @@ from fmapviz.core.drawings import Drawing
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
 from fmapviz.engine.layer_results import measures_of
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.grid import measure
 from fmapviz.render.picture import make_picture
 from fmapviz.runs.unit import commit, find_done, read_unit

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import registry
+from fmapviz.core.drawings import HEAT_COLORMAP
 from fmapviz.core.registry import VIEWS
 from fmapviz.inspection.targets import TOP1, parse
 from fmapviz.views import CAPTURES
@@ -46,7 +47,7 @@ class Method:
     needs: tuple[str, ...]
     targets: tuple[Wanted, ...]
     over: bool = True
-    colormap: str = "turbo"
+    colormap: str = HEAT_COLORMAP
     sheet: bool = False
 
     @property
@@ -195,7 +196,7 @@ def make_plan(
         elif hasattr(module, "read"):
             of_model[view] = module
         elif hasattr(module, "reduce"):
-            over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", "turbo")
+            over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", HEAT_COLORMAP)
             drawn[module.NEEDS][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
         else:
             drawn[module.NEEDS][view] = module.draw
@@ -227,6 +228,6 @@ def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:
         needs,
         () if classless else tuple(targets) or default,
         over=getattr(module, "OVER", True),
-        colormap=getattr(module, "COLORMAP", "turbo"),
+        colormap=getattr(module, "COLORMAP", HEAT_COLORMAP),
         sheet=getattr(module, "SHEET", False),
     )

@@ -220,34 +220,13 @@ def _widen(maps: Tensor) -> Tensor:
     return maps.double() if maps.device.type == _NUMPY_DEVICE else maps.float()
 
 
-def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
-    """Resolve `style.channels` to channel numbers.
-
-    Returns:
-        int64 `(N, K)`, per image; None for all channels. Numbers beyond the last channel are dropped, so K may be 0. Ties
-        go to the lower number, and a channel without a finite value comes last.
-    """
-    images, count = ranges.high.shape
-    if style.listed is not None:
-        existing = [number for number in style.listed if number < count]
-        return torch.tensor(existing, dtype=torch.int64, device=ranges.high.device).expand(images, -1)
-    if style.top is None:
-        return None
-    values = ranges.high
-    if style.rank != "max":
-        assert ranges.moments
-        values = ranges.moments.mean if style.rank == "mean" else ranges.moments.std
-    ranked = values.nan_to_num(nan=-torch.inf).sort(dim=1, descending=True, stable=True)
-    return ranked.indices[:, : style.top]
-
-
 def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor, Ranges]:
     """Select channels of each image.
 
     Args:
         maps: `(N, C, H, W)`.
         ranges: The ranges of the maps.
-        chosen: int64 `(N, K)` as returned by `choose_channels`.
+        chosen: int64 `(N, K)` as returned by `channel_choice.choose_channels`.
 
     Returns:
         The maps `(N, K, H, W)` and their ranges.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from fmapviz.render.colormaps import checkerboard, overlay, table
+from fmapviz.render.colormaps import checkerboard, table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,6 +111,33 @@ def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArr
     if heat.over:
         return mark_nonfinite(overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
     return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
+
+
+def overlay(seen: NDArray[np.uint8], heat: NDArray[np.uint8], *, colormap: str, alpha: float) -> NDArray[np.uint8]:
+    """Blend a coloured heat map over a picture.
+
+    Args:
+        seen: The picture, uint8 `(H, W)` or `(H, W, 3)`.
+        heat: The levels of the heat map, uint8 `(H, W)`.
+        colormap: One of `COLORMAPS`, or `grey`.
+        alpha: Opacity of the heat map, 0..1.
+
+    Returns:
+        uint8 `(H, W, 3)`: (1 - alpha) * picture + alpha * colour, rounded to the nearest.
+
+    Raises:
+        RequestError: The colour map is unknown.
+
+    Example:
+        >>> picture, heat = np.full((2, 2), 100, np.uint8), np.full((2, 2), 255, np.uint8)
+        >>> overlay(picture, heat, colormap="jet", alpha=0.5)[0, 0].tolist()  # jet ends in dark red, 128, 0, 0
+        [114, 50, 50]
+    """
+    blended = (table(colormap) * np.float32(alpha)).take(heat, 0)
+    below = seen if seen.ndim == 3 else seen[:, :, None]
+    blended += below * np.float32(1 - alpha)
+    rounded: NDArray[np.uint8] = np.rint(blended).astype(np.uint8)
+    return rounded
 
 
 def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap) -> NDArray[np.uint8]:

@@ -7,8 +7,14 @@ A module of this folder is a view. What it defines decides its kind:
 * a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
 * a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
 
-`NEEDS` names what a view captures: one of `fmapviz.views.CAPTURES`, or `weights`, or the parameters of `attribute`. Such
-constants are read without importing the module, and so must be literals.
+Constants of a view are read without importing it, and so must be literals:
+
+* `NEEDS`: What it captures: one of `fmapviz.views.CAPTURES`; `weights` for a view of the model; for a class activation map
+  the parameters of `attribute`, of which `weights` are the classifier's.
+* `SCALED = False`: No norm changes it.
+* `SHARES`: What `--pca shared` computes once for all images of a run.
+* `OVER = False`: A heat map that is not laid over the input.
+* `COLORMAP`: The colour map of a heat map, unless the user chooses one.
 """
 
 from __future__ import annotations
@@ -16,8 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fmapviz.core.drawings import HeatMap
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.core.drawings import HEAT_COLORMAP, HeatMap
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.heatmap import stretch
 
 if TYPE_CHECKING:
@@ -151,7 +157,7 @@ class ModelView(Protocol):
 
 
 def draw_reduced(
-    reduce: Callable[[Tensor], Tensor], maps: LayerMaps, style: Style, *, over: bool = True, colormap: str = "turbo"
+    reduce: Callable[[Tensor], Tensor], maps: LayerMaps, style: Style, *, over: bool = True, colormap: str = HEAT_COLORMAP
 ) -> BatchContent:
     """Draw all channels as one map, see `Reduction`.
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fmapviz.core.drawings import Grid, Tiles
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.channel_choice import highest
 from fmapviz.render.grid import Ranges, lay_out, measure, tile
 from fmapviz.render.labels import number_size
 from fmapviz.render.picture import is_numbered
@@ -111,8 +112,7 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
         return torch.tensor([number for number in style.listed if number < len(weight)], device=weight.device).long()
     if style.top is not None:
         norms = weight.flatten(1).nan_to_num(nan=0, posinf=0, neginf=0).norm(dim=1)
-        ranked: Tensor = norms.sort(descending=True, stable=True).indices  # ties: lower number first
-        return ranked[: style.top]
+        return highest(norms, style.top)
     return None
 
 

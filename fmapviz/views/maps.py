@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.drawings import Bars, Grid
 from fmapviz.render import bars, grid
-from fmapviz.render.grid import choose_channels, scale_limits, take_channels
+from fmapviz.render.channel_choice import choose_channels
+from fmapviz.render.grid import scale_limits, take_channels
 from fmapviz.views.base import BatchContent, NoChannelsError
 
 if TYPE_CHECKING:

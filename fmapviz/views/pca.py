@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.drawings import Rgb
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.pca import fit, paint
 from fmapviz.views.base import BatchContent
 

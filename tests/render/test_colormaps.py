@@ -9,7 +9,8 @@ from PIL import Image
 
 from fmapviz.core.config import COLORMAPS, Style, canonical_colormap
 from fmapviz.core.errors import RequestError
-from fmapviz.render.colormaps import colorize, overlay, table
+from fmapviz.render.colormaps import colorize, table
+from fmapviz.render.heatmap import overlay
 
 
 def reference(name):

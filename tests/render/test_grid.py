@@ -14,7 +14,8 @@ from results import as_given, pixels_of
 from torchvision.utils import make_grid, save_image
 
 from fmapviz.core.config import Style
-from fmapviz.render.grid import as_floats, choose_channels, measure, take_channels, tile
+from fmapviz.render.channel_choice import choose_channels
+from fmapviz.render.grid import as_floats, measure, take_channels, tile
 from fmapviz.views import maps as maps_view
 
 NAN, INF = torch.nan, torch.inf

@@ -8,7 +8,7 @@ import torch
 from results import as_given, pixels_of
 
 from fmapviz.core.config import Style
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.grid import Shared, measure
 from fmapviz.render.pca import Covariance, fit, paint
 from fmapviz.views import pca

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fmapviz.core.config import Style
-from fmapviz.render.grid import Ranges, choose_channels, measure, take_channels, tile
+from fmapviz.render.channel_choice import choose_channels
+from fmapviz.render.grid import Ranges, measure, take_channels, tile
 
 NAN = torch.nan
 

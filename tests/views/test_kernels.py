@@ -14,7 +14,7 @@ from torchvision.ops import DeformConv2d
 from torchvision.utils import make_grid
 
 from fmapviz.core.config import COLORMAPS, Style
-from fmapviz.inspection.layout import NotAMapError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.picture import Rendered, frame
 from fmapviz.views.kernels import choose, draw, positions_of, read, tile_kernels, weight_of
 
