@@ -23,59 +23,35 @@ def picture_size(pixels: Tensor) -> tuple[int, int] | None:
     return (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else None
 
 
-def frames_of(feature_map: FeatureMap, values: Tensor, pixels: Tensor, *, ordered: bool) -> dict[str, Tensor]:
-    """Reshape values of a layer to maps or a vector, those of a clip frame by frame; see `as_maps`.
+def frames_of(feature_map: FeatureMap, values: Tensor, pixels: Tensor, *, ordered: bool = True) -> dict[str, Tensor]:
+    """Reshape values of a layer to `(N, C, H, W)`, or to `(N, K)` if they have no rows and columns.
 
     Args:
-        feature_map: The feature map they belong to.
-        values: Its own, or others of the same shape, such as their gradient.
-        pixels: The network's input, `(N, ...)`.
-        ordered: Whether tokens are in the order of rows and columns.
-    """
-    return as_maps(
-        values,
-        feature_map.layer.module,
-        picture=picture_size(pixels),
-        portions=not values.is_nested and values.shape[:1] != pixels.shape[:1],
-        ordered=ordered,
-        name=feature_map.name,
-    )
-
-
-def as_maps(
-    values: Tensor,
-    module: nn.Module,
-    *,
-    picture: tuple[int, int] | None = None,
-    portions: bool = False,
-    ordered: bool = True,
-    name: str = "",
-) -> dict[str, Tensor]:
-    """Reshape a layer's output to `(N, C, H, W)`, or to `(N, K)` if it has no rows and columns.
-
-    Args:
-        values: The module's output: `(N, C, H, W)`; channels-last `(N, H, W, C)`; a clip `(N, C, T, H, W)`; tokens
-            `(N, L, D)` whose L, less up to five prefix tokens, are patches in the proportions of the picture, or a square; a
-            vector `(N, K)`, or `(N, K, 1, 1)` of anything but a convolution.
-        module: Its class distinguishes channels-last from channels-first.
-        picture: Height and width of the network's input, pixels.
-        portions: Whether the values are several for each picture, such as those of windows or regions.
+        feature_map: The feature map they belong to. The class of its module distinguishes channels-last from channels-first,
+            and some names show that it is no map of the picture.
+        values: Its own, or others of the same shape, such as their gradient: `(N, C, H, W)`; channels-last `(N, H, W, C)`; a
+            clip `(N, C, T, H, W)`; tokens `(N, L, D)` whose L, less up to five prefix tokens, are patches in the proportions
+            of the picture, or a square; a vector `(N, K)`, or `(N, K, 1, 1)` of anything but a convolution.
+        pixels: The network's input, `(N, ...)`. With another N the values are several for each image, of windows or regions.
         ordered: Whether tokens are in the order of rows and columns, see `is_unrolled`.
-        name: Of the feature map: some names show that its values are no map of the picture.
 
     Returns:
         Views of `values`, one per frame, by the suffix of the layer's name: `""`, or `.t00`, `.t01`, ... for a clip.
 
     Raises:
-        NotAMapError: It is not a map or a vector, with the reason.
+        NotAMapError: They are not a map or a vector, with the reason.
 
     Example:
+        >>> from fmapviz.core.types import FeatureMap, Layer
         >>> tokens = torch.zeros(1, 197, 768)  # a class token and 14 x 14 patches
-        >>> as_maps(tokens, nn.Identity())[""].shape
+        >>> feature_map = FeatureMap(Layer("encoder", "Identity", nn.Identity()), 1, 0, "", tokens)
+        >>> frames_of(feature_map, tokens, torch.zeros(1, 3, 224, 224))[""].shape
         torch.Size([1, 768, 14, 14])
     """
+    module, picture = feature_map.layer.module, picture_size(pixels)
+    portions = not values.is_nested and values.shape[:1] != pixels.shape[:1]
     last = not values.is_nested and values.ndim > 3 and is_channels_last(values.shape, module)
-    _check(values, module, name, last=last, picture=picture, portions=portions, ordered=ordered)
+    _check(values, module, feature_map.name, last=last, picture=picture, portions=portions, ordered=ordered)
     if values.is_quantized:
         values = values.dequantize()
     if values.ndim == 2:

@@ -16,8 +16,9 @@ from torchvision.models.maxvit import MaxVit
 from torchvision.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
+from fmapviz.core.types import FeatureMap, Layer
 from fmapviz.inspection.hooks import tensors
-from fmapviz.inspection.reshape import NotAMapError, as_maps, is_channels_last, is_unrolled
+from fmapviz.inspection.reshape import NotAMapError, frames_of, is_channels_last, is_unrolled
 
 A, B, C = torch.zeros(1), torch.ones(2), torch.full((3,), 2.0)
 
@@ -48,6 +49,13 @@ def outputs_of(model, kind, *inputs):
         hook.remove()
     assert kept
     return kept
+
+
+def as_maps(values, module, *, picture=None, portions=False, ordered=True, name=""):
+    """Reshape values of a module; of a picture of this height and width, or of several for each picture."""
+    images = len(values) if values.ndim and not values.is_nested else 1
+    pixels = torch.empty(images + portions, *((3, *picture) if picture else ()))
+    return frames_of(FeatureMap(Layer(name, "", module), 1, 0, "", values), values, pixels, ordered=ordered)
 
 
 def shape_of(values, module):
