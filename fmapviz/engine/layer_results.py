@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,7 @@ class LayerBatch:
         statistics = _statistics(self.ranges, single=self.single) if self.ranges else absent
         measures = measures_of(self.moments) if self.moments else absent
         maps = None if self.maps is None else _numbers(self.maps)
-        contents: dict[str, Sequence[Content | None]] = {
-            view: absent if content is None else _contents(content) for view, content in self.drawings.items()
-        }
+        contents = list(zip(self.drawings, map(_contents, self.drawings.values(), repeat(self.images)), strict=True))
         for image in range(self.images):
             target = self.targets[image] if self.targets else None
             if self.targets and target is None:
@@ -85,7 +84,7 @@ class LayerBatch:
                 measures=measures[image],
                 values=self.values[image] if self.values else None,
                 maps=maps if maps is None or self.images == 1 else maps[image : image + 1],
-                drawings=tuple(Drawing(view, each[image]) for view, each in contents.items()),
+                drawings=tuple(Drawing(view, each[image]) for view, each in contents),
             )
 
 
@@ -269,8 +268,10 @@ def _measure(
     return batch, LayerMaps(maps, ranges, vector, picture_size(pixels))
 
 
-def _contents(batch: BatchContent) -> list[Content]:
-    """Return the content of each image."""
+def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | None]:
+    """Return the content of each image; None if no pictures are requested."""
+    if batch is None:
+        return [None] * images
     arrays = map(_numbers, batch.tensors.values())
     parts = [array.tolist() if array.ndim == 1 else array for array in arrays]
     return [batch.make(**dict(zip(batch.tensors, own, strict=True))) for own in zip(*parts, strict=True)]
