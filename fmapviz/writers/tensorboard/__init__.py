@@ -49,7 +49,9 @@ class TensorBoardRun:
         for picture in pictures:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON or not self._many}
             first, *others = summaries(replace(picture, facts=facts), step=image.key)
-            stored.append(StoredAt(UNIT_FILES, self._append(first) + first.SerializeToString().rfind(picture.png)))
+            begin = self._append(first)
+            if self._many:  # to find the picture takes as long as to write it
+                stored.append(StoredAt(UNIT_FILES, begin + first.SerializeToString().rfind(picture.png)))
             for event in others:
                 self._append(event)
             self._count += 1 + len(others)
