@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CHECKSUM_BYTES = 70  # the end of a record, with its checksum
-MAX_BYTES = 2**28  # a record of 500,000 files; of a larger one only the beginning is read
+MAX_BYTES = 2**28  # a record of 500,000 files; a larger file is none, and is not read to its end
 
 _CHECKSUM = b',\n "sha256": "'
 _BEGINNING = b'{\n "fmapviz": '
@@ -83,7 +83,9 @@ def begins_like(data: bytes, beginning: bytes) -> bool:
 
 
 def parse(data: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the data, which may come from anywhere, are something else."""
+    """Parse a JSON object; None if the data, which may come from anywhere, are something else or more than a record has."""
+    if len(data) > MAX_BYTES:
+        return None
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -92,12 +94,12 @@ def parse(data: bytes) -> dict[str, Any] | None:
 
 
 def read(path: Path) -> bytes:
-    """Read a record, up to the size that one may have.
+    """Read a record, and one byte more than it may have.
 
     Raises:
         OSError: It is missing, for example, or not a regular file.
     """
-    return files.read(path, most=MAX_BYTES)
+    return files.read(path, most=MAX_BYTES + 1)
 
 
 def load(path: Path, *, intact: bool = False) -> dict[str, Any] | None:

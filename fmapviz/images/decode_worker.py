@@ -59,7 +59,7 @@ def main(connection: int, shared: int, parent: int, memory_bytes: int) -> NoRetu
 
 
 def _limit(memory_bytes: int) -> None:
-    """Let a decoder write no file and no core dump, and bound its memory."""
+    """Keep a decoder from writing files and core dumps, and bound its memory."""
     sys.dont_write_bytecode = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the run may be in a process that ignores or blocks signals
@@ -159,5 +159,5 @@ def _send(connection: socket.socket, message: object) -> None:
 
 
 def _end_in(seconds: float) -> None:
-    """Let the system end this process a second after the parent should have, in case that is gone."""
+    """Ask the system to end this process a second after the parent should have, in case that is gone."""
     signal.setitimer(signal.ITIMER_REAL, seconds + 1)

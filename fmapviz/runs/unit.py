@@ -136,7 +136,7 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     if directory.is_symlink():
         return None
     try:
-        data = files.read(directory / UNIT_FILE, most=checksummed_json.MAX_BYTES)
+        data = files.read(directory / UNIT_FILE, most=checksummed_json.MAX_BYTES + 1)
     except OSError:
         return None
     return parse_unit(data)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.config import Style
-    from fmapviz.core.types import ImageResult, LayerResult
+    from fmapviz.core.types import ImageResult
     from fmapviz.views.base import Cell
 
 NEEDS = "activations gradients"
@@ -29,7 +29,7 @@ def compose(
     cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
 ) -> tuple[NDArray[np.uint8], dict[str, str]]:
     """Compose a table of layers and classes; see `fmapviz.views.base.ImageView`."""
-    rows = {layer.layer: _shape(layer) for layer, _ in cells}
+    rows = {layer.layer: " x ".join(map(str, layer.shape)) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): heat for layer, heat in cells if layer.target}
     shares = {each.index: str(each).removeprefix(each.name).strip() for each in result.predictions}
@@ -59,7 +59,3 @@ def compose(
         f"{colormap_of(cells[0][1], style)}, {style.alpha:g} over the input",
     }
     return pixels, facts
-
-
-def _shape(layer: LayerResult) -> str:
-    return " x ".join(map(str, layer.shape))

@@ -229,7 +229,7 @@ class _Driver:
 
     # Any: Ray's reference to the recipe.
     def _serve(self, recipe: Any) -> None:
-        """Have a worker do one task after the other."""
+        """Send one task after the other to a worker."""
         with _explained():
             while (task := self._next_task()) is not None:
                 while task is not None and not self._stopped:
@@ -246,7 +246,7 @@ class _Driver:
 
     # Any: Ray's reference to the recipe.
     def _attempt(self, recipe: Any, task: Task) -> Task | None:
-        """Have a worker do a task; if the worker dies, return the task as it is to be retried."""
+        """Send a task to a worker; if the worker dies, return the task as it is to be retried."""
         ray = _ray()
         stream = _submit(self._engine, recipe, task)
         self._streams[stream] = False
