@@ -296,7 +296,7 @@ class DecodeProcess:
         self.is_usable = True
         try:
             pixels = self._load(mode, size, planes)
-        except (MemoryError, OSError) as error:
+        except Exception as error:
             raise explain(error, file.path) from error
         return Image(file, Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices)
 
