@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trees import difference, snapshot
 from waiting import PATIENCE
 
-from fmapviz.core import object_store
+from fmapviz.core import files, object_store
 from fmapviz.core.config import InputOptions, Part, RunConfig, Style
 from fmapviz.core.errors import OutputError, RefusedError, RequestError
 from fmapviz.core.events import Outcome, Started
@@ -36,6 +37,7 @@ from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.runs import extract
 from fmapviz.runs.storage import remote_units
+from fmapviz.runs.storage.remote import open_remote
 from fmapviz.runs.verify import verify
 
 IN, OUT = "s3://photos/in", "s3://photos/runs"
@@ -497,6 +499,17 @@ def test_parts_make_one_run(bucket, inputs, tmp_path):
     for index in (2, 1, 3):
         draw([inputs], OUT, to=["tar", "stats"], shard=2, part=Part(index, 3))
     assert difference(snapshot(bucket.save("runs/", tmp_path / "there")), snapshot(tmp_path / "here")) == []
+
+
+def test_several_threads_store_one_record(bucket, monkeypatch):
+    bucket.put("in/0.png", png())
+    draw(IN, OUT)
+    replace = files.replace
+    monkeypatch.setattr(files, "replace", lambda *paths: (time.sleep(0.05), replace(*paths)))
+    with open_remote(OUT) as output:
+        run = output.join_run("run")
+        output.fetch_records(run, [ImageFile(f"{IN}/0.png", "0.png", 0, 0)] * 16)
+        assert {path.name for path in (run / "0.png").iterdir()} == {"unit.json"}
 
 
 def test_two_inputs_of_one_name_get_two_units(bucket, proxy, inputs):

@@ -323,8 +323,9 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
     yield str(_ray().get_runtime_context().get_node_id())
     try:
         session = _load(recipe)
-        units = (identify(item.group, ()) if isinstance(item, Member) else item for item in task.items)
-        session.output.fetch_records(session.directory, units)
+        groups = {item.group for item in task.items if isinstance(item, Member)}
+        units = (item for item in task.items if isinstance(item, ImageFile))
+        session.output.fetch_records(session.directory, [*units, *(identify(group, ()) for group in groups)])
     except FmapvizError as error:
         yield Receipt(error=error)
         return

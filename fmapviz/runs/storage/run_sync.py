@@ -78,22 +78,23 @@ class RunSync:
     def store(self, name: str, found: RemoteRecord) -> None:
         """Write the content of an object of another process to the local file."""
         path = self._directory / name
-        with suppress(FileExistsError, NotADirectoryError):  # a unit is in the way
-            files.make_folders(path.parent)
-            files.write_over(path, found.data)
-            with self._lock:
-                self._entries[name] = found.entry
-                self._changes += 1
-        if path.name != UNIT_FILE:
-            return
-        for other in path.parent.iterdir():
-            if other != path:
-                files.remove(other)
-        for entry in (read_unit(path.parent) or {"files": []})["files"]:
+        folder = name.removesuffix(UNIT_FILE)
+        contents: dict[str, bytes] = {}
+        for entry in (found.record or {"files": []})["files"] if path.name == UNIT_FILE else ():
             if entry["name"] in self.copied:
                 with suppress(FileNotFoundError):
-                    content = self._store.read(f"{name.removesuffix(UNIT_FILE)}{object_of(entry)}")
-                    files.write_over(path.parent / entry["name"], content)
+                    contents[entry["name"]] = self._store.read(f"{folder}{object_of(entry)}")
+        # Another thread may store the same record, and another unit may be in the way.
+        with self._lock, suppress(FileExistsError, NotADirectoryError):
+            files.make_folders(path.parent)
+            files.write_over(path, found.data)
+            self._entries[name] = found.entry
+            self._changes += 1
+            for other in path.parent.iterdir() if path.name == UNIT_FILE else ():
+                if other != path:
+                    files.remove(other)
+            for file, content in contents.items():
+                files.write(path.parent / file, content)
 
     def reduce(self, name: str, committed: RemoteRecord) -> None:
         """Reduce an uploaded unit to its record and the files that are copied."""
