@@ -1,4 +1,4 @@
-"""Which regions make up a class's score exactly, for networks that average their last maps (CAM).
+"""Class activation map, exact, for a network that ends in average pooling and one linear layer (CAM).
 
 `sum_k W_ck A_k`, A what enters the global average pooling, W_c the row of the following linear layer for class c, k the
 channels. The mean of the map and the bias of the class are its logit.

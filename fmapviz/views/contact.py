@@ -1,4 +1,4 @@
-"""One labelled sheet with the input and a map of each layer, the mean of its channels."""
+"""One labelled sheet with the input and the channel mean of each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer's channels have most in common, whatever the class (Eigen-CAM).
+"""First principal component of a layer's channels, independent of the class (Eigen-CAM).
 
 The activation vectors at the positions of a layer, less their mean, are projected on the direction in which they differ
 most, their first right singular vector. No class and no gradient is involved.

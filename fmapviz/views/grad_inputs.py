@@ -1,4 +1,4 @@
-"""The gradient of a class's score at the input of each layer, as a grid."""
+"""Gradient of a class's score with respect to each layer's input, as a grid."""
 
 from fmapviz.views.maps import draw
 

@@ -1,4 +1,4 @@
-"""Which regions speak for a class, as a heat map over the input (Grad-CAM).
+"""Heat map over the input: the regions that raise a class's score (Grad-CAM).
 
 Each channel is weighted by the mean gradient of the class's score: `sum_k mean_hw(G_k) A_k`. A are a layer's
 activations, G the gradient of the class's logit with respect to them, k the channels.

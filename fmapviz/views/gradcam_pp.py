@@ -1,4 +1,4 @@
-"""As gradcam, but finds several objects of one class better (Grad-CAM++).
+"""Grad-CAM with weights that cover several objects of one class (Grad-CAM++).
 
 A channel's weight is the sum of its positive gradients, each position weighted by its share in them:
 `w_k = sum_hw(a_k relu(G_k))` with `a_k = G_k² / (2 G_k² + sum_hw(A_k) G_k³ + 1e-6)`, 0 where G is 0; the map is

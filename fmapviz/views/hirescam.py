@@ -1,4 +1,4 @@
-"""As gradcam, but shows only what the score really uses (HiResCAM).
+"""Grad-CAM without averaged gradients: only regions that the score depends on (HiResCAM).
 
 Each position of each channel is weighted by its own gradient: `sum_k G_k A_k`. A are a layer's activations, G the gradient
 of the class's logit with respect to them, k the channels. If a single linear layer follows, the map adds up to the logit

@@ -1,4 +1,4 @@
-"""How often a layer gives which values.
+"""Histogram of the values of each layer's output.
 
 Bins of equal width from the smallest finite value to the largest, as `numpy.histogram` counts them.
 """

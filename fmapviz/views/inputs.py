@@ -1,4 +1,4 @@
-"""What goes into each layer, every channel as one tile of a grid."""
+"""Input of each layer: one tile of a grid for each channel."""
 
 from fmapviz.views.maps import draw
 

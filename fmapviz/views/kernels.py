@@ -1,4 +1,4 @@
-"""What each convolution looks for: its kernels, in colour where they see red, green and blue."""
+"""Kernels of each convolution, in colour where its input channels are red, green and blue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As gradcam, but place by place, sharp at early layers too (LayerCAM).
+"""Grad-CAM with a weight for each position, sharp at early layers too (LayerCAM).
 
 Each position of each channel is weighted by its own gradient where that is positive: `sum_k relu(G_k) A_k`. A are a layer's
 activations, G the gradient of the class's logit with respect to them, k the channels.

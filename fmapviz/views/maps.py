@@ -1,4 +1,4 @@
-"""Every channel of a layer's output as one tile of a grid, every number of a vector as a bar."""
+"""Output of each layer: one tile of a grid for each channel, one bar for each number of a vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One map per layer: the largest value of all channels."""
+"""Maximum of each layer's channels, as one map."""
 
 from __future__ import annotations
 

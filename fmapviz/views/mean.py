@@ -1,4 +1,4 @@
-"""One map per layer: the mean of all channels."""
+"""Mean of each layer's channels, as one map."""
 
 from __future__ import annotations
 

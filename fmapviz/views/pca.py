@@ -1,4 +1,4 @@
-"""All channels of a layer in one picture: their first three principal components are its red, green and blue.
+"""First three principal components of each layer's channels, as red, green and blue.
 
 Drawn at the layer's resolution, then enlarged to the input's, times `style.scale`: each value becomes a sharp rectangle, so
 that the pictures of all layers can be compared with each other and with the input.

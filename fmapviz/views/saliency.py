@@ -1,4 +1,4 @@
-"""Which pixels a class's score depends on most.
+"""Absolute gradient of a class's score with respect to each pixel of the input.
 
 The absolute gradient of the class's logit with respect to each pixel, the largest of its channels.
 

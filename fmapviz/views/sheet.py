@@ -1,4 +1,4 @@
-"""Grad-CAM of several layers, the rows, for several classes, the columns, on one labelled sheet."""
+"""One labelled sheet with Grad-CAM of several layers, the rows, and several classes, the columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As gradcam, each channel weighted by what its active places contribute (XGrad-CAM).
+"""Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM).
 
 A channel's weight is the mean of its gradients, weighted by its activations: `w_k = sum_hw(G_k A_k) / (sum_hw(A_k) + 1e-7)`;
 the map is `sum_k w_k A_k`. A are a layer's activations, G the gradient of the class's logit with respect to them, k the

@@ -1,4 +1,4 @@
-"""The values themselves, one NumPy archive per image, an array per layer."""
+"""One NumPy archive per image with the raw values, an array per layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values themselves, one safetensors file per image, a tensor per layer."""
+"""One safetensors file per image with the raw values, a tensor per layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of every channel over the whole run, as a table and as JSON; no pictures."""
+"""Statistics of every channel over all images of the run, as a table and as JSON; no pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report to open in a browser, index.html, with PNG files beside it."""
+"""A report, index.html, to open in a browser, with PNG files beside it."""
 
 from __future__ import annotations
 
