@@ -71,7 +71,7 @@ samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py
 
 shapesnet: $(INSTALLED) ## train the network that comes with the package anew (some minutes)
-	$(BIN)/python -m fmapviz.models.shapesnet.train
+	$(BIN)/python sample_images/train_shapesnet.py
 
 pictures: $(INSTALLED) browser ## draw the README's pictures anew
 	rm -rf build/pictures

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from painting.chart import draw_chart
 from painting.shapes import draw_shapes
+from painting.single_shape import CLASSES, paint
 from painting.still_life import render_still_life
 from painting.textures import draw_textures
 from painting.village import draw_village
 from PIL import ExifTags, Image
-
-from fmapviz.models.shapesnet.pictures import CLASSES, paint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,14 @@ import pytest
 import torch
 from captum.attr import LayerGradCam, Saliency
 from captum.testing.helpers.basic_models import BasicModel_ConvNet_One_Conv
+from painting.single_shape import paint
 from torch import nn
 from torchcam import methods as torchcam
 from torchvision import models
+from train_shapesnet import prepare
 
 import fmapviz
-from fmapviz.models.shapesnet.network import ShapesNet, prepare
-from fmapviz.models.shapesnet.pictures import paint
+from fmapviz.models.shapesnet.network import ShapesNet
 
 CLASSES = [3, 717]
 GRAD_CAM = {

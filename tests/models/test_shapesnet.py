@@ -7,14 +7,16 @@ import sys
 import numpy as np
 import pytest
 import torch
+import train_shapesnet as train
 from captum.attr import LayerGradCam
+from painting import single_shape
+from painting.single_shape import ShapePicture, paint
 from PIL import Image
 from safetensors import safe_open
 from torchvision import transforms
+from train_shapesnet import prepare
 
-from fmapviz.models.shapesnet import train
-from fmapviz.models.shapesnet.network import MEAN, STD, WEIGHTS, ShapesNet, load_network, prepare
-from fmapviz.models.shapesnet.pictures import CLASSES, SIDE, ShapePicture, paint
+from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet, load_network
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_the_peaks_are_where_captum_and_pillow_find_them(network, fresh):
     for picture in fresh[:48]:
         batch = prepare(picture.pixels)[None]
         attribution = gradcam.attribute(batch, target=picture.label)[0, 0].detach()
-        ours = network.activation_maps(network.features(batch), torch.tensor([picture.label]))[0].detach()
+        ours = train.activation_maps(network, network.features(batch), torch.tensor([picture.label]))[0].detach()
         torch.testing.assert_close(attribution * attribution.numel(), ours, rtol=1e-4, atol=1e-3)
         peak = peak_of(attribution)
         assert picture.mask[peak]
@@ -62,7 +64,7 @@ def test_the_peaks_are_where_captum_and_pillow_find_them(network, fresh):
 
 def test_a_class_activation_map_adds_up_to_its_logit(network, fresh):
     batch, labels = prepare(np.stack([picture.pixels for picture in fresh[:8]])), torch.arange(8) % len(CLASSES)
-    means = network.activation_maps(network.features(batch), labels).mean(dim=(1, 2))
+    means = train.activation_maps(network, network.features(batch), labels).mean(dim=(1, 2))
     torch.testing.assert_close(means + network.classifier.bias[labels], network(batch)[range(8), labels])
 
 
@@ -189,9 +191,13 @@ def test_a_picture_is_the_same_at_any_resolution(large):
         assert (np.asarray(Image.fromarray(picture.mask.astype(np.float32)).reduce(4)).round() == small.mask).mean() > 0.99
 
 
-def test_painting_needs_no_torch():
-    check = "import sys, fmapviz.models.shapesnet.pictures; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+def test_painting_needs_no_torch(samples):
+    check = "import sys, painting.single_shape; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False, cwd=samples).returncode == 0
+
+
+def test_the_network_knows_what_is_painted():
+    assert (CLASSES, SIDE) == (single_shape.CLASSES, single_shape.SIDE)
 
 
 def test_training_learns(fresh):

@@ -75,10 +75,9 @@ READING = {
 }
 NO_OUTPUT = {
     "fmapviz/core/files.py",
-    "fmapviz/models/weights/download.py",
-    "fmapviz/models/shapesnet/train.py",
-}  # the last two: weights
-NO_OUTPUT |= {"fmapviz/images/decode_worker.py"}  # memory
+    "fmapviz/models/weights/download.py",  # weights
+    "fmapviz/images/decode_worker.py",  # memory
+}
 
 
 def calls(path):

@@ -1,23 +1,18 @@
-"""The network that classifies shapes, and its weights."""
+"""The network that classifies shapes, and its weights; `sample_images/train_shapesnet.py` trained it."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fmapviz.models.initialization import build_uninitialized
-from fmapviz.models.shapesnet.pictures import CLASSES
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 WEIGHTS = Path(str(files("fmapviz.models.shapesnet"))) / "shapesnet.safetensors"
+CLASSES = ("circle", "square", "triangle", "star", "cross", "ring")
+SIDE = 96  # pixels: the size of the training pictures
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 # Channels and stride of each block. The stride of the last feature map is 8, its receptive field 75 x 75 pixels.
@@ -33,6 +28,7 @@ class ShapesNet(nn.Module):
         classifier: One logit for each of `CLASSES`.
 
     Example:
+        >>> import torch
         >>> ShapesNet()(torch.zeros(1, 3, 96, 96)).shape
         torch.Size([1, 6])
     """
@@ -55,17 +51,6 @@ class ShapesNet(nn.Module):
         logits: Tensor = self.classifier(self.pool(maps).flatten(1))
         return logits
 
-    def activation_maps(self, maps: Tensor, labels: Tensor) -> Tensor:
-        """Return the class activation maps `(N, h, w)`, any range, of feature maps of `features`.
-
-        The sum over k of w[c, k] A[k]: Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
-
-        Args:
-            maps: `(N, K, h, w)`.
-            labels: `(N,)`, the class c of each image.
-        """
-        return torch.einsum("nkhw,nk->nhw", maps, self.classifier.weight[labels])
-
 
 def load_network() -> ShapesNet:
     """Load the network with the package's weights, in float32 and evaluation mode.
@@ -77,19 +62,6 @@ def load_network() -> ShapesNet:
     network = build_uninitialized(ShapesNet)
     network.load_state_dict(load_file(WEIGHTS))
     return network.eval()
-
-
-def prepare(pixels: NDArray[np.uint8]) -> Tensor:
-    """Preprocess images, uint8 `(..., H, W, 3)`, to float32 `(..., 3, H, W)` from -1 to 1.
-
-    Example:
-        >>> import numpy as np
-        >>> prepare(np.zeros((1, 96, 96, 3), np.uint8)).shape
-        torch.Size([1, 3, 96, 96])
-    """
-    values = torch.from_numpy(pixels).movedim(-1, -3).float() / 255
-    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
-    return (values - mean) / std
 
 
 def _block(width: int, channels: int, *, stride: int) -> nn.Module:

@@ -9,8 +9,7 @@ from torch import nn
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import build_uninitialized
-from fmapviz.models.shapesnet.network import MEAN, STD, WEIGHTS, ShapesNet, load_network
-from fmapviz.models.shapesnet.pictures import CLASSES, SIDE
+from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet, load_network
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 

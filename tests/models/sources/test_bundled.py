@@ -13,8 +13,7 @@ from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import WeightsError
 from fmapviz.engine.layer_list import list_layers
 from fmapviz.models.load import known_names, load_model, outline_model
-from fmapviz.models.shapesnet.network import WEIGHTS
-from fmapviz.models.shapesnet.pictures import CLASSES
+from fmapviz.models.shapesnet.network import CLASSES, WEIGHTS
 
 SHAPES = ("circle", "cross", "ring", "square", "star", "triangle")
 

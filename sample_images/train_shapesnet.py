@@ -1,4 +1,4 @@
-"""Train the network on painted images and write its weights: `python -m fmapviz.models.shapesnet.train [--out FILE]`."""
+"""Train shapesnet on painted images and write its weights: `python sample_images/train_shapesnet.py [--out FILE]`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from painting.single_shape import ShapePicture, paint
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fmapviz.models.shapesnet.network import WEIGHTS, ShapesNet, prepare
-from fmapviz.models.shapesnet.pictures import CLASSES, ShapePicture, paint
+from fmapviz.models.shapesnet.network import CLASSES, MEAN, STD, WEIGHTS, ShapesNet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,9 +48,7 @@ class Scores:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, test and write; exit with 1 if the network is not good enough to be written."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fmapviz.models.shapesnet.train", description="Train the network of six shapes."
-    )
+    parser = argparse.ArgumentParser(description="Train the network of six shapes.")
     parser.add_argument("--out", type=Path, default=WEIGHTS, metavar="FILE", help="default: inside the package")
     sys.exit(not make(parser.parse_args(arguments).out))
 
@@ -126,9 +124,22 @@ def loss_of(network: ShapesNet, batch: Tensor, labels: Tensor, *, cover: Tensor)
     """
     maps = network.features(batch)
     goal = functional.adaptive_avg_pool2d(cover.float(), maps.shape[-2:]).flatten(1)
-    found = network.activation_maps(maps, labels).flatten(1).log_softmax(dim=1)
+    found = activation_maps(network, maps, labels).flatten(1).log_softmax(dim=1)
     map_loss = functional.kl_div(found, goal / goal.sum(dim=1, keepdim=True), reduction="batchmean")
     return functional.cross_entropy(network.classify(maps), labels) + MAP_WEIGHT * map_loss
+
+
+def activation_maps(network: ShapesNet, maps: Tensor, labels: Tensor) -> Tensor:
+    """Return the class activation maps `(N, h, w)`, any range, of feature maps of `features`.
+
+    The sum over k of w[c, k] A[k]: Zhou et al., *Learning Deep Features for Discriminative Localization*, CVPR 2016.
+
+    Args:
+        network: The network that computed them.
+        maps: `(N, K, h, w)`.
+        labels: `(N,)`, the class c of each image.
+    """
+    return torch.einsum("nkhw,nk->nhw", maps, network.classifier.weight[labels])
 
 
 @torch.no_grad()
@@ -145,10 +156,22 @@ def evaluate(network: ShapesNet, pictures: Sequence[ShapePicture]) -> Scores:
         maps = network.features(prepare(pixels))
         wanted, cover = torch.from_numpy(labels), torch.from_numpy(masks)
         right += int((network.classify(maps).argmax(dim=1) == wanted).sum())
-        activation = network.activation_maps(maps, wanted)[:, None]
+        activation = activation_maps(network, maps, wanted)[:, None]
         peaks = functional.interpolate(activation, cover.shape[-2:], mode="bilinear").flatten(1).argmax(dim=1)
         found += int(cover.flatten(1).gather(1, peaks[:, None]).sum())
     return Scores(right / len(pictures), found / len(pictures))
+
+
+def prepare(pixels: NDArray[np.uint8]) -> Tensor:
+    """Preprocess images, uint8 `(..., H, W, 3)`, to float32 `(..., 3, H, W)` from -1 to 1.
+
+    Example:
+        >>> prepare(np.zeros((1, 96, 96, 3), np.uint8)).shape
+        torch.Size([1, 3, 96, 96])
+    """
+    values = torch.from_numpy(pixels).movedim(-1, -3).float() / 255
+    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
+    return (values - mean) / std
 
 
 def stacked(pictures: Sequence[ShapePicture]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
@@ -193,7 +216,7 @@ def _words(scores: Scores) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201  # a command of its own
+    print(line, flush=True)
 
 
 if __name__ == "__main__":
