@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.urls import HINT, is_unknown, is_url
 from fmapviz.runs import run as runs
 from fmapviz.runs import verify
-from fmapviz.runs.storage.remote import open_remote
+from fmapviz.runs.storage.remote import RemoteDestination, open_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from fmapviz.core.types import ImageFile
 
 
-class Destination(Protocol):
-    """A directory of runs; its methods are all that the engine asks of storage.
+class LocalDestination:
+    """A local directory of runs: a unit is visible to others when it is renamed, so most methods have nothing left to do.
+
+    These methods are all that the engine asks of storage.
 
     Attributes:
         directory: The local directory in which runs are written.
@@ -32,9 +34,11 @@ class Destination(Protocol):
         is_local: True if results stay in `directory`, so that they must fit on its disk.
     """
 
-    directory: Path
-    address: Path | str
-    is_local: bool
+    is_local = True
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address: Path | str = directory
 
     def check(self) -> None:
         """Check, without writing anything, that runs can be written.
@@ -42,15 +46,19 @@ class Destination(Protocol):
         Raises:
             OutputError: They cannot.
         """
+        runs.check_output(self.directory)
 
     def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
         """See `fmapviz.runs.run.find_run`."""
+        return runs.find_run(self.directory, info, name=name)
 
     def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
         """See `fmapviz.runs.run.open_run`."""
+        return runs.open_run(self.directory, info, name=name, sync=sync)
 
     def join_run(self, name: str) -> Path:
         """Return the directory of a run that another process has opened."""
+        return self.directory / name
 
     def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
         """Make the records of these images' units available in a process that did not open the run."""
@@ -61,9 +69,11 @@ class Destination(Protocol):
         Raises:
             OutputError: It cannot be written.
         """
+        return unit
 
     def is_intact(self, unit: Path) -> bool:
         """Return True if all files of a unit exist with their recorded content."""
+        return verify.is_sound(unit)
 
     def share_file(self, run: Path, name: str) -> None:
         """Publish a run-level file, unless another process has done so: then take over that."""
@@ -71,68 +81,19 @@ class Destination(Protocol):
     def upload_failures(self, run: Path, *, now: bool = False) -> None:
         """Publish the list of failures, unless that was done a moment ago and need not be `now`."""
 
-    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
+    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:  # noqa: ARG002
         """Make the files that summarize all units, publish them, and return the units that had to be left out."""
+        return make()
 
     def discard_run(self, run: Path) -> None:
         """Remove a run that this process began, if its directory was removed."""
 
     def address_of(self, path: Path) -> Path:
         """Return a path or address for messages."""
-
-
-class LocalDestination:
-    """A local directory: a unit is visible to others when it is renamed, so most methods have nothing left to do."""
-
-    is_local = True
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.address: Path | str = directory
-
-    def check(self) -> None:
-        """See `Destination`."""
-        runs.check_output(self.directory)
-
-    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
-        """See `Destination`."""
-        return runs.find_run(self.directory, info, name=name)
-
-    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
-        """See `Destination`."""
-        return runs.open_run(self.directory, info, name=name, sync=sync)
-
-    def join_run(self, name: str) -> Path:
-        """See `Destination`."""
-        return self.directory / name
-
-    def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
-        """See `Destination`."""
-
-    def upload(self, unit: Path) -> Path:
-        """See `Destination`."""
-        return unit
-
-    def is_intact(self, unit: Path) -> bool:
-        """See `Destination`."""
-        return verify.is_sound(unit)
-
-    def share_file(self, run: Path, name: str) -> None:
-        """See `Destination`."""
-
-    def upload_failures(self, run: Path, *, now: bool = False) -> None:
-        """See `Destination`."""
-
-    def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:  # noqa: ARG002
-        """See `Destination`."""
-        return make()
-
-    def discard_run(self, run: Path) -> None:
-        """See `Destination`."""
-
-    def address_of(self, path: Path) -> Path:
-        """See `Destination`."""
         return path
+
+
+Destination = LocalDestination | RemoteDestination
 
 
 @contextmanager
