@@ -51,6 +51,19 @@ def writing_to(path: Path | str) -> Iterator[None]:
         raise OutputError(f"cannot write to {quote(path)}: {error.strerror or error}") from error
 
 
+@contextmanager
+def reading_from(path: Path | str) -> Iterator[None]:
+    """Turn a failure to read a run into an `OutputError` that names the file.
+
+    Raises:
+        OutputError: In place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot read {quote(path)}: {error.strerror or error}") from error
+
+
 def make_folders(path: Path) -> None:
     """Create a directory and its parents, unless they exist.
 

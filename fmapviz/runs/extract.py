@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,6 @@ from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printa
 from fmapviz.core.files import writing_to
 from fmapviz.core.layout import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.types import Picture
-from fmapviz.core.urls import is_url
 from fmapviz.runs import shard_index
 from fmapviz.runs.shards import find_shards
 from fmapviz.runs.storage.local_copy import local_copy
@@ -25,14 +24,9 @@ from fmapviz.runs.storage.local_copy import local_copy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fmapviz.runs.storage.local_copy import LocalCopy
+
 _NAMES = 1000  # to choose a suggestion from
-
-
-class Read(Protocol):
-    """Reads a part of a file, as `fmapviz.core.files.read` does."""
-
-    def __call__(self, path: Path, *, start: int, most: int) -> bytes:
-        """Read a part of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +60,14 @@ def extract(
         RequestError: No picture matches, or several do.
         DamagedError: A file of the shard was changed.
     """
-    if not is_url(str(directory)):
-        return _extract(Path(directory), files.read, image=image, layer=layer, view=view, target=target)
-    with local_copy(str(directory), {INDEX_FILE}) as copy:
-        try:
-            found = _extract(copy.directory, copy.read, image=image, layer=layer, view=view, target=target)
-        except (RequestError, DamagedError) as error:
-            raise type(error)(str(error).replace(str(copy.directory), copy.store.url), hint=error.hint) from error
-        return replace(found, shard=copy.address_of(found.shard))
-
-
-def _extract(directory: Path, read: Read, *, image: str, layer: str, view: str | None, target: str | None) -> Extracted:
-    shards = _shards(directory)
-    if not shards:
-        raise RequestError(
-            f"no shards in {quote(directory)}", hint="without --shard, pictures are in a directory named like their image"
-        )
-    exact = (pc.field("image") == image) | (pc.field("path") == image)
-    if image.isdecimal() and len(image) < 19:  # an int64
-        exact |= pc.field("key") == int(image)
-    for wanted in (exact, pc.ends_with(pc.field("image"), f"/{image}")):
-        found = [(shard, rows) for shard in shards if (rows := _rows(shard, wanted))]
-        if found:
-            break
-    else:
-        raise RequestError(f"no such image: {quote(image)}", hint=_near(shards, image))
-    if len({(shard, row["key"]) for shard, rows in found for row in rows}) > 1:
-        paths = sorted({row["path"] for _, rows in found for row in rows})
-        raise RequestError(f"several images are named {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
-    ((shard, rows),) = found
-    row = _choose(rows, image, layer, view, target)
-    return Extracted(_name(row), _read(shard, row, read), shard)
+    with local_copy(directory, {INDEX_FILE}) as copy:
+        shards = _shards(copy.directory)
+        if not shards:
+            hint = "without --shard, pictures are in a directory named like their image"
+            raise RequestError(f"no shards in {quote(copy.directory)}", hint=hint)
+        shard, rows = _find(shards, image)
+        row = _choose(rows, image, layer, view, target)
+        return Extracted(_name(row), _read(copy, shard, row), copy.address_of(shard))
 
 
 def put(path: Path, png: bytes, *, force: bool = False) -> None:
@@ -130,6 +101,24 @@ def _shards(directory: Path) -> list[Path]:
     return [shard for run in runs for shard in find_shards(run) if files.exists(shard / UNIT_FILE)]
 
 
+def _find(shards: Sequence[Path], image: str) -> tuple[Path, list[dict[str, Any]]]:
+    """Return the shard of an image, and the rows of its index about the image."""
+    exact = (pc.field("image") == image) | (pc.field("path") == image)
+    if image.isdecimal() and len(image) < 19:  # an int64
+        exact |= pc.field("key") == int(image)
+    for wanted in (exact, pc.ends_with(pc.field("image"), f"/{image}")):
+        found = [(shard, rows) for shard in shards if (rows := _rows(shard, wanted))]
+        if found:
+            break
+    else:
+        raise RequestError(f"no such image: {quote(image)}", hint=_near(shards, image))
+    if len({(shard, row["key"]) for shard, rows in found for row in rows}) > 1:
+        paths = sorted({row["path"] for _, rows in found for row in rows})
+        raise RequestError(f"several images are named {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
+    (only,) = found
+    return only
+
+
 def _rows(shard: Path, wanted: pc.Expression) -> list[dict[str, Any]]:
     try:
         table = parquet.read_table(io.BytesIO(files.read(shard / INDEX_FILE)), filters=wanted)
@@ -160,13 +149,13 @@ def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | 
     return drawn[0]
 
 
-def _read(shard: Path, row: dict[str, Any], read: Read) -> bytes:
+def _read(copy: LocalCopy, shard: Path, row: dict[str, Any]) -> bytes:
     """Read a picture, and check that it is one."""
     path = shard / row["file"]
     if row["file"] not in shard_files():  # the index may be made up
         raise _damaged(shard / INDEX_FILE)
     try:
-        png = read(path, start=max(0, row["offset"]), most=max(0, row["bytes"]))
+        png = copy.read(path, start=max(0, row["offset"]), most=max(0, row["bytes"]))
         with PillowImage.open(io.BytesIO(png), formats=["PNG"]) as picture:
             picture.verify()
     except (OSError, SyntaxError, ValueError, TypeError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -24,7 +23,6 @@ from fmapviz.core.layout import (
     own_run_files,
     run_files_of,
 )
-from fmapviz.core.urls import UrlPath, is_url
 from fmapviz.runs import run_files
 from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
@@ -35,10 +33,13 @@ from fmapviz.runs.unit import find_done, image_of, lacks_record, possible_paths,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
+    from concurrent.futures import Executor, Future
 
     from fmapviz.core.types import ImageFile
+    from fmapviz.runs.storage.local_copy import LocalCopy
 
     Remedy = Literal["repair", "again", "redraw", "remove", "none"]
+    Checksum = Callable[[Path], str]
 
 REMEDIES: Mapping[Remedy, str] = {
     "repair": "images: the command that made them, with --repair, redraws incomplete ones",
@@ -105,48 +106,30 @@ def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
     Raises:
         RequestError: It holds no files of fmapviz.
     """
-    if is_url(str(directory)):
-        yield from _verify_remote(str(directory), hashed=hashed)
-    else:
-        yield from _verify_local(Path(directory), hashed=hashed)
-
-
-def _verify_remote(url: str, *, hashed: bool) -> Iterator[Verified]:
-    with local_copy(url) as copy:
-        try:
-            found = list(_verify_local(copy.directory, hashed=False))
-        except RequestError as error:
-            raise RequestError(f"no run of fmapviz: {quote(url)}") from error
-        for each in found:
-            problems = list(each.problems)
-            if hashed:
-                remedy: Remedy = "repair" if files.exists(each.directory / UNIT_FILE) else "again"
-                changed = copy.changed_files(each.directory, {problem.path for problem in problems})
-                problems += [Problem(path, "changed since it was written", remedy) for path in changed]
+    with local_copy(directory) as copy:
+        for each in _verify(copy, hashed=hashed):
             yield replace(
                 each,
                 directory=copy.address_of(each.directory),
-                problems=tuple(replace(problem, path=copy.address_of(problem.path)) for problem in problems),
+                problems=tuple(replace(problem, path=copy.address_of(problem.path)) for problem in each.problems),
                 hidden=each.hidden + copy.orphans.get(each.directory, 0),
             )
-        for name in copy.uncopied:
-            path = UrlPath(url, name)
+        for path in copy.uncopied:
             yield Verified(path, 0, (Problem(path, "not made by fmapviz", "remove"),))
 
 
-def _verify_local(directory: Path, *, hashed: bool) -> Iterator[Verified]:
+def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
     empty = True
     whole: list[Path] = []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for checked in _in_order(pool, _steps(directory, hashed=hashed)):
-            empty = False
-            if checked.problems:
-                whole = [run for run in whole if not checked.directory.is_relative_to(run)]
-            elif files.exists(checked.directory / RUN_FILES_RECORD):
-                whole.append(checked.directory)
-            yield checked
+    for checked in _in_order(copy.pool, _steps(copy.directory, copy.checksum if hashed else None)):
+        empty = False
+        if checked.problems:
+            whole = [run for run in whole if not checked.directory.is_relative_to(run)]
+        elif files.exists(checked.directory / RUN_FILES_RECORD):
+            whole.append(checked.directory)
+        yield checked
     if empty:
-        raise RequestError(f"no run of fmapviz: {quote(directory)}")
+        raise RequestError(f"no run of fmapviz: {quote(copy.directory)}")
     for run in whole:  # other runs have problems that explain it
         if not run_files.is_up_to_date(run):
             yield Verified(run, 0, (Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", "again"),))
@@ -160,10 +143,12 @@ def is_whole(run: Path, file: ImageFile, fingerprint: str, *, is_sound: Callable
 
 def is_sound(unit: Path) -> bool:
     """Return True if all files in the record of a unit are unchanged."""
-    return all(problem.remedy != "repair" for problem in _check_unit(unit, None, hashed=True).problems)
+    return all(
+        problem.remedy != "repair" for problem in _check_unit(unit, None, lambda path: files.measure(path)[1]).problems
+    )
 
 
-def _in_order(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], Verified]]) -> Iterator[Verified]:
+def _in_order(pool: Executor, steps: Iterable[Callable[[], Verified]]) -> Iterator[Verified]:
     """Run steps in several threads, not too far ahead: there may be millions."""
     pending: deque[Future[Verified]] = deque()
     for step in steps:
@@ -174,7 +159,7 @@ def _in_order(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], Verified]])
         yield pending.popleft().result()
 
 
-def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
+def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verified]]:
     refusals: list[OSError] = []
     runs: list[_Run] = []
     without: set[Path] = set()
@@ -191,13 +176,13 @@ def _steps(top: Path, *, hashed: bool) -> Iterator[Callable[[], Verified]]:
             runs.append(_Run(directory, str(known.get("fingerprint")) if known else None))
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}
-            yield partial(_check_run, directory, present, hidden=hidden, hashed=hashed)
+            yield partial(_check_run, directory, present, checksum, hidden=hidden)
         elif UNIT_FILE in names:
             folders.clear()
             if run is None and (lost := _run_of(directory, top)) and lost not in without:
                 without.add(lost)
                 yield partial(Verified, lost, 1, tuple(_record_problems(lost / RUN_FILE)))
-            yield partial(_check_unit, directory, run, hashed=hashed)
+            yield partial(_check_unit, directory, run, checksum)
         elif run is not None and lacks_record(directory):
             folders.clear()
             yield partial(Verified, directory, 0, (Problem(directory / UNIT_FILE, "missing", "repair"),))
@@ -221,7 +206,7 @@ def _links(directory: Path, folders: list[str]) -> list[str]:
     return [name for name in folders if (directory / name).is_symlink()]
 
 
-def _check_run(directory: Path, present: AbstractSet[str], *, hidden: int, hashed: bool) -> Verified:
+def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, hidden: int) -> Verified:
     run, made = read_run(directory), run_files.read(directory)
     claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
     found = [*_record_problems(directory / RUN_FILE)]
@@ -238,7 +223,7 @@ def _check_run(directory: Path, present: AbstractSet[str], *, hidden: int, hashe
         )
     if FAILURES_FILE in present:
         found += _failure_problems(directory / FAILURES_FILE)
-    found += _file_problems(directory, claimed, "again", hashed=hashed)
+    found += _file_problems(directory, claimed, "again", checksum)
     ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
     found += _foreign(directory, present - ours)
     return Verified(directory, 1 + len(claimed), tuple(found), hidden)
@@ -287,12 +272,12 @@ def _failure_problems(path: Path) -> Iterator[Problem]:
             yield Problem(path, f"line {number} is damaged: remove it", "remove")
 
 
-def _check_unit(directory: Path, run: _Run | None, *, hashed: bool) -> Verified:
+def _check_unit(directory: Path, run: _Run | None, checksum: Checksum | None) -> Verified:
     record, damage = read_unit(directory), [problem.message for problem in _record_problems(directory / UNIT_FILE)]
     if record is None or damage:  # a damaged record proves nothing about the files
         return Verified(directory, 0, (Problem(directory / UNIT_FILE, (damage or ["damaged"])[0], "repair"),))
     claimed = {str(entry["name"]): entry for entry in record["files"]}
-    found = [*_file_problems(directory, claimed, "repair", hashed=hashed)]
+    found = [*_file_problems(directory, claimed, "repair", checksum)]
     if run is not None and run.fingerprint is not None and not found:
         if record.get("run") != run.fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))
@@ -306,7 +291,7 @@ def _check_unit(directory: Path, run: _Run | None, *, hashed: bool) -> Verified:
 
 
 def _file_problems(
-    directory: Path, claimed: Mapping[str, dict[str, Any]], remedy: Remedy, *, hashed: bool
+    directory: Path, claimed: Mapping[str, dict[str, Any]], remedy: Remedy, checksum: Checksum | None
 ) -> Iterator[Problem]:
     """Compare files with the entries of a record."""
     for name, entry in claimed.items():
@@ -317,7 +302,7 @@ def _file_problems(
                 yield Problem(path, "not a regular file", remedy)
             elif status.st_size != entry["size"]:
                 yield Problem(path, f"{status.st_size} bytes instead of {entry['size']}", remedy)
-            elif hashed and files.measure(path)[1] != entry["sha256"]:
+            elif checksum and checksum(path) != entry["sha256"]:
                 yield Problem(path, "changed since it was written", remedy)
         except FileNotFoundError:
             yield Problem(path, "missing", remedy)

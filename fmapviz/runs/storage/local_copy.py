@@ -1,129 +1,123 @@
-"""Copy the records of remote runs to a temporary directory, so that `verify` and `extract` can read them."""
+"""Read runs: a local directory, or a temporary one with copies of a remote directory's records."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fmapviz.core import checksummed_json, files
-from fmapviz.core.errors import OutputError, quote
-from fmapviz.core.layout import RUN_FILES_RECORD, UNIT_FILE, own_run_files
+from fmapviz.core import files
+from fmapviz.core.errors import DamagedError, RefusedError, RequestError
+from fmapviz.core.files import reading_from
+from fmapviz.core.layout import UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
-from fmapviz.core.urls import UrlPath
+from fmapviz.core.urls import UrlPath, is_url
 from fmapviz.runs.storage.remote_units import is_safe, list_objects, object_of, orphans_of
+from fmapviz.runs.storage.run_sync import RunSync
 from fmapviz.runs.unit import read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
     from fmapviz.core.object_store import Store
 
-_THREADS = 16
+_THREADS = 16  # for requests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalCopy:
-    """A local copy of a remote directory: records and some files; other files have their name and size only.
+    """A local directory of runs, or a local copy of a remote one: records and some files; others only have their size.
 
     Attributes:
-        store: The remote directory.
-        directory: The local one.
+        directory: The local directory.
+        pool: Threads for reading several files.
+        store: The remote directory; None: the files are in the local one.
         uncopied: Objects whose name no local file can have.
         orphans: By unit, the number of objects that no record lists.
-        pool: Threads for several requests.
+        objects: Objects that are not named like their file, by its path.
     """
 
-    store: Store
     directory: Path
-    uncopied: tuple[str, ...]
-    orphans: Mapping[Path, int]
     pool: ThreadPoolExecutor
+    store: Store | None = None
+    uncopied: list[UrlPath] = field(default_factory=list)
+    orphans: dict[Path, int] = field(default_factory=dict)
+    objects: dict[Path, str] = field(default_factory=dict)
 
-    def address_of(self, path: Path) -> UrlPath:
+    def address_of(self, path: Path) -> Path:
         """Return the address of a local path."""
-        return UrlPath(self.store.url, *path.relative_to(self.directory).parts)
+        return UrlPath(self.store.url, *path.relative_to(self.directory).parts) if self.store else path
 
-    def read(self, path: Path, *, start: int = 0, most: int = -1) -> bytes:
-        """Read a file of a unit, or a part of it, in the store.
+    def read(self, path: Path, *, start: int, most: int) -> bytes:
+        """Read a part of a file of a unit.
 
         Raises:
             OSError: It cannot be read.
         """
-        return self.store.read(self._object_of(path), start=start, most=most if most >= 0 else None)
+        if self.store is None:
+            return files.read(path, start=start, most=most)
+        return self.store.read(self._object_of(path), start=start, most=most)
 
-    def changed_files(self, directory: Path, skipped: AbstractSet[Path]) -> Iterator[Path]:
-        """Read all files that the record of a unit or a run lists, and yield those with other content.
-
-        Args:
-            directory: The local directory of the unit or run.
-            skipped: Files that are not read.
+    def checksum(self, path: Path) -> str:
+        """Read a file and return its SHA-256, hexadecimal.
 
         Raises:
-            OutputError: One cannot be read.
+            OSError: It is missing, for example.
+            OutputError: The object cannot be read.
         """
-        if directory / UNIT_FILE in skipped:  # a damaged record
-            return
-        record: Any = read_unit(directory) or checksummed_json.load(directory / RUN_FILES_RECORD, intact=True)
-        listed = (checksummed_json.entries(record) if record else None) or []
-        entries = [entry for entry in listed if directory / entry["name"] not in skipped]
-
-        def differs(entry: dict[str, Any]) -> bool:
-            return bool(self.store.checksum(self._object_of(directory / entry["name"])) != entry["sha256"])
-
-        try:
-            for entry, changed in zip(entries, self.pool.map(differs, entries), strict=True):
-                if changed:
-                    yield directory / entry["name"]
-        except OSError as error:
-            address = quote(self.address_of(directory))
-            raise OutputError(f"cannot read {address}: {error.strerror or error}") from error
+        if self.store is None:
+            return files.measure(path)[1]
+        with reading_from(self.address_of(path.parent)):
+            return self.store.checksum(self._object_of(path))
 
     def _object_of(self, path: Path) -> str:
-        entries = {entry["name"]: entry for entry in (read_unit(path.parent) or {"files": []})["files"]}
-        name = object_of(entries[path.name]) if path.name in entries else path.name
-        return (path.parent / name).relative_to(self.directory).as_posix()
+        return self.objects.get(path) or path.relative_to(self.directory).as_posix()
 
 
 @contextmanager
-def local_copy(url: str, wanted: AbstractSet[str] = frozenset()) -> Iterator[LocalCopy]:
-    """Copy a remote directory of runs, run or unit to a temporary directory.
+def local_copy(directory: Path | str, wanted: AbstractSet[str] = frozenset()) -> Iterator[LocalCopy]:
+    """Open a directory of runs, a run or a unit; copy the records of a remote one to a temporary directory.
 
     Args:
-        url: The address.
+        directory: The path or address.
         wanted: Names of files that are copied besides records.
 
     Raises:
         RequestError: The address is invalid.
         OutputError: It cannot be read.
     """
-    store = open_store(url)
+    if not is_url(directory):
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            yield LocalCopy(Path(directory), pool)
+        return
+    store = open_store(str(directory))
     with tempfile.TemporaryDirectory(prefix="fmapviz-") as here, ThreadPoolExecutor(_THREADS) as pool:
-        directory = Path(here)
-        try:
-            uncopied, orphans = _copy(store, directory, pool, wanted)
-        except OSError as error:
-            raise OutputError(f"cannot read {quote(url)}: {error.strerror or error}") from error
-        yield LocalCopy(store, directory, tuple(uncopied), orphans, pool)
+        copy = LocalCopy(Path(here), pool, store)
+        with reading_from(str(directory)):
+            _download(copy, store, RunSync(store, copy.directory, pool, copied=wanted))
+        with naming_addresses(copy.directory, store):
+            yield copy
 
 
-def _copy(
-    store: Store, directory: Path, pool: ThreadPoolExecutor, wanted: AbstractSet[str]
-) -> tuple[list[str], dict[Path, int]]:
-    """Return the objects that cannot be copied, and the numbers of orphans."""
+@contextmanager
+def naming_addresses(directory: Path, store: Store) -> Iterator[None]:
+    """Name addresses in place of the paths of local copies in errors."""
+    try:
+        yield
+    except (RefusedError, RequestError, DamagedError) as error:
+        raise type(error)(str(error).replace(str(directory), store.url), hint=error.hint) from error
 
-    def download(name: str) -> bytes:
-        with suppress(FileNotFoundError):  # removed in the meantime
-            return store.read(name)
-        return b""
 
+def _download(copy: LocalCopy, store: Store, sync: RunSync) -> None:
+    """Copy all records, and the name and size of every other object."""
     records: list[str] = []
     folders: dict[str, dict[str, int]] = {}
-    uncopied = []
+    uncopied: list[str] = []
     for entry in list_objects(store):
         folder, _, name = entry.name.rpartition("/")
         if not is_safe(entry.name):
@@ -132,35 +126,23 @@ def _copy(
             records.append(entry.name)
         else:
             folders.setdefault(folder, {})[name] = entry.size
-    for name, data in zip(records, pool.map(download, records), strict=True):
-        uncopied += _put(directory, name, data)
-    fetched: dict[str, str] = {}
-    orphans: dict[Path, int] = {}
+    sync.download(*records)
+    uncopied += [name for name in records if sync.is_known(name) and not (copy.directory / name).is_file()]
     for folder, sizes in folders.items():
-        entries = (read_unit(directory / folder) or {"files": []})["files"]
+        directory = copy.directory / folder
+        entries = (read_unit(directory) or {"files": []})["files"]
         names = {object_of(entry): entry["name"] for entry in entries}
         unlisted = orphans_of(sizes.keys(), entries)
-        orphans[directory / folder] = len(unlisted)
+        copy.orphans[directory] = len(unlisted)
         for name in sizes.keys() - unlisted:
-            file = names.get(name, name)
-            if names.get(name) in wanted:
-                fetched[f"{folder}/{file}".lstrip("/")] = f"{folder}/{name}".lstrip("/")
-            else:
-                uncopied += _put(directory, f"{folder}/{file}".lstrip("/"), sizes[name])
-    for file, data in zip(fetched, pool.map(download, fetched.values()), strict=True):
-        uncopied += _put(directory, file, data)
-    return uncopied, orphans
-
-
-def _put(directory: Path, name: str, content: bytes | int) -> list[str]:
-    """Write a local file with this content or size; return its name if that is impossible."""
-    path = directory / name
-    try:
-        files.make_folders(path.parent)
-        if isinstance(content, int):
-            files.outline(path, content)
-        else:
-            files.write(path, content)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):  # a folder has the name, for example
-        return [name]
-    return []
+            path, target = directory / names.get(name, name), f"{folder}/{name}".lstrip("/")
+            if path.name != name:
+                copy.objects[path] = target
+            if path.name in sync.copied and path.is_file():
+                continue
+            try:
+                files.make_folders(path.parent)
+                files.outline(path, sizes[name])
+            except (FileExistsError, NotADirectoryError):  # a folder has the name, for example
+                uncopied.append(f"{folder}/{path.name}".lstrip("/"))
+    copy.uncopied.extend(UrlPath(store.url, name) for name in uncopied)

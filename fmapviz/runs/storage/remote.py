@@ -7,7 +7,6 @@ local directory keeps their records and what run-level files are made from: all 
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json, files
-from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.files import leftovers, stage, writing_to
+from fmapviz.core.errors import RefusedError, RequestError, quote
+from fmapviz.core.files import leftovers, reading_from, stage, writing_to
 from fmapviz.core.layout import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_web
 from fmapviz.runs import run as runs
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import unit_files
+from fmapviz.runs.storage.local_copy import naming_addresses
 from fmapviz.runs.storage.remote_units import TRIES, RemoteUnits, list_objects
 from fmapviz.runs.storage.run_sync import RunSync
 from fmapviz.runs.unit import image_of, possible_paths, read_unit
@@ -63,7 +63,7 @@ def open_remote(url: str) -> Iterator[RemoteDestination]:
 
 
 class RemoteDestination:
-    """A directory of runs in an object store, with the methods of `fmapviz.runs.storage.destination.Destination`.
+    """A directory of runs in an object store, with the methods of `fmapviz.runs.storage.destination.LocalDestination`.
 
     `upload`, `is_intact` and `fetch_records` are safe in several threads.
     """
@@ -74,35 +74,33 @@ class RemoteDestination:
         self.directory = directory
         self.address: Path | str = store.url
         self._store = store
-        self._pool = pool
         self._units = RemoteUnits(store, pool)
         self._sync = RunSync(store, directory, pool)
-        self._lock = threading.Lock()
-        self._busy: set[str] = set()  # units that are being uploaded
+        self._busy: set[str] = set()  # units that are being uploaded; its single operations are atomic
         self._upload_due = 0.0
 
     def check(self) -> None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         with self._writing():
             next(self._store.list(), None)
 
     def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         with self._writing():
             self._download_run_files(info, name)
-        with self._with_addresses():
+        with naming_addresses(self.directory, self._store):
             run = runs.find_run(self.directory, info, name=name)
         if run:
             self._refresh(run)
         return run
 
     def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         self._sync.copied = unit_files(info.config.to)
         for _ in range(TRIES):
             with self._writing():
                 chosen = self._download_run_files(info, name)
-                with self._with_addresses():
+                with naming_addresses(self.directory, self._store):
                     run = runs.open_run(self.directory, info, name=chosen, sync=sync)
                 self.share_file(run, RUN_FILE)
             if (runs.read_run(run) or {}).get("fingerprint") == info.fingerprint:
@@ -111,53 +109,49 @@ class RemoteDestination:
         raise RefusedError(f"no free name in {quote(self.address)}")
 
     def join_run(self, name: str) -> Path:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         run = self.directory / name
         with self._writing():
-            list(self._pool.map(self._sync.download, (f"{name}/{file}" for file in own_run_files())))
+            self._sync.download(*(f"{name}/{file}" for file in own_run_files()))
         return run
 
     def fetch_records(self, run: Path, images: Iterable[ImageFile]) -> None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         names = [self._name(place / UNIT_FILE) for image in images for place in possible_paths(run, image)]
         with self._writing():
-            list(self._pool.map(self._sync.download, names))
+            self._sync.download(*names)
 
     def upload(self, unit: Path) -> Path:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         name, record = self._name(unit), self._name(unit / UNIT_FILE)
-        with self._lock:
-            self._busy.add(record)
+        self._busy.add(record)
         try:
             with self._writing(name):
                 committed = self._units.commit(name, unit, replaces=self._sync.is_known(record))
                 if committed is None:
                     return self._upload_under_another_name(unit)
                 found, is_others = committed
-                if is_others:
-                    self._sync.store(record, found)
-                else:
-                    self._sync.reduce(record, found)
+                keep = self._sync.store if is_others else self._sync.reduce
+                keep(record, found)
                 return unit
         finally:
-            with self._lock:
-                self._busy.discard(record)
+            self._busy.discard(record)
 
     def is_intact(self, unit: Path) -> bool:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         record = read_unit(unit)
         if record is None or not checksummed_json.is_intact(files.read(unit / UNIT_FILE)):
             return False
-        with self._reading(unit):
+        with reading_from(self.address_of(unit)):
             return self._units.is_intact(self._name(unit), record)
 
     def share_file(self, run: Path, name: str) -> None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         with self._writing(run.name, name):
             self._sync.upload(self._name(run / name))
 
     def upload_failures(self, run: Path, *, now: bool = False) -> None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         begun = time.monotonic()
         if not files.exists(run / FAILURES_FILE) or not (now or begun > self._upload_due):
             return
@@ -166,11 +160,11 @@ class RemoteDestination:
         self._upload_due = time.monotonic() + max(UPLOAD_SECONDS, 20 * (time.monotonic() - begun))
 
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         left_out: list[Path] = []
         for _ in range(TRIES):
             self._refresh(run)
-            with self._with_addresses():
+            with naming_addresses(self.directory, self._store):
                 left_out = make()
             with self._writing():
                 made = run_files.read(run) or {"files": []}
@@ -181,12 +175,12 @@ class RemoteDestination:
         return left_out
 
     def discard_run(self, run: Path) -> None:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         if not files.exists(run):
             self._sync.discard(run.name)
 
     def address_of(self, path: Path) -> Path:
-        """See `Destination`."""
+        """See `LocalDestination`."""
         if not path.is_relative_to(self.directory):
             return path
         return UrlPath(self.address, *path.relative_to(self.directory).parts)
@@ -206,10 +200,8 @@ class RemoteDestination:
     def _refresh(self, run: Path) -> bool:
         """Download what other processes have changed; return True if there was anything."""
         self.upload_failures(run, now=True)
-        with self._reading(run):
-            with self._lock:
-                busy = set(self._busy)
-            changed, marked = self._sync.refresh(run.name, busy)
+        with reading_from(self.address_of(run)):
+            changed, marked = self._sync.refresh(run.name, self._busy.copy())
             for name, entries in marked.items():
                 self._units.remove_orphans(name.removesuffix(f"/{UNIT_FILE}"), self.directory / name, entries)
         return changed
@@ -221,8 +213,8 @@ class RemoteDestination:
             if not next(self._store.list(candidate), None):
                 return candidate
             files.make_folders(run)
-            found = list(self._pool.map(self._sync.download, (f"{candidate}/{file}" for file in own_run_files())))
-            if not any(found) and not any(run.iterdir()):
+            self._sync.download(*(f"{candidate}/{file}" for file in own_run_files()))
+            if not any(run.iterdir()):
                 files.write(run / "others")  # marks the directory as not empty
             if (runs.read_run(run) or self._any_record(candidate)).get("fingerprint") == info.fingerprint:
                 break
@@ -232,31 +224,17 @@ class RemoteDestination:
         """Return the fingerprint of a run whose `run.json` is lost, as one of its units recorded it."""
         for entry in list_objects(self._store, run):
             name = f"{run}/{entry.name}"
-            if name.endswith(f"/{UNIT_FILE}") and self._sync.download(name):
-                return {"fingerprint": (read_unit((self.directory / name).parent) or {}).get("run")}
+            if name.endswith(f"/{UNIT_FILE}"):
+                self._sync.download(name)
+                if self._sync.is_known(name):
+                    return {"fingerprint": (read_unit((self.directory / name).parent) or {}).get("run")}
         return {}
-
-    @contextmanager
-    def _with_addresses(self) -> Iterator[None]:
-        """Name addresses in place of local directories in refusals."""
-        try:
-            yield
-        except RefusedError as error:
-            raise RefusedError(str(error).replace(str(self.directory), self._store.url), hint=error.hint) from error
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.directory).as_posix()
 
     def _writing(self, *names: str) -> AbstractContextManager[None]:
         return writing_to(self._store.address(*names))
-
-    @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            address = quote(self.address_of(path))
-            raise OutputError(f"cannot read {address}: {error.strerror or error}") from error
 
 
 def _sweep(here: Path) -> None:

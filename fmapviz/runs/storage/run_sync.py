@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
@@ -29,72 +30,57 @@ class RunSync:
         store: The directory of all runs.
         directory: The local copy.
         pool: Threads for several objects.
+        copied: See below.
 
     Attributes:
-        copied: Names of files of units that are copied with their record: the run's aggregates need them.
+        copied: Names of files of units that are copied with their record: the run's aggregates need them, for example.
     """
 
-    def __init__(self, store: Store, directory: Path, pool: Executor) -> None:
-        self.copied: AbstractSet[str] = frozenset()
+    def __init__(self, store: Store, directory: Path, pool: Executor, *, copied: AbstractSet[str] = frozenset()) -> None:
+        self.copied = copied
         self._store = store
         self._directory = directory
         self._pool = pool
-        self._lock = threading.Lock()
-        self._entries: dict[str, Entry] = {}  # as they were seen last
-        self._changes = 0  # objects that turned out to be others than those known
+        self._writing = threading.Lock()
+        self._known: dict[str, Entry] = {}  # as they were seen last; its single operations are atomic
         self._created: set[str] = set()
         self._uploaded = 0  # bytes of failures.jsonl
 
     def is_known(self, name: str) -> bool:
         """Return True if the store had an object when it was last looked at."""
-        with self._lock:
-            return name in self._entries
+        return name in self._known
 
-    def download(self, name: str) -> bool:
-        """Copy an object; return False if the store does not have it, and remove the local file.
+    def download(self, *names: str) -> bool:
+        """Copy objects, and remove the local files of those that the store does not have.
+
+        Returns:
+            True if a local file has other content now.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: One cannot be read.
         """
-        path = self._directory / name
-        try:
-            if not is_safe(name):
-                return False
-            data, entry = self._store.fetch(name)
-        except FileNotFoundError:
-            with self._lock:
-                self._entries.pop(name, None)
-            if path.is_file():
-                files.remove(path)
-            return False
-        if path.name == FAILURES_FILE:
-            self._uploaded = len(data)
-        if not path.is_file() or files.read(path) != data:
-            self.store(name, RemoteRecord(data, entry))
-        with self._lock:
-            self._entries[name] = entry
-        return True
+        return any(list(self._pool.map(self._download, names)))
 
     def store(self, name: str, found: RemoteRecord) -> None:
         """Write the content of an object of another process to the local file."""
         path = self._directory / name
-        folder = name.removesuffix(UNIT_FILE)
-        contents: dict[str, bytes] = {}
-        for entry in (found.record or {"files": []})["files"] if path.name == UNIT_FILE else ():
-            if entry["name"] in self.copied:
-                with suppress(FileNotFoundError):
-                    contents[entry["name"]] = self._store.read(f"{folder}{object_of(entry)}")
+        contents: dict[Path, bytes] = {}
+        if path.name == UNIT_FILE:
+            for entry in (found.record or {"files": []})["files"]:
+                if entry["name"] in self.copied:
+                    with suppress(FileNotFoundError):
+                        target = f"{name.removesuffix(UNIT_FILE)}{object_of(entry)}"
+                        contents[path.parent / entry["name"]] = self._store.read(target)
         # Another thread may store the same record, and another unit may be in the way.
-        with self._lock, suppress(FileExistsError, NotADirectoryError):
+        with self._writing, suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
             files.make_folders(path.parent)
             files.write_over(path, found.data)
-            self._entries[name] = found.entry
-            self._changes += 1
             for other in path.parent.iterdir() if path.name == UNIT_FILE else ():
-                if other != path:
+                if other != path and other.is_file():
                     files.remove(other)
             for file, content in contents.items():
-                files.write(path.parent / file, content)
+                files.write(file, content)
+        self._known[name] = found.entry
 
     def reduce(self, name: str, committed: RemoteRecord) -> None:
         """Reduce an uploaded unit to its record and the files that are copied."""
@@ -103,8 +89,7 @@ class RunSync:
         for entry in (read_unit(path.parent) or {"files": []})["files"]:
             if entry["name"] not in self.copied:
                 files.remove(path.parent / entry["name"])
-        with self._lock:
-            self._entries[name] = committed.entry
+        self._known[name] = committed.entry
 
     def upload(self, name: str) -> bool:
         """Copy a run-level file to the store, unless another process has written other content: then download that.
@@ -119,16 +104,17 @@ class RunSync:
         if not files.exists(path):
             return True
         data = files.read(path)
-        known = self._entries.get(name)
+        known = self._known.get(name)
         with suppress(FileNotFoundError):
             if known and self._store.read(name) == data:
                 return True
         entry = self._store.replace(name, data, seen=known) if known else self._store.create(name, data)
         if entry is None:
-            return self.download(name) and files.read(path) == data
+            self.download(name)
+            return files.exists(path) and files.read(path) == data
         if not known:
             self._created.add(name)
-        self._entries[name] = entry
+        self._known[name] = entry
         return True
 
     def append_failures(self, name: str) -> None:
@@ -137,8 +123,7 @@ class RunSync:
         Raises:
             OSError: They cannot be written.
         """
-        path = self._directory / name
-        lines = files.read(path, start=self._uploaded) if self._uploaded < path.stat().st_size else b""
+        lines = files.read(self._directory / name, start=self._uploaded)
         for _ in range(4 * TRIES if lines else 0):
             try:
                 data, entry = self._store.fetch(name)
@@ -166,35 +151,43 @@ class RunSync:
         Raises:
             OSError: Something cannot be read.
         """
-        before = self._changes
+        known = {name: entry.state for name, entry in [*self._known.items()] if name.startswith(f"{run}/")}
         found: dict[str, Entry] = {}
-        folders: dict[str, list[Entry]] = {}
-        folder = ""
-        for entry in list_objects(self._store, run):
-            above, _, name = entry.name.rpartition("/")
-            if above != folder:
-                if not any(is_marked(each.name) for each in folders.get(folder, ())):
-                    folders.pop(folder, None)
-                folder = above
-            folders.setdefault(above, []).append(entry)
-            if name == UNIT_FILE if above else name in own_run_files():
-                found[f"{run}/{entry.name}"] = entry
-        with self._lock:
-            known = {name: entry.state for name, entry in self._entries.items() if name.startswith(f"{run}/")}
-        changed = [name for name, entry in found.items() if name not in busy and known.get(name) != entry.state]
-        list(self._pool.map(self.download, changed))
-        for name in known.keys() - found.keys() - busy:
-            if name.endswith(f"/{UNIT_FILE}"):
-                with self._lock:
-                    del self._entries[name]
-                    self._changes += 1
-                files.remove_tree((self._directory / name).parent)
-        units = {f"{run}/{above}/{UNIT_FILE}": entries for above, entries in folders.items()}
-        marked = {name: entries for name, entries in units.items() if name in found.keys() - busy}
-        return self._changes > before, marked
+        marked: dict[str, list[Entry]] = {}
+        for folder, listed in groupby(list_objects(self._store, run), lambda entry: entry.name.rpartition("/")[0]):
+            entries, copied = list(listed), {UNIT_FILE} if folder else own_run_files()
+            found |= {f"{run}/{entry.name}": entry for entry in entries if entry.name.rpartition("/")[2] in copied}
+            if folder and any(is_marked(entry.name) for entry in entries):
+                marked[f"{run}/{folder}/{UNIT_FILE}"] = entries
+        gone = [name for name in known.keys() - found.keys() - busy if name.endswith(f"/{UNIT_FILE}")]
+        for name in gone:
+            self._known.pop(name, None)
+            files.remove_tree((self._directory / name).parent)
+        changed = self.download(*(name for name in found.keys() - busy if known.get(name) != found[name].state))
+        return changed or bool(gone), {name: entries for name, entries in marked.items() if name in found.keys() - busy}
 
     def discard(self, run: str) -> None:
         """Remove the `run.json` that this process has written."""
         if f"{run}/{RUN_FILE}" in self._created:
             with suppress(OSError):
                 self._store.remove(f"{run}/{RUN_FILE}")
+
+    def _download(self, name: str) -> bool:
+        """Copy an object; return True if the local file has other content now."""
+        if not is_safe(name):
+            return False
+        path = self._directory / name
+        try:
+            found = RemoteRecord(*self._store.fetch(name))
+        except FileNotFoundError:
+            self._known.pop(name, None)
+            if path.is_file():
+                files.remove(path)
+            return False
+        if path.name == FAILURES_FILE:
+            self._uploaded = len(found.data)
+        changed = not path.is_file() or files.read(path) != found.data
+        if changed:
+            self.store(name, found)
+        self._known[name] = found.entry
+        return changed
