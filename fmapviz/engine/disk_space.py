@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import RefusedError, quote
 from fmapviz.core.events import Counted, Outcome, Staged
 from fmapviz.core.types import Failure
+from fmapviz.images.find import find_images
 from fmapviz.runs.shards import KnownImages
 from fmapviz.runs.unit import find_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
+    from fmapviz.engine.session import Session
 
 _ENOUGH = 8  # images that an estimate is made of
 
@@ -27,34 +30,28 @@ _ENOUGH = 8  # images that an estimate is made of
 class RunWatch:
     """Passes on the events of a run, adds the number of inputs once it is known, and ends a run that will not fit.
 
+    Inputs that can be listed only once are not counted, and their run is not ended.
+
     Args:
-        directory: The run directory.
-        relist: Lists the inputs again; None: they can be listed only once, and their number stays unknown.
-        unfinished: Counts the inputs that are still to be drawn, which takes a while; None: the disk is not watched.
-        parts: Number of commands that share the work.
+        session: What is run.
         on_event: Receives the events.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        relist: Callable[[], Iterable[object]] | None,
-        unfinished: Callable[[], int] | None,
-        parts: int,
-        on_event: Callable[[Event], None],
-    ) -> None:
-        self._directory = directory
-        self._unfinished = unfinished
-        self._parts = parts
+    def __init__(self, session: Session, on_event: Callable[[Event], None]) -> None:
+        config = session.config
+        self._session = session
         self._on_event = on_event
+        self._parts = config.part.count if config.part else 1
         self._total: int | None = None
         self._total_shown = False
         self._images = self._bytes = self._accounted = self._staged = 0
         self._next = _ENOUGH
-        if relist:
+        listable = isinstance(session.request.paths, Sequence) and session.plan.of_images
+        # Units that are replaced free their space.
+        self._is_bounded = listable and session.output.is_local and not (config.force or config.repair)
+        if listable:
             # The run begins before it is known how many inputs there are.
-            threading.Thread(target=self._count, args=(relist,), daemon=True).start()
+            threading.Thread(target=self._count, daemon=True).start()
 
     def note(self, event: Event) -> None:
         """Pass an event on.
@@ -67,12 +64,15 @@ class RunWatch:
         if total is not None and not self._total_shown:
             self._total_shown = True
             self._on_event(Counted(-(-total // self._parts)))
-        if self._unfinished and isinstance(event, Staged | Outcome) and self._add(event) and total is not None:
+        if self._is_bounded and isinstance(event, Staged | Outcome) and self._add(event) and total is not None:
             self._check(total)
 
-    def _count(self, relist: Callable[[], Iterable[object]]) -> None:
+    def _list(self) -> Iterator[ImageFile | Failure]:
+        return find_images(self._session.request.paths, avoid=self._session.output.address)
+
+    def _count(self) -> None:
         try:
-            self._total = sum(1 for _ in relist())
+            self._total = sum(1 for _ in self._list())
         except Exception:  # noqa: BLE001  only the remaining time would be missing; the run itself reports the failure
             return
 
@@ -94,16 +94,18 @@ class RunWatch:
         if self._images < min(self._next, total):
             return
         self._next *= 2
-        free = free_space(self._directory)[0]
+        directory, info = self._session.directory, self._session.info
+        free = free_space(directory)[0]
         each = self._bytes / self._images
         if free is None or each * (total / self._parts - self._accounted) <= free:
             return
-        assert self._unfinished
-        left = ceil(self._unfinished() / self._parts)  # some may be finished already
+        shards = info.config.shard is not None
+        unfinished = count_unfinished(self._list(), directory, info.fingerprint, shards=shards)[1]
+        left = ceil(unfinished / self._parts)  # some may be finished already
         if each * left > free:
             raise RefusedError(
                 f"{left:,} more images will not fit: {format_bytes(each * left)} at {format_bytes(each)} each, "
-                f"and {format_bytes(free)} are free in {quote(self._directory)}",
+                f"and {format_bytes(free)} are free in {quote(directory)}",
                 hint="another --out, --to stats, fewer --layers; --plan shows what is written; --force continues regardless",
             )
 

@@ -14,9 +14,8 @@ from fmapviz.runs.aggregates import base
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.core.config import RunInfo
+    from fmapviz.engine.session import Session
     from fmapviz.runs.aggregates.base import Aggregate
-    from fmapviz.runs.storage.destination import Destination
 
 PUBLISH_SECONDS = 30.0
 
@@ -24,15 +23,12 @@ PUBLISH_SECONDS = 30.0
 class Publisher:
     """Makes the files of a run's aggregates, and those that its writers make from them."""
 
-    def __init__(self, directory: Path, info: RunInfo, output: Destination, *, sync: bool = False) -> None:
-        self._directory = directory
-        self._info = info
-        self._output = output
-        self._sync = sync
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._aggregates: dict[str, Aggregate[Any]] = {  # each with a summary of its own type
-            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in base.names_of(info.config.to)
+            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in base.names_of(session.config.to)
         }
-        writers = [registry.fetch(WRITERS, form) for form in info.config.to]
+        writers = [registry.fetch(WRITERS, form) for form in session.config.to]
         self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
         self._due = time.monotonic() + PUBLISH_SECONDS
 
@@ -51,14 +47,13 @@ class Publisher:
         """
         if not self._aggregates:
             return []
-        with writing_to(self._directory):
-            return self._output.publish(
-                self._directory, lambda: run_files.publish(self._directory, self._make, sync=self._sync)
-            )
+        directory, sync = self._session.directory, self._session.config.fsync
+        with writing_to(directory):
+            return self._session.output.publish(directory, lambda: run_files.publish(directory, self._make, sync=sync))
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """Return what the aggregates report about the published run: fields for `--json`, and lines of text."""
-        reports = [aggregate.report(self._directory) for aggregate in self._aggregates.values()]
+        reports = [aggregate.report(self._session.directory) for aggregate in self._aggregates.values()]
         fields = {name: value for known, _ in reports for name, value in known.items()}
         return fields, [line for _, lines in reports for line in lines]
 
@@ -68,7 +63,7 @@ class Publisher:
         summaries = {name: summary for name, (summary, _) in gathered.items()}
         contents: dict[str, bytes] = {}
         for name, aggregate in self._aggregates.items():
-            contents |= aggregate.publish(summaries[name], self._info)
+            contents |= aggregate.publish(summaries[name], self._session.info)
         for make in self._makers:
-            contents |= make(self._directory, self._info, summaries)
+            contents |= make(self._session.directory, self._session.info, summaries)
         return contents, list(dict.fromkeys(unit for _, left_out in gathered.values() for unit in left_out))

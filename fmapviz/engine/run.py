@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,18 +10,18 @@ from dataclasses import replace
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import TYPE_CHECKING, ParamSpec
 
 from fmapviz.core.config import RunConfig, describe
 from fmapviz.core.errors import NothingToDoError, OutputError, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.urls import is_url
-from fmapviz.engine.disk_space import RunWatch, count_unfinished
+from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, group, work
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import check_device, load_session, moved, needs_of
+from fmapviz.engine.session import check_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
@@ -36,18 +35,10 @@ if TYPE_CHECKING:
     from fmapviz.core.events import Event
     from fmapviz.core.types import Failure, ImageFile
     from fmapviz.engine.session import Session
-    from fmapviz.runs.shard_grouping import Item
     from fmapviz.runs.storage.destination import Destination
 
 
 P = ParamSpec("P")
-
-
-class Work(Protocol):
-    """Does the work of a run: in this process, or on a cluster."""
-
-    def __call__(self, session: Session, items: Iterable[Item], *, progress: Progress) -> Generator[Event, None, None]:
-        """Yield the events of all items, in no certain order."""
 
 
 def run(config: RunConfig) -> RunSummary:
@@ -68,8 +59,7 @@ def run(config: RunConfig) -> RunSummary:
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        listed: Iterable[str] = map(os.fspath, config.paths)  # type: ignore[arg-type]  # mypy expects bytes, too
-        found = _require_one(find_images(listed, avoid=destination.address)) if config.needs_images else iter(())
+        found = _require_one(find_images(config.paths, avoid=destination.address)) if config.needs_images else iter(())
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         session = replace(
@@ -83,7 +73,7 @@ def run(config: RunConfig) -> RunSummary:
         on_event(Started(session.directory, session.info))
         for message in notices:
             on_event(Notice(message))
-        watch = _watch(session, on_event)
+        watch = RunWatch(session, on_event)
         with ExitStack() as stack:
             stack.callback(destination.discard_run, session.directory)
             stack.enter_context(moved(session.model.module, session.device))
@@ -92,11 +82,7 @@ def run(config: RunConfig) -> RunSummary:
             summary = _draw_all(session, found, watch.note)
         if not session.plan.of_images and config.paths:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
-        return replace(
-            summary,
-            directory=destination.address_of(summary.directory),
-            left_out=tuple(map(destination.address_of, summary.left_out)),
-        )
+        return summary
 
 
 _VISUALIZE = """Draw the feature maps of a model for images, into a run directory.
@@ -147,12 +133,12 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
     if session.plan.of_images and session.plan.drawn and is_surveyed(session.info.settings):
         found = list(found)
         session = replace(session, plan=replace(session.plan, shared=survey(session, found, on_event)))
-    publisher = Publisher(session.directory, session.info, session.output, sync=config.fsync)
+    publisher = Publisher(session)
     summary = _draw_images(session, found, on_event, publisher)
     if config.shard and (config.repair or config.force) and not summary.stopped:
         with writing_to(session.directory):
             remove_damaged_shards(session.directory, config.part)
-    of_model, undrawn = _draw_model(session)
+    of_model, undrawn = draw_model(session)
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
@@ -166,7 +152,7 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
         model_pictures=not session.plan.of_images and has_model(session.directory),
         results=results,
         highlights=tuple(highlights),
-        left_out=tuple(left_out),
+        left_out=tuple(map(session.output.address_of, left_out)),
     )
 
 
@@ -180,7 +166,7 @@ def _draw_images(
     config, begun, progress = session.config, time.monotonic(), Progress()
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
-    do: Work = work
+    do: Callable[..., Generator[Event, None, None]] = work
     if session.request.engine:
         from fmapviz.engine.ray import driver  # needs the extra `ray`
 
@@ -208,7 +194,7 @@ def _draw_images(
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert config.strict or accounted == progress.found
     return RunSummary(
-        directory=session.directory,
+        directory=session.output.address_of(session.directory),
         found=accounted,
         done=counts["done"],
         skipped=counts["skipped"],
@@ -220,46 +206,6 @@ def _draw_images(
         failures=tuple(failures),
         seconds=time.monotonic() - begun,
         stopped=config.strict and bool(failures) and session.several,
-    )
-
-
-def _draw_model(session: Session) -> tuple[int, dict[str, str]]:
-    """Draw the views of the model itself; return the number of pictures, and what could not be drawn."""
-    if not session.plan.of_model:
-        return 0, {}
-    config = session.config
-    return draw_model(
-        session.layers,
-        session.plan.of_model,
-        {form: writer for form, writer in session.writers.items() if "pictures" in needs_of(form)},
-        session.info,
-        session.directory,
-        output=session.output,
-        force=config.force,
-        repair=config.repair,
-        sync=config.fsync,
-    )
-
-
-def _watch(session: Session, on_event: Callable[[Event], None]) -> RunWatch:
-    config, paths = session.config, session.request.paths
-
-    def relist() -> Iterable[ImageFile | Failure]:
-        return find_images((os.fspath(path) for path in paths), avoid=session.output.address)
-
-    def unfinished() -> int:
-        shards = config.shard is not None
-        return count_unfinished(relist(), session.directory, session.info.fingerprint, shards=shards)[1]
-
-    relistable = isinstance(paths, Sequence) and session.plan.of_images
-    # Units that are replaced free their space.
-    watched = relistable and session.output.is_local and not (config.force or config.repair)
-    return RunWatch(
-        session.directory,
-        relist=relist if relistable else None,
-        unfinished=unfinished if watched else None,
-        parts=config.part.count if config.part else 1,
-        on_event=on_event,
     )
 
 

@@ -40,7 +40,7 @@ _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds someth
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 
 
-def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> Iterator[ImageFile | Failure]:
+def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None) -> Iterator[ImageFile | Failure]:
     """Find image files lazily.
 
     A file is found by its own path even without an image's suffix. In a folder and all folders in it, files with an
@@ -55,7 +55,7 @@ def find_images(inputs: Iterable[str], *, avoid: Path | str | None = None) -> It
     remote = _RemoteFinder(avoid if isinstance(avoid, str) else None)
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
-    for typed in inputs:
+    for typed in (os.fspath(each) for each in inputs):
         if "://" in typed and is_url(typed):
             yield from remote.find(typed)
             continue

@@ -98,7 +98,7 @@ def observe(
         return hook
 
     with ExitStack() as stack:
-        stack.enter_context(_evaluating(network))
+        stack.enter_context(evaluating(network))
         stack.enter_context(_unfused())
         stack.enter_context(network.register_forward_pre_hook(counter.enter))
         for layer in layers:
@@ -243,7 +243,7 @@ def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Set every module's training flag to False, and restore each afterwards.
 
     The flags are set one by one, not with `eval()`: `train()` has other effects in some modules, such as merging weights.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -16,6 +17,7 @@ from fmapviz.core.events import Counted, Notice, Outcome, Staged
 from fmapviz.core.files import BLOCK_BYTES
 from fmapviz.engine import disk_space, estimate
 from fmapviz.engine.run import visualize
+from fmapviz.engine.session import load_session
 from fmapviz.images.find import find_images
 
 
@@ -127,13 +129,16 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, f
 
 
 @pytest.mark.parametrize("kind", ["staged", "told when the shard is there"])
-def test_images_of_shards_count_once_whoever_tells_of_them(kind, tmp_path, full):
+def test_images_of_shards_count_once_whoever_tells_of_them(kind, inputs, tmp_path, full):
+    for number in range(20, 100):
+        (inputs / f"{number}.png").write_bytes(b"never read")
+    summary = draw([inputs / f"{number}.png" for number in range(8)], tmp_path / "out")
     full(10_000)
     counted = Event()
+    session, _ = load_session(RunConfig(Net(), [inputs], to=["png"], options=InputOptions(fit="none")))
     room = disk_space.RunWatch(
-        tmp_path, relist=lambda: range(100), unfinished=lambda: 92, parts=1,
-        on_event=lambda event: isinstance(event, Counted) and counted.set(),
-    )  # fmt: skip
+        replace(session, directory=summary.directory), lambda event: isinstance(event, Counted) and counted.set()
+    )
     while not counted.is_set():
         room.note(Notice(""))
     for number in range(7):

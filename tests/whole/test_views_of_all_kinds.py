@@ -6,13 +6,13 @@ import json
 import math
 from base64 import b64decode
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from run_infos import run_info
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
@@ -21,12 +21,11 @@ from torch.nn.functional import interpolate
 from torchvision.utils import make_grid
 
 from fmapviz import load_model
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import InputOptions, RunConfig, Style
 from fmapviz.core.errors import RequestError
-from fmapviz.core.registry import VIEWS, fetch
 from fmapviz.engine.model_views import draw_model
 from fmapviz.engine.run import visualize
-from fmapviz.inspection.layers import find_layers
+from fmapviz.engine.session import load_session
 from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.runs.verify import verify
 
@@ -811,17 +810,9 @@ def drawn_kernels(tmp_path, model, style):
             found.extend(pictures)
             return ()
 
-    info = run_info(weights="as given", views="kernels", to="png", style=style)
-    layers = [layer for layer in find_layers(model) if layer.type == "Conv2d"]
-    draw_model(
-        layers,
-        {"kernels": fetch(VIEWS, "kernels")},
-        {"list": Into},
-        info,
-        tmp_path,
-        output=LocalDestination(tmp_path),
-        force=True,
-    )
+    session, _ = load_session(RunConfig(model, views="kernels", to="png", style=style, force=True, device="cpu"))
+    output = LocalDestination(tmp_path)
+    draw_model(replace(session, writers={"png": Into}, output=output, directory=tmp_path))
     return found
 
 
