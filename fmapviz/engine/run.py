@@ -10,7 +10,7 @@ from dataclasses import replace
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fmapviz.core.config import RunConfig, describe
 from fmapviz.core.errors import NothingToDoError, OutputError, quote
@@ -85,10 +85,23 @@ def run(config: RunConfig) -> RunSummary:
         return summary
 
 
-_VISUALIZE = """Draw the feature maps of a model for images, into a run directory.
+def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:
+    """Give a function the parameters of a configuration, and their help, so that these are declared once."""
+
+    def decorate(function: Callable[..., RunSummary]) -> Callable[P, RunSummary]:
+        function.__doc__ = (function.__doc__ or "").format(options=describe(RunConfig).lstrip())
+        function.__signature__ = signature(make).replace(return_annotation="RunSummary")  # type: ignore[attr-defined]  # for help()
+        return function
+
+    return decorate
+
+
+@_taking_options(RunConfig)
+def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of RunConfig
+    """Draw the feature maps of a model for images, into a run directory.
 
     Args:
-{options}
+        {options}
 
     Returns:
         What was done; its `exit_code` is the command's.
@@ -110,21 +123,7 @@ _VISUALIZE = """Draw the feature maps of a model for images, into a run director
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
-
-
-def _configured(make: Callable[P, RunConfig]) -> Callable[P, RunSummary]:
-    """Return `run` with the parameters of a configuration, so that these are declared once."""
-
-    def visualize(*args: P.args, **kwargs: P.kwargs) -> RunSummary:
-        return run(make(*args, **kwargs))
-
-    visualize.__doc__ = _VISUALIZE.format(options=describe(RunConfig))
-    visualize.__signature__ = signature(make).replace(return_annotation="RunSummary")  # type: ignore[attr-defined]  # for help()
-    visualize.__qualname__ = "visualize"
-    return visualize
-
-
-visualize = _configured(RunConfig)
+    return run(RunConfig(*args, **options))
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
