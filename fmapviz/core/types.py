@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core.drawings import HeatMap
@@ -212,7 +213,7 @@ class Model:
     weights: str
     sha256: str | None
     preparation: Preparation
-    forward: Callable[[nn.Module, Tensor], object]
+    forward: Callable[[nn.Module, Tensor], object] = call
     batches: bool = True
     straight: bool = False
     classes: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from fmapviz.inspection.layers import find_layers, select_layers, several, unwra
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
+from fmapviz.models.weights.fit import LoadedWeights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def list_layers(
             model = load_model(model, weights="random", options=options)
     if isinstance(model, nn.Module):
         module = unwrap(model)
-        model = describe_network(module, name=type(module).__name__, weights="", options=options, code=None)
+        model = describe_network(LoadedWeights(module, ""), name=type(module).__name__, options=options, code=None)
     return _list(model, types, layers=layers, exclude=exclude)
 
 

@@ -26,6 +26,7 @@ from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
 from fmapviz.models.load import load_model
 from fmapviz.models.network import describe_network
+from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.runs.storage.destination import LocalDestination
 
 if TYPE_CHECKING:
@@ -238,12 +239,7 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
     if isinstance(model, Model):
         return replace(model, module=unwrap(model.module))
     module = unwrap(model)
-    return describe_network(
-        module,
-        name=type(module).__name__.lower(),
-        weights="weights as given",
-        options=options,
-    )
+    return describe_network(LoadedWeights(module, "weights as given"), name=type(module).__name__.lower(), options=options)
 
 
 def _device(config: RunConfig, given: nn.Module | None) -> torch.device:

@@ -78,7 +78,7 @@ def outline_model(spec: str, *, options: InputOptions | None = None) -> Model:
         UserCodeError: The user's code failed.
     """
     source, name = _resolve(spec)
-    return _fetch(source).outline(name, options=options or InputOptions())
+    return _fetch(source).load(name, weights=None, options=options or InputOptions())
 
 
 def _resolve(spec: str) -> tuple[str, str]:

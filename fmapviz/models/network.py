@@ -23,9 +23,11 @@ from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import ordered_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
+
+    from fmapviz.models.weights.fit import LoadedWeights
 
 _SIDE = 224  # pixels; most networks accept it
 _PREPROCESSING = ("preprocess", "transforms")
@@ -34,31 +36,26 @@ _LIBRARIES = ("torch", "torchvision", "timm")
 
 
 def describe_network(
-    network: nn.Module,
+    loaded: LoadedWeights,
     *,
     name: str,
-    weights: str,
     options: InputOptions,
     code: Iterable[Path] | None = (),
     home: object = None,
-    classes: Sequence[str] = (),
-    notices: tuple[str, ...] = (),
 ) -> Model:
     """Make a `Model` of a network that takes one batch of images `(N, C, H, W)`.
 
     Args:
-        network: Any network.
+        loaded: Any network.
         name: As the user typed it.
-        weights: The origin of its weights, for people.
         options: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
         home: The Python module that builds the network; it may define the preprocessing and the class names.
-        classes: Class names from the weights file.
-        notices: Messages for the user.
 
     Raises:
         RequestError: The network takes several inputs, or has uninitialized layers.
     """
+    network, notices = loaded.module, loaded.notices
     check_network(network)
     channels = input_channels(network)
     definitions = (getattr(owner, key, None) for owner in (network, home) for key in _PREPROCESSING)
@@ -70,13 +67,12 @@ def describe_network(
     return Model(
         name=name,
         module=network,
-        weights=weights,
+        weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code),
         preparation=by_callable(preprocess, description=_words(preprocess), channels=channels)
         if preprocess is not None
         else standard(options, channels=channels),
-        forward=nn.Module.__call__,
-        classes=tuple(classes) or next(filter(None, found), ()),
+        classes=loaded.classes or next(filter(None, found), ()),
         own=True,
         notices=notices,
     )

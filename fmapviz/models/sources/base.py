@@ -26,24 +26,17 @@ class ModelSource(Protocol):
     def known_names(self) -> list[str]:
         """List the names of all models, without the prefix; empty if there is no such list."""
 
-    def load(self, name: str, *, weights: str, options: InputOptions) -> Model:
+    def load(self, name: str, *, weights: str | None, options: InputOptions) -> Model:
         """Build a model and fill it with weights.
 
         Args:
             name: As the user typed it, without the prefix.
-            weights: `default`, `random`, `random:SEED`, a word that only this source knows, or a file or URL.
+            weights: `default`, `random`, `random:SEED`, a word that only this source knows, or a file or URL; None: build
+                modules and shapes only, on the meta device.
             options: How inputs are preprocessed; what is not set is as the weights were trained.
 
         Raises:
             RequestError: There is no such model, or it cannot be built as requested.
             WeightsError: The weights cannot be found, downloaded, read or fitted. Other weights are never used instead.
-            UserCodeError: The user's code failed.
-        """
-
-    def outline(self, name: str, *, options: InputOptions) -> Model:
-        """Build a model on the meta device: modules and shapes without weights.
-
-        Raises:
-            RequestError: There is no such model.
             UserCodeError: The user's code failed.
         """

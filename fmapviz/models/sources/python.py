@@ -30,35 +30,25 @@ def known_names() -> list[str]:
     return []
 
 
-def load(name: str, *, weights: str, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Run user code, and fill the network that it returns with weights if a file is named; see `ModelSource`.
 
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`
     after that seed.
     """
-    home, module = build_with_seed(lambda: _build(parse_reference(name)), read_seed(weights) or 0)
+    if weights is None:
+        home, module = build_uninitialized(lambda: _build(name))
+    else:
+        home, module = build_with_seed(lambda: _build(name), read_seed(weights) or 0)
     as_built = LoadedWeights(module, "weights as built")
     loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
-    return describe_network(
-        module,
-        name=name,
-        weights=loaded.name,
-        options=options,
-        code=imported_files_beside(home),
-        home=home,
-        classes=loaded.classes,
-        notices=loaded.notices,
-    )
+    code = None if weights is None else imported_files_beside(home)
+    return describe_network(loaded, name=name, options=options, code=code, home=home)
 
 
-def outline(name: str, *, options: InputOptions) -> Model:
-    """Run user code without initializing parameters, and move the network to the meta device; see `ModelSource`."""
-    home, module = build_uninitialized(lambda: _build(parse_reference(name)))
-    return describe_network(module.to("meta"), name=name, weights="no weights", options=options, code=None, home=home)
-
-
-def _build(reference: Reference) -> tuple[ModuleType, nn.Module]:
+def _build(name: str) -> tuple[ModuleType, nn.Module]:
     """Return the imported module and the network."""
+    reference = parse_reference(name)
     home = import_module_of(reference)
     target = _find(home, reference)
     if not isinstance(target, nn.Module):

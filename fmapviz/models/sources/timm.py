@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
-from fmapviz.models.initialization import build_uninitialized
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, parse_arguments
 from fmapviz.models.weights.download import download_error, fetch, unreachable
@@ -27,6 +24,10 @@ import timm
 from timm import data
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
     from fmapviz.core.config import InputOptions
     from fmapviz.models.weights.state_dict import StateDict
 
@@ -39,28 +40,28 @@ def known_names() -> list[str]:
     return sorted({*timm.list_models(), *timm.list_pretrained()})
 
 
-def load(name: str, *, weights: str, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights; see `ModelSource`.
 
     Arguments for the builder may follow the name, as in `resnet18(in_chans=1)`.
     """
     if weights == "default":
-        return _load_published(name, options)
-    loaded = load_weights(
-        weights,
-        lambda: _build(name, options),
-        adapt=lambda module, state: _adapted(name, options, module, state),
+        loaded = _load_published(name, options)
+    else:
+        build = partial(_build, name, options)
+        loaded = load_weights(weights, build, adapt=lambda module, state: _adapted(build, module, state))
+    return Model(
+        name=f"timm:{name}",
+        module=loaded.module.eval(),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        preparation=_preparation(loaded.module, options),
+        classes=loaded.classes,
+        notices=loaded.notices,
     )
-    return _model(name, loaded, options)
 
 
-def outline(name: str, *, options: InputOptions) -> Model:
-    """Build a model on the meta device; see `ModelSource`."""
-    module = build_uninitialized(lambda: _build(name, options))
-    return _model(name, LoadedWeights(module.to("meta"), "no weights"), options)
-
-
-def _load_published(name: str, options: InputOptions) -> Model:
+def _load_published(name: str, options: InputOptions) -> LoadedWeights:
     full, arguments = _parse(name)
     config = timm.get_pretrained_cfg(full)
     path = _fetch(full, config)
@@ -78,10 +79,10 @@ def _load_published(name: str, options: InputOptions) -> Model:
     if "num_classes" not in arguments and (subset := data.infer_imagenet_subset(module)):
         info = data.ImageNetInfo(subset)
         classes = tuple(info.index_to_description(index).partition(",")[0] for index in range(info.num_classes()))
-    return _model(name, LoadedWeights(module, config.tag or "default", digest.result(), classes), options)
+    return LoadedWeights(module, config.tag or "default", digest.result(), classes)
 
 
-def _adapted(name: str, options: InputOptions, module: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
+def _adapted(build: Callable[..., nn.Module], module: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
     """Build a model with the number of classes and input channels of its weights."""
     own: StateDict = module.state_dict()
     config: dict[str, Any] = getattr(module, "pretrained_cfg", {})
@@ -95,21 +96,7 @@ def _adapted(name: str, options: InputOptions, module: nn.Module, state: StateDi
     if not sizes:
         return module, ()
     shown = ", ".join(f"{option}={size}" for option, size in sizes.items())
-    rebuilt = build_uninitialized(lambda: _build(name, options, **sizes))
-    return rebuilt, (f"the model was built for the weights: {shown}",)
-
-
-def _model(name: str, loaded: LoadedWeights, options: InputOptions) -> Model:
-    return Model(
-        name=f"timm:{name}",
-        module=loaded.module.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=_preparation(loaded.module, options),
-        forward=nn.Module.__call__,
-        classes=loaded.classes,
-        notices=loaded.notices,
-    )
+    return build(**sizes), (f"the model was built for the weights: {shown}",)
 
 
 def _preparation(module: nn.Module, options: InputOptions) -> Preparation:

@@ -17,7 +17,7 @@ from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.lazy_torchvision import models
 from fmapviz.core.types import Model
 from fmapviz.images import preprocess
-from fmapviz.models.initialization import NoInitialization, build_uninitialized, read_seed
+from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import digesting
@@ -63,11 +63,12 @@ def known_names() -> list[str]:
     return list(models.list_models())
 
 
-def load(name: str, *, weights: str, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
-    if weights == "default" or re.fullmatch(r"[A-Z0-9_]+", weights):
+    if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
         return _load_published(name, weights, options)
-    size = {} if read_seed(weights) is None else _image_size(name, options)  # a file determines the size itself
+    is_file = weights is not None and read_seed(weights) is None
+    size = {} if is_file else _image_size(name, options)  # a file determines the size itself
     loaded = load_weights(
         weights,
         lambda: _build(name, **size),
@@ -79,12 +80,6 @@ def load(name: str, *, weights: str, options: InputOptions) -> Model:
     if side and options.size is None and side not in _trained_size(name):
         options = replace(options, size=(side, side))
     return _model(name, loaded, options, _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None)
-
-
-def outline(name: str, *, options: InputOptions) -> Model:
-    """Build a model on the meta device; see `ModelSource`."""
-    module = build_uninitialized(lambda: _build(name, **_image_size(name, options)))
-    return _model(name, LoadedWeights(module.to("meta"), "no weights"), options)
 
 
 def _load_published(name: str, weights: str, options: InputOptions) -> Model:
@@ -108,13 +103,13 @@ def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, 
     Classes and channels are changed only if nothing else differs.
     """
     heads = _heads_in(name, state)
-    module = build_uninitialized(lambda: _build(name, **heads)) if heads else plain
+    module = _build(name, **heads) if heads else plain
     built, notices = module, []
     resized = _resized(module, state)
     first = _first_convolution(module, state, resized) if _kind(name) == "image" else None
     usual = len(_best_entry(name).meta.get("categories", ()))
     if classes := _classes_in(module, state, resized - {first}, usual=usual):
-        built = build_uninitialized(lambda: _build(name, **heads, num_classes=classes))
+        built = _build(name, **heads, num_classes=classes)
         notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
     if first and _resized(built, state) == {first}:
         layer: Any = built.get_submodule(first.removesuffix(".weight"))

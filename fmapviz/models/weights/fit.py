@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import WeightsError, first_few, quote
-from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.initialization import NoInitialization, build_uninitialized, build_with_seed, read_seed
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes
@@ -44,7 +44,7 @@ class LoadedWeights:
 
 
 def load_weights(
-    weights: str,
+    weights: str | None,
     build: Callable[[], nn.Module],
     *,
     entries: Sequence[str] = (),
@@ -54,22 +54,26 @@ def load_weights(
     """Build a network, and fill it at random or with the weights of a checkpoint.
 
     Args:
-        weights: `random`, `random:SEED`, or a file, a folder or a URL, optionally followed by `#ENTRY`.
-        build: Returns the network. For a checkpoint it is called without initialization, after the file has been read.
+        weights: `random`, `random:SEED`, or a file, a folder or a URL, optionally followed by `#ENTRY`; None: move the
+            network to the meta device.
+        build: Returns the network. It is called without initialization except for random weights, for a checkpoint after
+            the file has been read.
         entries: Names of published weights, for the hint.
         update_keys: Replaces outdated keys of the file.
-        adapt: Rebuilds the network for the sizes of the weights; returns it with notices.
+        adapt: Rebuilds the network for the sizes of the weights, also without initialization; returns it with notices.
 
     Raises:
         WeightsError: The weights cannot be found, downloaded, read or fitted.
     """
+    if weights is None:
+        return LoadedWeights(build_uninitialized(build).to("meta"), "no weights")
     seed = read_seed(weights)
     if seed is not None:
         return LoadedWeights(build_with_seed(build, seed), f"random weights, seed {seed}")
     path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
-    with digesting(path) as digest:
+    with digesting(path) as digest, NoInitialization():
         checkpoint = read_checkpoint(path, entry)
-        module = build_uninitialized(build)
+        module = build()
         state, stripped = strip_prefixes(update_keys(checkpoint.state), module.state_dict(), path)
         try:
             module, adapted = adapt(module, state)
