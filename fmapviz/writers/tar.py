@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import contextmanager
-from tarfile import BLOCKSIZE, NUL, RECORDSIZE, USTAR_FORMAT, TarInfo
+from io import BytesIO
+from tarfile import BLOCKSIZE, USTAR_FORMAT, TarFile, TarInfo
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
@@ -22,7 +23,6 @@ from fmapviz.core.types import StoredAt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import BinaryIO
 
     from fmapviz.core.types import Picture, UnitImage
 
@@ -33,9 +33,8 @@ MANY = True
 class TarArchive:
     """Appends the pictures of images to an archive."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._end = 0
+    def __init__(self, archive: TarFile) -> None:
+        self._archive = archive
         self._count = 0
 
     @property
@@ -46,11 +45,8 @@ class TarArchive:
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
         """See `fmapviz.writers.base.Writer`."""
         pictures = list(pictures)
-        fields = _name_fields(pictures)
-        stored = [
-            StoredAt(UNIT_FILES, self._append(f"{image.key:010}.{field}", picture.png))
-            for field, picture in zip(fields, pictures, strict=True)
-        ]
+        named = dict(zip(_name_fields(pictures), pictures, strict=True))
+        stored = [self._append(f"{image.key:010}.{field}", picture.png) for field, picture in named.items()]
         document = {
             "image": image.file.unit,
             "path": image.file.path,
@@ -65,36 +61,27 @@ class TarArchive:
                     "height": picture.height,
                     "facts": {key: printable(value) for key, value in picture.facts.items()},
                 }
-                for field, picture in zip(fields, pictures, strict=True)
+                for field, picture in named.items()
             },
         }
         self._append(f"{image.key:010}.json", json.dumps(document).encode())
         return stored
 
-    def end(self) -> None:
-        """Write the end of the archive."""
-        rest = -(self._end + 2 * BLOCKSIZE) % RECORDSIZE
-        self._file.write(NUL * (2 * BLOCKSIZE + rest))
-
-    def _append(self, name: str, data: bytes) -> int:
+    def _append(self, name: str, data: bytes) -> StoredAt:
         header = TarInfo(name)
         header.size = len(data)
-        self._file.write(header.tobuf(USTAR_FORMAT))
-        self._file.write(data)
-        self._file.write(NUL * (-len(data) % BLOCKSIZE))
-        begin = self._end + BLOCKSIZE
-        self._end = begin + len(data) + -len(data) % BLOCKSIZE
+        stored = StoredAt(UNIT_FILES, self._archive.offset + BLOCKSIZE)
+        self._archive.addfile(header, BytesIO(data))
+        self._archive.getmembers().clear()  # else the headers of all files of a shard stay in memory
         self._count += 1
-        return begin
+        return stored
 
 
 @contextmanager
 def open_writer(directory: Path, *, many: bool = False) -> Iterator[TarArchive]:  # noqa: ARG001
     """Write pictures to one archive, `pictures.tar`."""
-    with files.create(directory / UNIT_FILES) as file:
-        archive = TarArchive(file)
-        yield archive
-        archive.end()
+    with files.create(directory / UNIT_FILES) as file, TarFile(fileobj=file, mode="w", format=USTAR_FORMAT) as archive:
+        yield TarArchive(archive)
 
 
 def _name_fields(pictures: Sequence[Picture]) -> list[str]:

@@ -6,19 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE, DATA_CLASS_TENSOR
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
 from tensorboard.plugins.image.metadata import parse_plugin_metadata
 
+from fmapviz.core.drawings import Drawing, Histogram
+from fmapviz.core.types import Picture
 from fmapviz.writers.tensorboard import event_file
+from fmapviz.writers.tensorboard.image_summary import summaries
 
 
-def make_image(tag="maps/00 conv", png=b"\x89PNG..."):
-    return event_file.image(tag, png, width=8, height=4, display_name="00 conv", description="**what**")
+def make_image(name="00 conv", png=b"\x89PNG..."):
+    (event,) = summaries(Picture("maps", name, png, 8, 4, {}), {"what": "*"})
+    return event
 
 
 def read_records(path):
@@ -38,7 +43,7 @@ def test_tensorboard_reads_the_events_back_in_order(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
     with event_file.create(path) as append:
         for n in range(3):
-            append(make_image(f"maps/{n}"))
+            append(make_image(str(n)))
     header, *images = map(Event.FromString, read_records(path))
     assert header.file_version == "brain.Event:2"
     assert header.source_metadata.writer == "fmapviz"
@@ -52,12 +57,24 @@ def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
     assert event.step == 0
     assert event.wall_time > 1.7e9
     assert (value.tag, value.metadata.display_name) == ("maps/00 conv", "00 conv")
-    assert value.metadata.summary_description == "**what**"
+    assert value.metadata.summary_description == "| what | &#42; |\n|---|---|"
     assert value.metadata.plugin_data.plugin_name == "images"
     assert value.metadata.data_class == DATA_CLASS_BLOB_SEQUENCE
     assert parse_plugin_metadata(value.metadata.plugin_data.content).version == 0
     assert list(value.tensor.string_val) == [b"8", b"4", b"\x89PNG"]
     assert [dim.size for dim in value.tensor.tensor_shape.dim] == [3]
+
+
+def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expects():
+    drawing = Drawing("histogram", Histogram(np.array([3, 1]), 0.0, 1.0, 0))
+    _, event = summaries(Picture("histogram", "00 conv", b"", 8, 4, {}, drawing=drawing), {}, step=7)
+    (value,) = event.summary.value
+    assert event.step == 7
+    assert (value.tag, value.metadata.display_name) == ("values/00 conv", "00 conv")
+    assert value.metadata.plugin_data.plugin_name == "histograms"
+    assert value.metadata.data_class == DATA_CLASS_TENSOR
+    assert list(value.tensor.double_val) == [0.0, 0.5, 3.0, 0.5, 1.0, 1.0]
+    assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 3]
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
@@ -125,7 +142,9 @@ def test_a_full_disk_is_an_error(size):
 LIMITED = """
 import resource, sys
 from pathlib import Path
+from fmapviz.core.types import Picture
 from fmapviz.writers.tensorboard import event_file as events
+from fmapviz.writers.tensorboard.image_summary import summaries
 
 limit, size = map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -133,7 +152,7 @@ stage = "opening"
 try:
     with events.create(Path(sys.argv[1], "events.out.tfevents.x")) as append:
         stage = "writing"
-        append(events.image("a", bytes(size), width=1, height=1, display_name="", description=""))
+        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}))
         stage = "closing"
 except OSError as error:
     print(stage, error.errno)

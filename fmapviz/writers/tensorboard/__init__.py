@@ -6,7 +6,6 @@ With `--shard` it is one run per shard, whose images are the steps.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmapviz.core.types import StoredAt
@@ -47,8 +46,8 @@ class TensorBoardRun:
         """See `fmapviz.writers.base.Writer`."""
         stored = []
         for picture in pictures:
-            facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON or not self._many}
-            first, *others = summaries(replace(picture, facts=facts), step=image.key)
+            facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
+            first, *others = summaries(picture, facts, step=image.key)
             begin = self._append(first)
             if self._many:  # to find the picture takes as long as to write it
                 stored.append(StoredAt(UNIT_FILES, begin + first.SerializeToString().rfind(picture.png)))
