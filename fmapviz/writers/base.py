@@ -4,7 +4,7 @@ A module of a format has a docstring, whose first line is its help, and these na
 constants, so that it is known without importing the format; see `fmapviz.core.layout`.
 
 * `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
-  block ends. If the block raises, they are closed.
+  block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.
 * `NEEDS`: What the format is made of, `pictures`, `measures` and `values`, separated by blanks; none means `pictures`.
 * `UNIT_FILES`: Patterns of the names of its files in a unit, separated by blanks.
 * `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
@@ -20,14 +20,18 @@ constants, so that it is known without importing the format; see `fmapviz.core.l
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from fmapviz.core.types import Picture, StoredAt, UnitImage
+
+    WriteImage = Callable[[Path, UnitImage, Iterable[Picture]], None]
 
 
 class Writer(Protocol):
@@ -62,3 +66,28 @@ class OpenWriter(Protocol):
             directory: The staged unit.
             many: Whether the unit holds many images.
         """
+
+
+class SeparateFiles:
+    """Writes files that belong to one image each: they are complete as soon as it has been added."""
+
+    members: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, write: WriteImage, directory: Path) -> None:
+        self._write = write
+        self._directory = directory
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
+        """See `Writer`."""
+        self._write(self._directory, image, pictures)
+        return ()
+
+
+def separate_files(write: WriteImage) -> OpenWriter:
+    """Return the `open_writer` of a format from a function that writes the files of one image."""
+
+    @contextmanager
+    def open_writer(directory: Path, *, many: bool = False) -> Iterator[SeparateFiles]:  # noqa: ARG001
+        yield SeparateFiles(write, directory)
+
+    return open_writer

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
 from fmapviz.core import files
+from fmapviz.writers import base
 from fmapviz.writers._raw_values import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from fmapviz.core.types import Picture, UnitImage
@@ -22,28 +22,17 @@ NEEDS = "values"
 UNIT_FILES = "raw.npz"
 
 
-class NumPyArchive:
-    """Writes the arrays of an image to `raw.npz`; see `fmapviz.writers._raw_values.collect` for their names.
+def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:
+    """Write the arrays of an image to `raw.npz`; see `fmapviz.writers._raw_values.collect` for their names.
 
     What safetensors has as metadata is an array `__metadata__` here, a single text in JSON.
     """
-
-    def __init__(self, directory: Path) -> None:
-        self.members: Mapping[str, int] = {}
-        self._path = directory / UNIT_FILES
-
-    def add(self, image: UnitImage, _pictures: Iterable[Picture]) -> tuple[()]:
-        """See `fmapviz.writers.base.Writer`."""
-        arrays, metadata = collect(image)
-        # `numpy.savez` takes names as keyword arguments, of which it reserves some.
-        with files.create(self._path) as file, ZipFile(file, "w") as archive:
-            for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
-                with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, values, allow_pickle=False)
-        return ()
+    arrays, metadata = collect(image)
+    # `numpy.savez` takes names as keyword arguments, of which it reserves some.
+    with files.create(directory / UNIT_FILES) as file, ZipFile(file, "w") as archive:
+        for name, values in ("__metadata__", np.array(json.dumps(metadata))), *arrays.items():
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values, allow_pickle=False)
 
 
-@contextmanager
-def open_writer(directory: Path, *, many: bool = False) -> Iterator[NumPyArchive]:  # noqa: ARG001
-    """Write the values of one image."""
-    yield NumPyArchive(directory)
+open_writer = base.separate_files(_write)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
+from fmapviz.writers import base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from fmapviz.core.types import Picture, UnitImage
@@ -16,21 +16,10 @@ if TYPE_CHECKING:
 UNIT_FILES = "input.png *.png"
 
 
-class PngFiles:
-    """Writes each picture to a file of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.members: Mapping[str, int] = {}
-        self._directory = directory
-
-    def add(self, _image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
-        """See `fmapviz.writers.base.Writer`."""
-        for picture in pictures:
-            files.write(self._directory / picture.file_name, picture.png)
-        return ()
-
-
-@contextmanager
-def open_writer(directory: Path, *, many: bool = False) -> Iterator[PngFiles]:  # noqa: ARG001
+def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:
     """Write pictures to files named by layer and view, `00_features.0.maps.png`."""
-    yield PngFiles(directory)
+    for picture in pictures:
+        files.write(directory / picture.file_name, picture.png)
+
+
+open_writer = base.separate_files(_write)

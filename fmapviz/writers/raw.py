@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from safetensors.numpy import save
 
 from fmapviz.core import files
+from fmapviz.writers import base
 from fmapviz.writers._raw_values import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from fmapviz.core.types import Picture, UnitImage
@@ -22,24 +22,12 @@ NEEDS = "values"
 UNIT_FILES = "raw.safetensors"
 
 
-class SafetensorsFile:
-    """Writes the tensors of an image to `raw.safetensors`; see `fmapviz.writers._raw_values.collect` for their names."""
-
-    def __init__(self, directory: Path) -> None:
-        self.members: Mapping[str, int] = {}
-        self._path = directory / UNIT_FILES
-
-    def add(self, image: UnitImage, _pictures: Iterable[Picture]) -> tuple[()]:
-        """See `fmapviz.writers.base.Writer`."""
-        arrays, metadata = collect(image)
-        files.write(self._path, *_sorted(save(arrays, metadata)))
-        return ()
+def _write(directory: Path, image: UnitImage, _pictures: Iterable[Picture]) -> None:
+    """Write the tensors of an image to `raw.safetensors`; see `fmapviz.writers._raw_values.collect` for their names."""
+    files.write(directory / UNIT_FILES, *_sorted(save(*collect(image))))
 
 
-@contextmanager
-def open_writer(directory: Path, *, many: bool = False) -> Iterator[SafetensorsFile]:  # noqa: ARG001
-    """Write the values of one image."""
-    yield SafetensorsFile(directory)
+open_writer = base.separate_files(_write)
 
 
 def _sorted(data: bytes) -> tuple[bytes, memoryview]:

@@ -11,7 +11,7 @@ import torch
 from fmapviz.core.config import Style
 from fmapviz.render.grid import lay_out, tile
 from fmapviz.render.png import encode
-from fmapviz.writers.html.page import render_page, statistics_script, unit_script
+from fmapviz.writers.html.page import render_page, script
 
 PLAIN = Style()
 LAYERS = (("features.0", "Conv2d", (8, 12, 12)), ("features.3", "Conv2d", (12, 6, 6)), ("classifier", "Linear", (5, 3, 4)))
@@ -106,7 +106,7 @@ def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predict
         maps = values_of(unit, name, (4, 3, 3))
         pictures.append(layer_picture(folder, maps, index, name, "Conv2d", view=view, target=target))
     record = {"unit": unit, "source": f"/pictures/{unit}", "predictions": list(predictions), "notices": list(notices)}
-    (folder / "report.js").write_bytes(unit_script({**record, "pictures": pictures}))
+    (folder / "report.js").write_bytes(script("unit", {**record, "pictures": pictures}))
     return {"unit": unit, "href": href_of(unit), "predictions": list(predictions)}
 
 
@@ -121,7 +121,7 @@ def write_kernels(root):
     weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
     picture = layer_picture(folder, weights, 0, "features.0", "Conv2d", view="kernels")
     record = {"unit": "_model", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
-    (folder / "report.js").write_bytes(unit_script(record))
+    (folder / "report.js").write_bytes(script("unit", record))
     return "_model/"
 
 
@@ -132,7 +132,7 @@ def write_statistics(root, units, layers=LAYERS, constant=(2, 4)):
         maps = np.concatenate([values_of(unit, name, shape).reshape(shape[0], -1) for unit in units], 1)
         record = {"name": name, "of": "output", "type": kind, "channels": shape[0], "data": packed(measured(maps))}
         records.append(record | {"constant": list(constant) if name == layers[0][0] else []})
-    (root / "stats.js").write_bytes(statistics_script({"images": len(units), "layers": records}))
+    (root / "stats.js").write_bytes(script("statistics", {"images": len(units), "layers": records}))
     return "stats.js"
 
 
@@ -166,6 +166,6 @@ def write_large_run(root, images, layers):
         for file in ("input.png", *files):
             os.link(shared, root / unit / file)
         record = {"unit": unit, "source": unit, "predictions": [], "notices": [], "pictures": pictures}
-        (root / unit / "report.js").write_bytes(unit_script(record))
+        (root / unit / "report.js").write_bytes(script("unit", record))
         units.append({"unit": unit, "href": href_of(unit), "predictions": []})
     write_index(root, units)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import shutil
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 
@@ -34,7 +35,7 @@ from fmapviz.core.drawings import Tiles
 from fmapviz.engine.run import visualize
 from fmapviz.render.grid import lay_out
 from fmapviz.render.png import encode
-from fmapviz.writers.html.page import render_page, statistics_script, unit_script
+from fmapviz.writers.html.page import render_page, script
 
 pytest_plugins = ["browser"]  # its fixtures
 
@@ -81,13 +82,13 @@ def middle(tiles, index):
 
 def test_scripts_hold_their_data_and_nothing_that_ends_a_script():
     hostile = {"a": "</script><!--", "b": "\u2028\u2029", "c": "\udce4\x00", "d": [1.5, None, "é"]}
-    for script, name in ((unit_script(hostile), "unit"), (statistics_script(hostile), "statistics")):
-        text = script.decode("ascii")
+    for name in ("unit", "statistics"):
+        text = script(name, hostile).decode("ascii")
         assert not re.search(r"[<>&]", text)
         assert json.loads(text.removeprefix(f"fmapviz.{name}(").removesuffix(");\n")) == hostile
 
 
-@pytest.mark.parametrize("render", [render_page, unit_script, statistics_script])
+@pytest.mark.parametrize("render", [render_page, partial(script, "unit"), partial(script, "statistics")])
 def test_what_is_no_json_is_refused(render):
     with pytest.raises(ValueError, match="JSON"):
         render({**RUN, "facts": [["a", float("nan")]]})
@@ -416,12 +417,12 @@ def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     maps = values_of("a.png", "0", (4, 5, 5))
     picture = layer_picture(tmp_path / "a.png", maps, 0, "0", "Conv2d", view="grads", target=".top2")
     record = {"unit": "a.png", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
-    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     layers = []
     for factor, of in enumerate(("output", "gradient top1", "gradient top2", "input gradient top2")):
         layer = {"name": "0", "of": of, "type": "Conv2d", "channels": 4, "constant": [0] * factor}
         layers.append(layer | {"data": packed(measured(maps + factor))})
-    (tmp_path / "stats.js").write_bytes(statistics_script({"images": 9, "layers": layers}))
+    (tmp_path / "stats.js").write_bytes(script("statistics", {"images": 9, "layers": layers}))
     write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": []}], statistics="stats.js")
     report = open_report(tmp_path)
     report.until("document.querySelector('.badge') !== null")
@@ -438,9 +439,9 @@ def test_of_what_is_not_finite_there_are_no_numbers(open_report, tmp_path):
     picture = layer_picture(tmp_path / "a.png", maps, 0, "0", "Conv2d")
     picture["statistics"]["data"] = packed(rows)
     record = {"unit": "a.png", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
-    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     layer = {"name": "0", "of": "output", "type": "Conv2d", "channels": 4, "constant": [2], "data": packed(rows)}
-    (tmp_path / "stats.js").write_bytes(statistics_script({"images": 1, "layers": [layer]}))
+    (tmp_path / "stats.js").write_bytes(script("statistics", {"images": 1, "layers": [layer]}))
     unit = {"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}
     write_index(tmp_path, [unit], statistics="stats.js")
     report = open_report(tmp_path)
@@ -573,7 +574,7 @@ def test_the_widest_picture_fits(open_report, tmp_path):
     (tmp_path / "a.png/0.png").write_bytes(encode(pixels))
     record = {"unit": "a.png", "source": "", "predictions": [], "notices": []}
     record["pictures"] = [describe("0.png", "maps", "00 0", pixels)]
-    (tmp_path / "a.png/report.js").write_bytes(unit_script(record))
+    (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}])
     report = open_report(tmp_path)
     stage = report.page.locator(".stage").bounding_box()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,11 @@ from fmapviz.core import files
 from fmapviz.core.drawings import Bars, Grid
 from fmapviz.core.errors import printable
 from fmapviz.runs.failures import read_failures
-from fmapviz.writers.html.page import link, pack, render_page, statistics_script, unit_script
+from fmapviz.writers import base
+from fmapviz.writers.html.page import link, pack, render_page, script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.core.config import RunInfo
@@ -35,30 +35,19 @@ PAGE = "index.html"
 _STATISTICS_SCRIPT = "stats.js"
 
 
-class ReportScript:
-    """Writes the data of one image as a script, which the report's page loads."""
-
-    def __init__(self, directory: Path) -> None:
-        self.members: Mapping[str, int] = {}
-        self._path = directory / UNIT_FILES
-
-    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
-        """See `fmapviz.writers.base.Writer`."""
-        document = {
-            "unit": printable(image.file.unit),
-            "source": printable(image.file.path),
-            "predictions": [printable(str(each)) for each in image.result.predictions],
-            "notices": [printable(notice) for notice in image.notices],
-            "pictures": [_describe(picture) for picture in pictures],
-        }
-        files.write(self._path, unit_script(document))
-        return ()
+def _write(directory: Path, image: UnitImage, pictures: Iterable[Picture]) -> None:
+    """Write the data of one image as a script, `report.js`, which the report's page loads."""
+    document = {
+        "unit": printable(image.file.unit),
+        "source": printable(image.file.path),
+        "predictions": [printable(str(each)) for each in image.result.predictions],
+        "notices": [printable(notice) for notice in image.notices],
+        "pictures": [_describe(picture) for picture in pictures],
+    }
+    files.write(directory / UNIT_FILES, script("unit", document))
 
 
-@contextmanager
-def open_writer(directory: Path, *, many: bool = False) -> Iterator[ReportScript]:  # noqa: ARG001
-    """Write the script of one image, `report.js`."""
-    yield ReportScript(directory)
+open_writer = base.separate_files(_write)
 
 
 def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str, bytes]:
@@ -97,7 +86,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         page["objects"] = objects
     contents = {"index.html": render_page(page)}
     if "statistics" in summaries:
-        contents[_STATISTICS_SCRIPT] = statistics_script(_statistics(summaries["statistics"]))
+        contents[_STATISTICS_SCRIPT] = script("statistics", _statistics(summaries["statistics"]))
     return contents
 
 

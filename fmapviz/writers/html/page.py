@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 # The parts of the page's script, concatenated inside one function: top-level code may only use the parts before it.
 _SCRIPTS = (
-    "text.js",
-    "data.js",
-    "tiles.js",
-    "list.js",
-    "camera.js",
-    "pane.js",
-    "state.js",
-    "show.js",
-    "pins.js",
-    "address.js",
-    "keys.js",
-    "statistics.js",
-    "start.js",
+    "text",
+    "data",
+    "tiles",
+    "list",
+    "camera",
+    "pane",
+    "state",
+    "show",
+    "pins",
+    "address",
+    "keys",
+    "statistics",
+    "start",
 )
 
 # Characters that could end a script element are written as escapes, which JSON reads as the same text.
@@ -67,48 +67,33 @@ def render_page(run: Mapping[str, Any]) -> bytes:
         (True, False)
     """
     style = _read("report.css")
-    script = "\n".join(['"use strict";\n(() => {', *map(_read, _SCRIPTS), "})();\n"])
+    code = "\n".join(['"use strict";\n(() => {', *(_read(f"{part}.js") for part in _SCRIPTS), "})();\n"])
     page = _template().render(
         run=run,
         data=Markup(_to_json(run)),  # noqa: S704 - escaped there
         style=Markup(style),  # noqa: S704 - our own
-        script=Markup(script),  # noqa: S704 - our own
+        script=Markup(code),  # noqa: S704 - our own
         style_hash=_hash(style),
-        script_hash=_hash(script),
+        script_hash=_hash(code),
     )
     return page.encode("ascii", "xmlcharrefreplace")
 
 
-def unit_script(unit: Mapping[str, Any]) -> bytes:
-    r"""Render `report.js` of one image, ASCII.
+def script(function: str, value: Mapping[str, Any]) -> bytes:
+    r"""Render a script that passes data to a function of the page, ASCII.
 
     Args:
-        unit: The `unit`, `source`, `predictions`, `notices` and `pictures`.
+        function: `unit` for `report.js` of one image, or `statistics` for `stats.js`, of every channel over the whole run.
+        value: The `unit`, `source`, `predictions`, `notices` and `pictures`; or the number of `images`, and `layers`.
 
     Raises:
         ValueError: A number in it is NaN or infinite.
 
     Example:
-        >>> unit_script({"unit": "</script>"})
+        >>> script("unit", {"unit": "</script>"})
         b'fmapviz.unit({"unit":"\\u003c/script\\u003e"});\n'
     """
-    return f"fmapviz.unit({_to_json(unit)});\n".encode("ascii")
-
-
-def statistics_script(statistics: Mapping[str, Any]) -> bytes:
-    r"""Render `stats.js`, ASCII: statistics of every channel over the whole run.
-
-    Args:
-        statistics: The number of `images`, and `layers`.
-
-    Raises:
-        ValueError: A number in it is NaN or infinite.
-
-    Example:
-        >>> statistics_script({"images": 6, "layers": []})
-        b'fmapviz.statistics({"images":6,"layers":[]});\n'
-    """
-    return f"fmapviz.statistics({_to_json(statistics)});\n".encode("ascii")
+    return f"fmapviz.{function}({_to_json(value)});\n".encode("ascii")
 
 
 def pack(rows: NDArray[Any]) -> str:
