@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import shutil
 import socket
@@ -12,13 +11,14 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 from fmapviz.core.errors import OutputError, quote
 from fmapviz.core.layout import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from io import FileIO
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -97,15 +97,11 @@ def write(path: Path, *parts: Buffer) -> None:
     Raises:
         OSError: For instance, the disk is full, or the file exists.
     """
-    # System calls: a file object takes twice the time for a small file.
-    file = os.open(path, _NEW, 0o666)
-    try:
+    with _opened(path, _NEW) as file:  # system calls: a file object takes twice the time for a small file
         for part in parts:
             left = memoryview(part)
             while left:  # a disk that fills up writes a part
                 left = left[os.write(file, left) :]
-    finally:
-        os.close(file)
 
 
 def outline(path: Path, size: int) -> None:
@@ -114,11 +110,8 @@ def outline(path: Path, size: int) -> None:
     Raises:
         OSError: For instance, it exists.
     """
-    file = os.open(path, _NEW, 0o666)
-    try:
+    with _opened(path, _NEW) as file:
         os.ftruncate(file, size)
-    finally:
-        os.close(file)
 
 
 def create(path: Path) -> BinaryIO:
@@ -127,7 +120,7 @@ def create(path: Path) -> BinaryIO:
     Raises:
         OSError: For instance, it exists.
     """
-    return cast("BinaryIO", io.BufferedWriter(_NewFile(path), BUFFER_BYTES))
+    return os.fdopen(os.open(path, _NEW, 0o666), "wb", BUFFER_BYTES)
 
 
 def append(path: Path, line: bytes) -> None:
@@ -136,8 +129,7 @@ def append(path: Path, line: bytes) -> None:
     Raises:
         OSError: For instance, the disk is full, or the path is not a regular file.
     """
-    file = os.open(path, _LINE, 0o666)
-    try:
+    with _opened(path, _LINE) as file:
         size = _size_of_file(file)
         if size and os.pread(file, 1, size - 1) != b"\n":
             time.sleep(_MOMENT_SECONDS)
@@ -145,8 +137,6 @@ def append(path: Path, line: bytes) -> None:
                 line = b"\n" + line
         if os.write(file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(file)
 
 
 def rename(source: Path, target: Path) -> None:
@@ -205,11 +195,8 @@ def sync(path: Path) -> None:
     Raises:
         OSError: The disk reports an error.
     """
-    file = os.open(path, os.O_RDONLY | _BINARY)
-    try:
+    with _opened(path, os.O_RDONLY | _BINARY) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def sync_folders(path: Path, top: Path) -> None:
@@ -306,14 +293,9 @@ def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    descriptor = os.open(path, _READ)
-    try:
-        size = _size_of_file(descriptor)
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            file.seek(max(0, size + start) if start < 0 else start)
-            return file.read(min(most, size) if most >= 0 else -1)
-    finally:
-        os.close(descriptor)
+    with _reading(path) as (file, size):
+        file.seek(max(0, size + start) if start < 0 else start)
+        return file.read(min(most, size) if most >= 0 else -1)
 
 
 def measure(path: str | Path) -> tuple[int, str]:
@@ -322,15 +304,10 @@ def measure(path: str | Path) -> tuple[int, str]:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    descriptor = os.open(path, _READ)
-    try:
-        size = _size_of_file(descriptor)
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            if size > SMALL_BYTES:
-                return size, hashlib.file_digest(file, "sha256").hexdigest()
-            return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
-    finally:
-        os.close(descriptor)
+    with _reading(path) as (file, size):
+        if size > SMALL_BYTES:
+            return size, hashlib.file_digest(file, "sha256").hexdigest()
+        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
 
 
 def exists(path: Path) -> bool:
@@ -354,28 +331,22 @@ def directory_size(directory: Path) -> int:
         return size_in_blocks([1, *(entry.stat(follow_symlinks=False).st_size for entry in entries)])
 
 
-class _NewFile(io.RawIOBase):
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, _NEW, 0o666)
+@contextmanager
+def _opened(path: str | Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags, 0o666)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
-    def writable(self) -> bool:
-        return True
 
-    def seekable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer, /) -> int:
-        return os.write(self._file, data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        return os.lseek(self._file, offset, whence)
-
-    def close(self) -> None:
-        if not self.closed:
-            try:
-                super().close()
-            finally:
-                os.close(self._file)
+@contextmanager
+def _reading(path: str | Path) -> Iterator[tuple[FileIO, int]]:
+    """Open a regular file, which is no link, and measure it."""
+    with _opened(path, _READ) as descriptor:
+        size = _size_of_file(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            yield file, size
 
 
 def _size_of_file(file: int) -> int:

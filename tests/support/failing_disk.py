@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from contextlib import contextmanager
@@ -75,6 +76,9 @@ class Disk:
         half = _Half(file, data)
         return self._operate("write", lambda: os.write(file, data), half)
 
+    def fdopen(self, file, _mode, buffering):
+        return io.BufferedWriter(_File(self, file), buffering)
+
     def fsync(self, file):
         def do():
             os.fsync(file)
@@ -131,6 +135,32 @@ class Disk:
         for _, source, target in reversed(self.names if names else ()):
             if target.exists() and source.parent.exists() and not source.exists():
                 target.rename(source)
+
+
+class _File(io.RawIOBase):
+    """A file that is open for writing."""
+
+    def __init__(self, disk, file):
+        self._disk, self._file = disk, file
+
+    def writable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def write(self, data, /):
+        return self._disk.write(self._file, data)
+
+    def seek(self, offset, whence=os.SEEK_SET, /):
+        return os.lseek(self._file, offset, whence)
+
+    def close(self):
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                os.close(self._file)
 
 
 class _Half:
