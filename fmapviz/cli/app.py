@@ -34,27 +34,27 @@ class RunByDefault(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete names of commands and of models."""
         run = self.commands["run"]
-        if incomplete.startswith("-"):
-            return [*super().shell_complete(ctx, incomplete), *run.shell_complete(ctx, incomplete)]
         model = next(parameter for parameter in run.params if parameter.name == "model")
-        return [*super().shell_complete(ctx, incomplete), *model.shell_complete(ctx, incomplete)]
+        more = run if incomplete.startswith("-") else model
+        return [*super().shell_complete(ctx, incomplete), *more.shell_complete(ctx, incomplete)]
 
     def _first_word(self, ctx: Any, words: list[str]) -> int | None:
         """Return the position of the first word that is neither an option nor the value of one."""
-        takes_value = {
-            option: not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
+        take_value = {
+            option
             for command in self.commands.values()
             for parameter in command.get_params(ctx)
             for option in parameter.opts
+            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
         }
-        position = 0
-        while position < len(words):
-            word = words[position]
+        left = iter(enumerate(words))
+        for position, word in left:
             if word == "--":
                 return None
             if not word.startswith("-") or word == "-":
                 return position
-            position += 2 if takes_value.get(word) else 1
+            if word in take_value:
+                next(left, None)
         return None
 
 
@@ -97,18 +97,13 @@ def _main() -> int:
     with handling_signals(_report_interruption):
         try:
             return int(app(standalone_mode=False) or 0)
-        except FmapvizError as error:
-            print_error(error)
-            return _end_json(error.exit_code, error)
-        except typer.TyperException as error:
-            wrong = _usage_error(error)
-            print_error(wrong)
-            return _end_json(2, wrong)
+        except (FmapvizError, typer.TyperException) as error:
+            shown = error if isinstance(error, FmapvizError) else _usage_error(error)
+            print_error(shown)
+            return _end_json(shown.exit_code, shown)
         except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
             return 0 if stop.code in {None, 0, 1} else 2
-        except Interrupted as interruption:
-            return _end_after(interruption)
-        except Exception as error:  # noqa: BLE001  a bug: --json still ends with a summary
+        except (Interrupted, Exception) as error:  # noqa: BLE001  a bug: --json still ends with a summary
             return _end_after(error)
 
 

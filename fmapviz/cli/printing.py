@@ -36,10 +36,8 @@ def print_line(text: str) -> None:
     stream: TextIO | None = _results[-1] if _results else sys.stdout
     if stream is None:  # closed at the start; `print` would fall back to its replacement
         return
-    try:
+    with _writing_results():
         print(f"{text}\n", end="", flush=True, file=stream)  # one write: a signal may come between two
-    except OSError as error:
-        _stop_output(error)
 
 
 def print_bytes(data: bytes) -> None:
@@ -50,11 +48,9 @@ def print_bytes(data: bytes) -> None:
     """
     if sys.stdout is None:
         return
-    try:
+    with _writing_results():
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except OSError as error:
-        _stop_output(error)
 
 
 def print_json(fields: dict[str, Any]) -> None:
@@ -88,7 +84,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def _stop_output(error: OSError) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered data would fail again when the interpreter exits
-    if not isinstance(error, BrokenPipeError):
-        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+@contextmanager
+def _writing_results() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered data would fail again when the interpreter exits
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
