@@ -139,10 +139,10 @@ def cam(
     )
     (way,) = plan.methods.values()
     choices = _choices(network, exact=way.exact)
-    learnt = plan.automatic and choices.of(batch.shape) is not None
+    learnt = plan.automatic and batch.shape[1:] in choices.layers
     found = _differentiate(network, known, batch, plan, layer, choices=choices)
     if learnt and not found.layers:  # another class may depend on other layers
-        choices.forget(batch.shape)
+        choices.layers.pop(batch.shape[1:], None)
         found = _differentiate(network, known, batch, plan, layer, choices=choices)
     if not found.layers:
         raise _nothing(layer, found)

@@ -130,7 +130,7 @@ class ClassMaps:
             RequestError: No class scores in the output, no gradient, no map, or no such class or layer.
             BackwardError: The backward pass failed.
         """
-        chosen = self._choices.of(batch.shape) if self._automatic else Chosen()
+        chosen = self._choices.layers.get(batch.shape[1:]) if self._automatic else Chosen()
         for _ in range(_PASSES):
             probes = chosen is None
             late = not (probes or self._plan.from_pixels or self._choices.early)
@@ -145,7 +145,7 @@ class ClassMaps:
             current = self._score(record, results)
             if chosen is None:
                 chosen = self._choose(current)
-                if any(point.intact is None for point in record.kept if point.name in chosen.names):
+                if not all(point.intact for point in record.kept if point.name in chosen.names):
                     continue
             try:
                 self._draw(current, chosen)

@@ -99,10 +99,10 @@ def choose_layers(
     if any(method.sheet for method in methods.values()):
         maps = [point for point in find_maps(record.kept, as_maps) if point.edge is not None][::-1]
         maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
-        rows = choose_rows([point for point in maps if point.intact is not None or point is maps[-1]], as_maps)
+        rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], as_maps)
         chosen = replace(chosen, rows=tuple(point.name for point in rows))
     if pooling:
         chosen = replace(chosen, pooled=pooling.choose(find_maps(record.kept, as_maps)).name)
-    chosen = choices.settle(record.pixels.shape, chosen) if certain else chosen
+    chosen = choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
     record.keep_only(chosen.names, find_maps(record.kept, as_maps))
     return chosen

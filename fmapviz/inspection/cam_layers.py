@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
@@ -51,28 +51,17 @@ class Chosen:
         return frozenset({self.layer, self.pooled, *self.rows} - {""})
 
 
+@dataclass(slots=True, eq=False)
 class Choices:
-    """What earlier passes have shown about a network, for all threads: layers by the shape of the input, and where to begin.
+    """What earlier passes have shown about a network, for all threads.
 
     Attributes:
         early: Whether graphs have to begin at the input.
+        layers: Those chosen for images of a shape. The first choice is that of all threads.
     """
 
-    def __init__(self) -> None:
-        self.early = False
-        self._chosen: dict[torch.Size, Chosen] = {}
-
-    def of(self, shape: torch.Size) -> Chosen | None:
-        """Return the layers chosen for batches of images of a shape; None if there is no choice yet."""
-        return self._chosen.get(shape[1:])
-
-    def settle(self, shape: torch.Size, chosen: Chosen) -> Chosen:
-        """Make the first choice that of all threads, and return it."""
-        return self._chosen.setdefault(shape[1:], chosen)
-
-    def forget(self, shape: torch.Size) -> None:
-        """Choose the layers for batches of a shape again."""
-        self._chosen.pop(shape[1:], None)
+    early: bool = False
+    layers: dict[torch.Size, Chosen] = field(default_factory=dict)
 
 
 class NoMapError(Exception):
@@ -202,9 +191,7 @@ def find_maps(points: Sequence[GraphPoint], as_maps: AsMaps) -> Iterator[GraphPo
     If a module and those around it return the same tensor, the outermost one is yielded.
     """
     for _, same in groupby(reversed(points), key=lambda point: point.identity):
-        found = next((point for point in same if _is_map(point, as_maps)), None)
-        if found is not None:
-            yield found
+        yield from islice((point for point in same if _is_map(point, as_maps)), 1)
 
 
 def _is_map(point: GraphPoint, as_maps: AsMaps) -> bool:

@@ -124,8 +124,7 @@ class Pooling:
         """Return the maps that enter the average pooling, None if it is not these."""
         if id(point) not in self._maps:
             # If they were overwritten, most often by a ReLU, the new values enter the pooling.
-            values = point.feature_map.values.detach() if point.intact is None else point.intact
-            maps = self._record.maps(point, values)
+            maps = self._record.maps(point, point.values)
             self._maps[id(point)] = pooled_maps(maps, self._classifier, self._logits)
         return self._maps[id(point)]
 

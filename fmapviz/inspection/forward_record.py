@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,20 +29,21 @@ class GraphPoint:
     Attributes:
         feature_map: As the hook received it, part of the graph; a later layer may have overwritten its values.
         edge: Its position in the graph, before it was overwritten; None if it is outside the graph.
-        activations: A copy of its values, None if there is no copy.
-        version: Of its values at the time of the hook.
+        values: Its values outside the graph, or a copy of them; those at the time of the hook if it is intact.
+        version: Of `values` at the time of the hook.
     """
 
     feature_map: FeatureMap
     edge: GradientEdge | None
-    activations: Tensor | None
+    values: Tensor
     version: int
 
     @classmethod
     def of(cls, feature_map: FeatureMap, *, copied: bool) -> GraphPoint:
         """Record a tensor that has not been overwritten yet."""
-        values = feature_map.values
-        return cls(feature_map, edge_of(values), values.detach().clone() if copied else None, _version(values))
+        values = feature_map.values.detach()
+        values = values.clone() if copied else values
+        return cls(feature_map, edge_of(feature_map.values), values, _version(values))
 
     @property
     def name(self) -> str:
@@ -54,18 +56,9 @@ class GraphPoint:
         return self.feature_map.layer
 
     @property
-    def intact(self) -> Tensor | None:
-        """The values at the time of the hook, None if they have been overwritten and there is no copy."""
-        if self.activations is not None:
-            return self.activations
-        values = self.feature_map.values
-        return values.detach() if _version(values) == self.version else None
-
-    @property
-    def values(self) -> Tensor:
-        """The values at the time of the hook, of a point that is intact."""
-        assert self.intact is not None
-        return self.intact
+    def intact(self) -> bool:
+        """Whether no later layer has overwritten the values."""
+        return _version(self.values) == self.version
 
     @property
     def identity(self) -> object:
@@ -143,13 +136,7 @@ class ForwardRecord:
 
     def keep_only(self, names: Collection[str], points: Iterable[GraphPoint]) -> None:
         """Keep the first of some points under each of these names, and release everything else."""
-        found: dict[str, GraphPoint] = {}
-        for point in points:
-            if point.name in names:
-                found[point.name] = point
-            if len(found) == len(names):
-                break
-        self.kept = list(found.values())
+        self.kept = list(islice((point for point in points if point.name in names), len(names)))
 
     def maps(self, point: GraphPoint, values: Tensor) -> Tensor:
         """Reshape values to one map for each image, `(N, C, h, w)`, the frames of a clip side by side.

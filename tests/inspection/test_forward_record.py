@@ -47,10 +47,12 @@ def test_values_are_known_until_they_are_overwritten():
     start, values = begin_graph(torch.tensor([[-1.0, 2.0]]))
     values = values * 1
     point, copied = (GraphPoint.of(mapped(values), copied=copied) for copied in (False, True))
-    assert point.intact.tolist() == point.values.tolist() == [[-1, 2]]
+    assert point.intact
+    assert point.values.tolist() == [[-1, 2]]
     values.relu_()
-    assert point.intact is None
-    assert copied.intact.tolist() == [[-1, 2]]
+    assert not point.intact
+    assert copied.intact
+    assert copied.values.tolist() == [[-1, 2]]
     assert point.edge == copied.edge != edge_of(values)
     assert start.tolist() == [[-1, 2]]
 
@@ -116,7 +118,7 @@ def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient(
     network, batch = overwritten(), images()
     record, output = receive_all(network, batch)
     assert [point.name for point in record.kept] == ["0", "1", "2", "3"]
-    assert [point.intact is None for point in record.kept] == [True, False, True, False]
+    assert [point.intact for point in record.kept] == [False, True, False, True]
     gradients = gradients_at(output.sum((1, 2, 3)), [point.edge for point in record.kept])
     calm = deepcopy(network)
     x, expected = batch, []
@@ -128,7 +130,7 @@ def test_every_output_is_remembered_in_the_order_of_execution_with_its_gradient(
     x.sum().backward()
     for point, gradient, values in zip(record.kept, gradients, expected, strict=True):
         assert torch.equal(gradient, values.grad), point.name
-        assert point.intact is None or torch.equal(point.intact, values)
+        assert not point.intact or torch.equal(point.values, values)
 
 
 def test_only_what_is_needed_is_remembered():
