@@ -18,7 +18,6 @@ from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.grid import measure
 from fmapviz.render.picture import make_picture
 from fmapviz.runs.unit import commit, find_done, read_unit
-from fmapviz.runs.verify import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +54,8 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
             except NotAMapError as reason:
                 undrawn[layer.name] = str(reason)
     file = _identify(known.values(), info)
-    force = config.force or (config.repair and not is_whole(run, file, info.fingerprint, is_sound=session.output.is_intact))
-    if not known or (not force and find_done(run, file, info.fingerprint)):
+    is_intact = session.output.is_intact if config.repair else None
+    if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):
         return 0, undrawn
     digits = max(2, len(str(len(session.layers) - 1)))
     with writing_to(run), stage(run) as staging:
@@ -71,6 +70,7 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
                 if "pictures" in needs_of(form):
                     stack.enter_context(open_writer(staging)).add(image, pictures)
         record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
+        force = config.force or config.repair
         session.output.upload(commit(staging, run, file, record, force=force, sync=config.fsync))
     return len(known), undrawn
 

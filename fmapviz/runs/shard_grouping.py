@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
-from fmapviz.core.checksummed_json import load
 from fmapviz.core.errors import quote
-from fmapviz.core.layout import UNIT_FILE
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.images.find import look_again
 from fmapviz.runs.shards import KnownImages, members_of
-from fmapviz.runs.unit import Group, Member, check_only_own_files, own_files
+from fmapviz.runs.unit import Group, Member, check_only_own_files, image_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,10 +55,11 @@ class GivenUp:
 Item = ImageFile | Failure | Member | Finished | GroupEnd | GivenUp
 
 
+@dataclass(slots=True, eq=False)
 class Grouping:
     """Assigns each image to a shard and decides whether it is drawn.
 
-    Args:
+    Attributes:
         run: The run directory.
         fingerprint: Of the run.
         size: Images in a shard.
@@ -68,28 +68,25 @@ class Grouping:
         is_intact: With `--repair`, returns False for a shard that needs repair; else None.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        fingerprint: str,
-        size: int,
-        *,
-        part: Part | None = None,
-        force: bool = False,
-        is_intact: Callable[[Path], bool] | None = None,
-    ) -> None:
-        self._known = KnownImages(run, fingerprint, accept_damaged=not is_intact)
-        self._size = size
-        self._part = part
-        self._force = force
-        self._is_intact = is_intact
+    run: Path
+    fingerprint: str
+    size: int
+    part: Part | None = None
+    force: bool = False
+    is_intact: Callable[[Path], bool] | None = None
+    _known: KnownImages = field(init=False)
+    _taken: set[int] = field(init=False)
+    _next: int = 0
+    _failures: int = 0
+    _open: Group | None = None
+    _redrawn: dict[int, ImageFile | None] = field(default_factory=dict)  # by shard: a missing image prevents it
+    _retried: set[str] = field(default_factory=set)  # images that failed before, in shards that are redrawn
+
+    def __post_init__(self) -> None:
+        if self.is_intact:
+            self.is_intact = cache(self.is_intact)  # it is asked for each image
+        self._known = KnownImages(self.run, self.fingerprint, accept_damaged=self.is_intact is None)
         self._taken = set(self._known.numbers)
-        self._next = 0
-        self._failures = 0
-        self._open: Group | None = None
-        self._intact: dict[int, bool] = {}
-        self._redrawn: dict[int, ImageFile | None] = {}  # by shard: a missing image that prevents it, or None
-        self._retried: set[str] = set()  # images that failed before, in shards that are redrawn
 
     def items(self, found: Iterable[ImageFile | Failure]) -> Iterator[Item]:
         """Decide for each input what is done with it, in listing order; inputs of other parts are left out.
@@ -110,9 +107,10 @@ class Grouping:
             elif entry.shard < 0:
                 failed_before.append(file)
             elif self._is_mine(self._known.numbers[entry.shard]) and self._redrawn.get(entry.shard, file) is not None:
-                if entry.same and not self._force and self._needs_no_repair(entry.shard):
+                unit = self._known.directories[entry.shard]
+                if entry.same and not self.force and (self.is_intact is None or self.is_intact(unit)):
                     self._known.report(entry)
-                    yield Finished(file, self._known.directories[entry.shard])
+                    yield Finished(file, unit)
                 else:
                     yield from self._redraw(entry.shard, file)
         yield from self._end()
@@ -123,7 +121,7 @@ class Grouping:
         yield from self._end()
 
     def _is_mine(self, index: int) -> bool:
-        return self._part is None or self._part.has(index)
+        return self.part is None or self.part.has(index)
 
     def _add(self, file: ImageFile) -> Iterator[Item]:
         """Add an image to the shard that is being filled."""
@@ -131,10 +129,10 @@ class Grouping:
             while self._next in self._taken:
                 self._next += 1
             self._taken.add(self._next)
-            self._open = Group(self._next, self._size, redraw=self._force or self._is_intact is not None)
+            self._open = Group(self._next, self.size, redraw=self.force or self.is_intact is not None)
         group = self._open
         group.members.append(file)
-        if len(group.members) == self._size:
+        if len(group.members) == self.size:
             group.complete, self._open = True, None
         if group.number is not None and self._is_mine(group.number):
             yield Member(group, len(group.members) - 1)
@@ -144,18 +142,11 @@ class Grouping:
         if group and group.number is not None and self._is_mine(group.number):
             yield GroupEnd(group)
 
-    def _needs_no_repair(self, shard: int) -> bool:
-        if not self._is_intact:
-            return True
-        if shard not in self._intact:
-            self._intact[shard] = self._is_intact(self._known.directories[shard])
-        return self._intact[shard]
-
     def _redraw(self, shard: int, file: ImageFile) -> Iterator[Item]:
         """Redraw all images of a shard because one has changed, unless another one is missing: it would be lost."""
         if shard not in self._redrawn:
             group, missing, failed = self._read(shard)
-            if group is None or (missing and not self._force):
+            if group is None or (missing and not self.force):
                 self._redrawn[shard] = missing or file
             else:
                 self._redrawn[shard] = None
@@ -173,18 +164,11 @@ class Grouping:
 
     def _read(self, shard: int) -> tuple[Group | None, ImageFile | None, set[str]]:
         """Return an existing shard with its images in their present state, a missing image, and paths that failed before."""
-        record = load(self._known.directories[shard] / UNIT_FILE)
+        record = read_unit(self._known.directories[shard])
         if record is None:  # it was there a moment ago
             return None, None, set()
-        check_only_own_files(self._known.directories[shard], own_files(record))  # before its images are drawn in vain
-        source = record["source"]
-        group = Group(
-            self._known.numbers[shard],
-            self._size,
-            identity=ImageFile(source["path"], record["unit"], source["size"], source["mtime_ns"]),
-            redraw=True,
-            complete=True,
-        )
+        check_only_own_files(self._known.directories[shard], record)  # before its images are drawn in vain
+        group = Group(self._known.numbers[shard], self.size, identity=image_of(record), redraw=True, complete=True)
         keep: set[int] = set()
         failed: set[str] = set()
         missing: ImageFile | None = None
@@ -195,7 +179,7 @@ class Grouping:
                 continue
             if "failed" in image:
                 failed.add(now.path)
-            elif not self._force:  # better the old pictures of an image than none
+            elif not self.force:  # better the old pictures of an image than none
                 keep.add(len(group.members))
             group.members.append(now)
         group.keep = frozenset(keep)

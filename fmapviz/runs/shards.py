@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from fmapviz.core.config import Part
     from fmapviz.core.events import Outcome
     from fmapviz.core.types import Failure
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "shard-"
 _FAILED = -1
+_ROW = np.dtype([("path", np.uint64), ("state", np.uint64), ("shard", np.int32)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +67,34 @@ class KnownImages:
         """
         self.directories: list[Path] = []
         self.numbers: list[int] = []
-        keys: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        states: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        owners: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        tables = [np.zeros(0, _ROW)]
         for directory in find_shards(run):
             record = read_unit(directory)
             if record is None or record.get("run") != fingerprint:
                 continue
             if not accept_damaged and checksummed_json.load(directory / UNIT_FILE, intact=True) is None:
                 continue
-            images = record["images"]
-            owner = np.full(len(images), len(self.directories), np.int32)
-            owner[[index for index, image in enumerate(images) if "failed" in image]] = _FAILED
-            keys.append(np.fromiter((_path_key(image["path"]) for image in images), np.uint64, len(images)))
-            states.append(
-                np.fromiter((_state_key(image["size"], image["mtime_ns"]) for image in images), np.uint64, len(images))
+            shard = len(self.directories)
+            rows = (
+                (_path_key(image.path), _state_key(image), _FAILED if "failed" in entry else shard)
+                for image, entry in zip(members_of(record), record["images"], strict=True)
             )
-            owners.append(owner)
+            tables.append(np.fromiter(rows, _ROW, len(record["images"])))
             self.directories.append(directory)
             self.numbers.append(record["shard"])
-        all_keys, all_owners = np.concatenate(keys), np.concatenate(owners)
+        table = np.concatenate(tables)
         # If an image failed in one shard and is in another one, the latter counts.
-        order = np.lexsort((all_owners == _FAILED, all_keys))
-        self._keys, self._owners, self._states = all_keys[order], all_owners[order], np.concatenate(states)[order]
-        self._reported = np.zeros(len(order), np.bool_)
+        table = table[np.lexsort((table["shard"] == _FAILED, table["path"]))]
+        self._paths, self._states, self._shards = (np.ascontiguousarray(table[name]) for name in ("path", "state", "shard"))
+        self._reported = np.zeros(len(table), np.bool_)
 
     def find(self, file: ImageFile) -> Entry | None:
         """Return the entry of an image; None if it is new."""
         key = _path_key(file.path)
-        index = int(np.searchsorted(self._keys, np.uint64(key)))
-        if index == len(self._keys) or int(self._keys[index]) != key:
+        index = int(np.searchsorted(self._paths, np.uint64(key)))
+        if index == len(self._paths) or int(self._paths[index]) != key:
             return None
-        same = int(self._states[index]) == _state_key(file.size, file.mtime_ns)
-        return Entry(int(self._owners[index]), same, index)
+        return Entry(int(self._shards[index]), int(self._states[index]) == _state_key(file), index)
 
     def report(self, entry: Entry) -> None:
         """Note that an image was reported as finished."""
@@ -185,8 +179,8 @@ def _path_key(path: str) -> int:
     return _digest(os.fsencode(path) if checksummed_json.is_path(path) else path.encode("utf-8", "surrogatepass"))
 
 
-def _state_key(size: int, mtime_ns: int) -> int:
-    return _digest(b"%d %d" % (size, mtime_ns))
+def _state_key(file: ImageFile) -> int:
+    return _digest(b"%d %d" % (file.size, file.mtime_ns))
 
 
 def _digest(data: bytes) -> int:

@@ -21,7 +21,7 @@ from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 KIND = "shard"
@@ -82,24 +82,30 @@ class Member:
         return self.group.members[self.position]
 
 
-def find_done(run: Path, file: ImageFile, fingerprint: object = None) -> Path | None:
+def find_done(
+    run: Path, file: ImageFile, fingerprint: object = None, *, is_intact: Callable[[Path], bool] | None = None
+) -> Path | None:
     """Return the finished unit of an image, if the image still has the same size and time of modification.
 
     Args:
         run: The run directory.
         file: The image.
         fingerprint: Of the run; units of other runs do not count.
+        is_intact: Returns False for a unit that needs repair; with it, units without a record must not be in the way either.
     """
-    directory = find_own(run, file)
-    record = read_unit(directory) if directory else None
-    return directory if record is not None and is_current(record, file, fingerprint) else None
+    directory, record = find_own(run, file) or (None, None)
+    if directory is None or record is None or not is_current(record, file, fingerprint):
+        return None
+    if is_intact and (any(map(lacks_record, possible_paths(run, file))) or not is_intact(directory)):
+        return None
+    return directory
 
 
-def find_own(run: Path, file: ImageFile) -> Path | None:
-    """Return the unit of an image, of any state of the image; None if there is none."""
+def find_own(run: Path, file: ImageFile) -> tuple[Path, dict[str, Any]] | None:
+    """Return the unit of an image, of any state of the image, and its record; None if there is none."""
     for directory in possible_paths(run, file):
-        if is_of(read_unit(directory), file):
-            return directory
+        if is_of(record := read_unit(directory), file):
+            return directory, record
     return None
 
 
@@ -108,9 +114,8 @@ def possible_paths(run: Path, file: ImageFile) -> list[Path]:
 
     They are its own name, that name with a hash, and the same at the top of the run, in case another unit is in the way.
     """
-    distinct = f"{file.unit}~{path_hash(file.path)}"
-    flat = distinct.rpartition("/")[2]
-    return [run / name for name in dict.fromkeys((file.unit, distinct, flat))]
+    distinct = file.unit + distinction(file)
+    return [run / name for name in dict.fromkeys((file.unit, distinct, distinct.rpartition("/")[2]))]
 
 
 def distinction(file: ImageFile) -> str:
@@ -136,19 +141,18 @@ def read_unit(directory: Path) -> dict[str, Any] | None:
     if directory.is_symlink():
         return None
     try:
-        data = files.read(directory / UNIT_FILE, most=checksummed_json.MAX_BYTES + 1)
+        return parse_unit(checksummed_json.read(directory / UNIT_FILE))
     except OSError:
         return None
-    return parse_unit(data)
 
 
 def parse_unit(data: bytes) -> dict[str, Any] | None:
     """Parse the record of a unit; None if it lacks a field, or cannot be parsed. It may have been tampered with."""
     record = checksummed_json.parse(data)
-    source = record.get("source") if record else None
-    if not record or not isinstance(source, dict) or not checksummed_json.is_path(source.get("path")):
+    if record is None or checksummed_json.entries(record) is None:
         return None
-    if checksummed_json.entries(record) is None:
+    source = record.get("source")
+    if not isinstance(source, dict) or not checksummed_json.is_path(source.get("path")):
         return None
     images, number = record.get("images"), record.get("shard")
     if record.get("kind") == KIND and not (
@@ -185,17 +189,18 @@ def is_truncated_record(data: bytes) -> bool:
     return checksummed_json.is_truncated(data) or b'\n "source": {"path": "' in data
 
 
-def check_only_own_files(directory: Path, own: Collection[str], *, shown: Path | None = None) -> None:
+def check_only_own_files(directory: Path, record: Mapping[str, Any], *, shown: Path | None = None) -> None:
     """Check that a unit that is to be replaced holds no files but its own.
 
     Args:
         directory: The unit.
-        own: The names of its files.
+        record: Its record.
         shown: The path of the unit for the message, if it is another one.
 
     Raises:
         RefusedError: It holds another file.
     """
+    own = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
     for path in sorted(directory.iterdir()):
         # A directory would be an image's of such a name. A file that is gone was replaced by another process.
         if path.name not in own or (path.is_dir() and not path.is_symlink()):
@@ -204,11 +209,6 @@ def check_only_own_files(directory: Path, own: Collection[str], *, shown: Path |
                 "replaced",
                 hint="move it away, and the same command continues",
             )
-
-
-def own_files(record: Mapping[str, Any]) -> set[str]:
-    """Return the names of all files of a unit."""
-    return {UNIT_FILE, *(entry["name"] for entry in record["files"])}
 
 
 def commit(
@@ -244,7 +244,7 @@ def commit(
     unit: Path | None = None
     try:
         # The image's present path first: another image's may be free for the moment in which that is replaced.
-        present = find_own(run, file)
+        present, _ = find_own(run, file) or (None, None)
         paths = possible_paths(run, file)
         damaged = [path for path in paths if force and lacks_record(path)]
         names = dict.fromkeys([*damaged, present or run / file.unit, *paths])
@@ -273,16 +273,6 @@ def sweep(run: Path) -> None:
             _restore(leftover, run)
         elif not leftover.name.endswith(UNRECORDED):
             files.remove_tree(leftover)
-
-
-def remove_damaged(directory: Path, run: Path, own: Collection[str]) -> None:
-    """Remove a unit without a record, unless it holds other files.
-
-    Raises:
-        OSError: It could not be renamed.
-    """
-    if lacks_record(directory) and {path.name for path in directory.iterdir()} <= {*own}:
-        discard(directory, run)
 
 
 def _is_image(image: object) -> bool:
@@ -351,7 +341,7 @@ class _Replacement:
     def _check(self, directory: Path, *, shown: Path) -> None:
         record = read_unit(directory)
         try:
-            check_only_own_files(directory, own_files(record or self.document), shown=shown)
+            check_only_own_files(directory, record or self.document, shown=shown)
         except RefusedError:
             if read_unit(directory) != record:
                 raise FileNotFoundError from None  # another process has just replaced it
@@ -378,7 +368,7 @@ def _restore(old: Path, run: Path) -> None:
     with suppress(FileNotFoundError):  # another process is at it as well
         if find_own(run, file):
             with suppress(RefusedError, OSError):
-                check_only_own_files(old, own_files(record))
+                check_only_own_files(old, record)
                 discard(old, run)
             return
         for directory in possible_paths(run, file):

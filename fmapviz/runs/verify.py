@@ -28,14 +28,13 @@ from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import is_surveyed, read_run
 from fmapviz.runs.storage.local_copy import local_copy
-from fmapviz.runs.unit import find_done, image_of, lacks_record, possible_paths, read_unit
+from fmapviz.runs.unit import image_of, lacks_record, possible_paths, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
     from concurrent.futures import Executor, Future
 
-    from fmapviz.core.types import ImageFile
     from fmapviz.runs.storage.local_copy import LocalCopy
 
     Remedy = Literal["repair", "again", "redraw", "remove", "none"]
@@ -133,12 +132,6 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
     for run in whole:  # other runs have problems that explain it
         if not run_files.is_up_to_date(run):
             yield Verified(run, 0, (Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", "again"),))
-
-
-def is_whole(run: Path, file: ImageFile, fingerprint: str, *, is_sound: Callable[[Path], bool]) -> bool:
-    """Return True if an image has a finished unit of the run with this fingerprint, with all files unchanged."""
-    unit = find_done(run, file, fingerprint)
-    return unit is not None and not any(map(lacks_record, possible_paths(run, file))) and is_sound(unit)
 
 
 def is_sound(unit: Path) -> bool:

@@ -13,8 +13,7 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.scheduler import Ended, Failed, Preprocessed
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
-from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own, own_files, read_unit
-from fmapviz.runs.verify import is_whole
+from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -111,12 +110,11 @@ class ImageReader:
     def _find_done(self, file: ImageFile) -> tuple[Path | None, bool]:
         """Return the finished unit, None if the image is to be drawn, and whether an up-to-date unit is replaced."""
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
-        is_sound = self._session.output.is_intact
-        redraw = config.force or (config.repair and not is_whole(run, file, fingerprint, is_sound=is_sound))
-        done = None if redraw else find_done(run, file, fingerprint)
-        if done is None and (existing := find_own(run, file)) and (record := read_unit(existing)):
-            check_only_own_files(existing, own_files(record))  # before the image is drawn in vain
-        return done, redraw
+        is_intact = self._session.output.is_intact if config.repair else None
+        done = None if config.force else find_done(run, file, fingerprint, is_intact=is_intact)
+        if done is None and (existing := find_own(run, file)):
+            check_only_own_files(*existing)  # before the image is drawn in vain
+        return done, config.force or (config.repair and done is None)
 
     def _decode(self, member: Member, tell: Tell) -> tuple[Preprocessed | None, Failed | None]:
         torch.set_num_threads(self._cores)
