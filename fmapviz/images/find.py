@@ -28,7 +28,6 @@ from fmapviz.images.errors import system_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
     from io import BufferedIOBase
 
     from fmapviz.core.object_store import Entry
@@ -180,28 +179,33 @@ def _walk(
 
     Only the names in the current folder and in those above it are in memory.
     """
-    open_folders: list[tuple[Path, str, list[str], AbstractSet[str]]] = []  # the remaining names in reverse order
-    entering: tuple[Path, str] | None = (root, "")
-    while entering or open_folders:
-        if entering:
-            (path, relative), entering = entering, None
-            try:
-                folder = _identify(path)
-                if folder not in walked and not (relative and _is_output(path, avoid)):
-                    open_folders.append((path, relative, _list_names(path), named.get(folder, frozenset())))
-                    walked.add(folder)
-            except OSError as error:
-                yield _failure(error, str(path))
-            continue
-        path, relative, names, known = open_folders[-1]
-        if not names:
-            open_folders.pop()
-            continue
-        name = names.pop()
-        if name.endswith("/"):
-            entering = path / name, relative + name
-        elif name not in known:
-            yield _look(f"{path}/{name}", relative + name)
+
+    def enter(path: Path, relative: str) -> Iterator[ImageFile | Failure | tuple[Path, str]]:
+        """Yield the images of a folder, and the arguments for each folder in it."""
+        try:
+            folder = _identify(path)
+            if folder in walked or (relative and _is_output(path, avoid)):
+                return
+            names = _list_names(path)
+        except OSError as error:
+            yield _failure(error, str(path))
+            return
+        walked.add(folder)
+        for name in names:
+            if name.endswith("/"):
+                yield path / name, relative + name
+            elif name not in named.get(folder, ()):
+                yield _look(f"{path}/{name}", relative + name)
+
+    folders = [enter(root, "")]  # a recursion would end with an error in a deep tree
+    while folders:
+        found = next(folders[-1], None)
+        if isinstance(found, tuple):
+            folders.append(enter(*found))
+        elif found:
+            yield found
+        else:
+            folders.pop()
 
 
 def _is_output(folder: Path, avoid: Path | None) -> bool:
@@ -212,14 +216,14 @@ def _is_output(folder: Path, avoid: Path | None) -> bool:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """Return the names of possible images and of folders, these with a slash at the end, in reverse natural order."""
+    """Return the names of possible images and of folders, these with a slash at the end, in natural order."""
     with os.scandir(folder) as entries:
         names = [
             f"{entry.name}/" if is_folder else entry.name
             for entry in entries
             if (is_folder := _is_visible_folder(entry)) or is_candidate(entry.name)
         ]
-    names.sort(key=lambda name: f"{natural(name.removesuffix('/'))}\0{name.removesuffix('/')}", reverse=True)
+    names.sort(key=lambda name: f"{natural(name.removesuffix('/'))}\0{name.removesuffix('/')}")
     return names
 
 
