@@ -10,7 +10,6 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
 from fmapviz.core.types import Bands, Preparation
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from fmapviz.core.config import InputOptions
+
+    Geometry = Callable[[PillowImage.Image], PillowImage.Image]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)  # averages of ImageNet's
@@ -33,6 +36,7 @@ def standard(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     channels: int = 3,
+    usual: tuple[Geometry, str] | None = None,
 ) -> Preparation:
     """Fit to a size, scale to 0..1, subtract the mean and divide by the standard deviation.
 
@@ -42,24 +46,36 @@ def standard(
         mean: Default mean; None is ImageNet's, or its average if the model does not take RGB.
         std: Default standard deviation, likewise.
         channels: C, the number of channels that the model takes.
+        usual: A geometry and its description, unless the user sets a size or a fit.
 
     Raises:
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
 
     Example:
+        >>> from fmapviz.core.config import InputOptions
         >>> standard(InputOptions(size=(32, 48)), channels=1).apply(PillowImage.new("L", (640, 480))).shape
         torch.Size([1, 32, 48])
     """
     height, width = options.size or size
     fit = options.fit or "crop"
-    return _normalized(
-        lambda picture: _FITS[fit](picture, height, width),
-        "size kept" if fit == "none" else f"{fit} to {height}x{width}",
+    if usual is None or options.size or options.fit:
+        words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
+        usual = (lambda picture: _FITS[fit](picture, height, width)), words
+    geometry, description = usual
+    means, stds = _normalization(
         options,
         mean=mean or (IMAGENET_MEAN if channels == 3 else GREY_MEAN),
         std=std or (IMAGENET_STD if channels == 3 else GREY_STD),
         channels=channels,
     )
+
+    def apply(picture: PillowImage.Image | Bands) -> Tensor:
+        pixels = functional.convert_image_dtype(_to_tensor(_each(picture, geometry)), torch.float32)
+        normalized: Tensor = functional.normalize(pixels, mean=list(means), std=list(stds))
+        return normalized
+
+    input_channels = "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
+    return Preparation(apply, means, stds, f"{input_channels}{description}, mean {means}, std {stds}", channels)
 
 
 # Any: torchvision's presets share attributes, but no public class.
@@ -112,11 +128,7 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
 
 def unscaled(options: InputOptions) -> Preparation:
     """Only scale to 0..1, for a model that resizes and normalises its input, such as a detector."""
-    return standard(
-        options if options.size or options.fit else InputOptions(fit="none", mean=options.mean, std=options.std),
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
-    )
+    return standard(options, mean=(0.0,) * 3, std=(1.0,) * 3, usual=(lambda picture: picture, "size kept"))
 
 
 def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, int]) -> Preparation:
@@ -128,16 +140,14 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
         least: Minimum of each side in pixels.
         box: Maximum height and width, unless `least` is larger.
     """
-    half = (0.5, 0.5, 0.5)
-    if options.size or options.fit:
-        return standard(options, size=box, mean=half, std=half)
 
     def fit(picture: PillowImage.Image) -> PillowImage.Image:
         scale = min(box[0] / picture.height, box[1] / picture.width)
         height, width = (max(least, round(side * scale / step) * step) for side in (picture.height, picture.width))
         return _squash(picture, height, width)
 
-    return _normalized(fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}", options, mean=half, std=half)
+    usual = fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}"
+    return standard(options, size=box, mean=(0.5,) * 3, std=(0.5,) * 3, usual=usual)
 
 
 # Callable[..., object]: a function of the user, whose result is checked.
@@ -211,30 +221,7 @@ def _normalization(
     return options.mean or mean, options.std or std
 
 
-def _normalized(
-    geometry: Callable[[PillowImage.Image], PillowImage.Image],
-    description: str,
-    options: InputOptions,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    channels: int = 3,
-) -> Preparation:
-    """Change the geometry, scale to 0..1, and normalise with the user's numbers or else the default ones."""
-    mean, std = _normalization(options, mean=mean, std=std, channels=channels)
-
-    def apply(picture: PillowImage.Image | Bands) -> Tensor:
-        pixels = functional.convert_image_dtype(_to_tensor(_each(picture, geometry)), torch.float32)
-        normalized: Tensor = functional.normalize(pixels, mean=list(mean), std=list(std))
-        return normalized
-
-    input_channels = "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
-    return Preparation(apply, mean, std, f"{input_channels}{description}, mean {mean}, std {std}", channels)
-
-
-def _each(
-    picture: PillowImage.Image | Bands, change: Callable[[PillowImage.Image], PillowImage.Image]
-) -> PillowImage.Image | Bands:
+def _each(picture: PillowImage.Image | Bands, change: Geometry) -> PillowImage.Image | Bands:
     return picture.each(change) if isinstance(picture, Bands) else change(picture)
 
 
