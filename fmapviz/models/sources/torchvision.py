@@ -8,6 +8,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isqrt
+from operator import call
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,35 +67,55 @@ def known_names() -> list[str]:
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
     if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
-        return _load_published(name, weights, options)
-    is_file = weights is not None and read_seed(weights) is None
-    size = {} if is_file else _image_size(name, options)  # a file determines the size itself
-    loaded = load_weights(
-        weights,
-        lambda: _build(name, **size),
-        entries=[entry.name for entry in _entries(name)],
-        update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): values for key, values in state.items()},
-        adapt=lambda module, state: _adapted(name, module, state),
+        entry = _entry(name, weights)
+        loaded = _load_published(name, entry, options)
+    else:
+        loaded = _load_others(name, weights, options)
+        entry = _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None
+        side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
+        if side and options.size is None and side != _trained_side(_best_entry(name)):
+            options = replace(options, size=(side, side))
+    preparation, forward, notices = _feeding(name, entry or _best_entry(name), options, loaded.module)
+    return Model(
+        name=name,
+        module=loaded.module.eval(),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        preparation=preparation,
+        forward=forward,
+        batches=_family(name) not in {"detection", "optical_flow"},
+        straight=_family(name) not in {"detection", "optical_flow"},  # these call some convolutions once per scale or step
+        classes=loaded.classes or tuple(entry.meta.get("categories", ()) if entry else ()),
+        notices=(*loaded.notices, *notices),
     )
-    side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
-    if side and options.size is None and side not in _trained_size(name):
-        options = replace(options, size=(side, side))
-    return _model(name, loaded, options, _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None)
 
 
-def _load_published(name: str, weights: str, options: InputOptions) -> Model:
-    entry = _entry(name, weights)
-    if _is_vit(name) and options.size not in {None, (entry.transforms().crop_size[0],) * 2}:
-        trained = entry.transforms().crop_size[0]
-        raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out --size")
+def _load_published(name: str, entry: Any, options: InputOptions) -> LoadedWeights:
+    if _family(name) == "vision_transformer":
+        trained = _trained_side(entry)
+        if options.size not in {None, (trained, trained)}:
+            raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out --size")
     path = fetch(entry.url)
     with digesting(path) as digest, _weights_only(), NoInitialization():
         try:
             module = _build(name, weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
         except Exception as error:  # a damaged file leads to any exception
-            load(name, weights=str(path), options=options)  # reports what is wrong with it
+            _load_others(name, str(path), options)  # reports what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
-    return _model(name, LoadedWeights(module, entry.name, digest.result()), options, entry)
+    return LoadedWeights(module, entry.name, digest.result())
+
+
+def _load_others(name: str, weights: str | None, options: InputOptions) -> LoadedWeights:
+    """Build a model with random weights, those of a file, or none."""
+    is_file = weights is not None and read_seed(weights) is None
+    size = {} if is_file else _image_size(name, options)  # a file determines the size itself
+    return load_weights(
+        weights,
+        lambda: _build(name, **size),
+        entries=list(_entries(name)),
+        update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): values for key, values in state.items()},
+        adapt=lambda module, state: _adapted(name, module, state),
+    )
 
 
 def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
@@ -106,7 +127,7 @@ def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, 
     module = _build(name, **heads) if heads else plain
     built, notices = module, []
     resized = _resized(module, state)
-    first = _first_convolution(module, state, resized) if _kind(name) == "image" else None
+    first = _first_convolution(module, state, resized) if _takes_image(name) else None
     usual = len(_best_entry(name).meta.get("categories", ()))
     if classes := _classes_in(module, state, resized - {first}, usual=usual):
         built = _build(name, **heads, num_classes=classes)
@@ -156,27 +177,8 @@ def _classes_in(module: nn.Module, state: StateDict, resized: set[str | None], *
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def _model(name: str, loaded: LoadedWeights, options: InputOptions, published: Any = None) -> Model:
-    """Describe a model; `published` is the entry that its weights are, None for other weights."""
-    kind = _kind(name)
-    channels = input_channels(loaded.module) if kind == "image" else 3
-    preparation, forward, notices = _feeding(kind, published or _best_entry(name), options, channels=channels)
-    return Model(
-        name=name,
-        module=loaded.module.eval(),
-        weights=loaded.name,
-        sha256=loaded.sha256,
-        preparation=preparation,
-        forward=forward,
-        batches=kind in {"image", "video"},
-        straight=kind in {"image", "video"},  # detectors and RAFT call some convolutions once per scale or step
-        classes=loaded.classes or tuple(published.meta.get("categories", ()) if published else ()),
-        notices=(*loaded.notices, *notices),
-    )
-
-
 def _build(name: str, **kwargs: Any) -> nn.Module:
-    if _kind(name) == "detection" or ".segmentation." in models.get_model_builder(name).__module__:
+    if _family(name) in {"detection", "segmentation"}:
         kwargs.setdefault("weights_backbone", None)  # its default is a download
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for what is no parameter yet
         warnings.simplefilter("ignore")  # GoogLeNet and Inception warn that their initialization is slow and may change
@@ -192,40 +194,37 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
     """
     kwargs: dict[str, Any] = {}
     positions, projection = (state.get(key, torch.empty(0)) for key in ("encoder.pos_embedding", "conv_proj.weight"))
-    if _is_vit(name) and positions.ndim == 3 and projection.ndim == 4 and positions.shape[1] > 1:
+    if _family(name) == "vision_transformer" and positions.ndim == 3 and projection.ndim == 4 and positions.shape[1] > 1:
         patches = positions.shape[1] - 1  # all but the class token
         kwargs = {"image_size": isqrt(patches) * projection.shape[-1]}
     if "googlenet" in name or "inception" in name:
         kwargs = {"transform_input": True, "aux_logits": any(key.lower().startswith("aux") for key in state)}
-    if ".segmentation." in models.get_model_builder(name).__module__ and any(key.startswith("aux_") for key in state):
+    if _family(name) == "segmentation" and any(key.startswith("aux_") for key in state):
         kwargs = {"aux_loss": True}
     return kwargs
 
 
 def _image_size(name: str, options: InputOptions) -> dict[str, int]:
     """Return a Vision Transformer's argument for its only input size."""
-    if not _is_vit(name):
+    if _family(name) != "vision_transformer":
         return {}
-    height, width = options.size or _trained_size(name)
+    trained = _trained_side(_best_entry(name))
+    height, width = options.size or (trained, trained)
     patch = int(name.rpartition("_")[2])
     if height != width or height % patch:
         raise RequestError(f"{name} takes square images whose side is a multiple of {patch} pixels: '{height}x{width}'")
     return {"image_size": height}
 
 
-def _trained_size(name: str) -> tuple[int, int]:
-    side: int = _best_entry(name).transforms().crop_size[0]
-    return side, side
+def _trained_side(entry: Any) -> int:
+    side: int = entry.transforms().crop_size[0]
+    return side
 
 
-def _is_vit(name: str) -> bool:
-    return bool(models.get_model_builder(name).__module__.endswith(".vision_transformer"))
-
-
-def _entries(name: str) -> list[Any]:
-    """List the published entries; of a quantized model those of the same model before quantization."""
-    entries = list(models.get_model_weights(name))
-    return list(dict.fromkeys(entry.meta.get("unquantized", entry) for entry in entries))
+def _entries(name: str) -> dict[str, Any]:
+    """Return the published entries by name; of a quantized model those of the same model before quantization."""
+    entries = (entry.meta.get("unquantized", entry) for entry in models.get_model_weights(name))
+    return {entry.name: entry for entry in entries}
 
 
 def _best_entry(name: str) -> Any:
@@ -233,22 +232,22 @@ def _best_entry(name: str) -> Any:
     return default.meta.get("unquantized", default)
 
 
-def _entry_with_digest(name: str, sha256: str) -> Any:
-    """Return the published entry that a file is, None for other files: an entry's URL ends in the start of its SHA-256."""
-    promised = {entry: re.search(r"-([0-9a-f]{8,})\.", entry.url) for entry in _entries(name)}
-    return next((entry for entry, match in promised.items() if match and sha256.startswith(match[1])), None)
-
-
 def _entry(name: str, weights: str) -> Any:
     if weights in {"default", "DEFAULT"}:
         return _best_entry(name)
-    known = {entry.name: entry for entry in _entries(name)}
+    known = _entries(name)
     if weights not in known:
         raise WeightsError(
             f"no such weights for {name}: {quote(weights)}",
             hint=suggest(weights, known) or f"there are: {', '.join(known)}, default and random",
         )
     return known[weights]
+
+
+def _entry_with_digest(name: str, sha256: str) -> Any:
+    """Return the published entry that a file is, None for other files: an entry's URL ends in the start of its SHA-256."""
+    promised = {re.search(r"-([0-9a-f]{8,})\.", entry.url): entry for entry in _entries(name).values()}
+    return next((entry for match, entry in promised.items() if match and sha256.startswith(match[1])), None)
 
 
 @contextmanager
@@ -265,25 +264,31 @@ def _weights_only() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _kind(name: str) -> str:
-    family = models.get_model_builder(name).__module__.split(".")[2]
-    return {"detection": "detection", "optical_flow": "flow", "video": "video"}.get(family, "image")
+def _family(name: str) -> str:
+    """Return the folder or module of torchvision that defines a model."""
+    return str(models.get_model_builder(name).__module__.split(".")[2])
+
+
+def _takes_image(name: str) -> bool:
+    return _family(name) not in {"detection", "optical_flow", "video"}
 
 
 def _feeding(
-    kind: str, entry: Any, options: InputOptions, *, channels: int
+    name: str, entry: Any, options: InputOptions, module: nn.Module
 ) -> tuple[Preparation, Callable[[nn.Module, Tensor], object], tuple[str, ...]]:
-    """Return the preprocessing of a kind of model, its forward pass and the notices about it."""
-    if kind == "detection":
-        return preprocess.unscaled(options), lambda module, batch: module(list(batch)), ()
-    if kind == "flow":
-        # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
-        preparation = preprocess.in_steps(options, step=8, least=128, box=(520, 960))
-        notice = "an optical flow model takes two frames: the image is used for both"
-        return preparation, lambda module, batch: module(batch, batch), (notice,)
-    if kind == "video":
-        notice = f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames"
-        return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), nn.Module.__call__, (notice,)
+    """Return the preprocessing of a model, its forward pass and the notices about it."""
+    match _family(name):
+        case "detection":
+            return preprocess.unscaled(options), lambda module, batch: module(list(batch)), ()
+        case "optical_flow":
+            # RAFT takes multiples of 8 from 128; it correlates all pairs of features, so the area is limited.
+            preparation = preprocess.in_steps(options, step=8, least=128, box=(520, 960))
+            notice = "an optical flow model takes two frames: the image is used for both"
+            return preparation, lambda module, batch: module(batch, batch), (notice,)
+        case "video":
+            notice = f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames"
+            return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
+    channels = input_channels(module)
     if channels != 3:  # no preset is published
-        return preprocess.standard(options, channels=channels), nn.Module.__call__, ()
-    return preprocess.as_trained(entry.transforms(), options), nn.Module.__call__, ()
+        return preprocess.standard(options, channels=channels), call, ()
+    return preprocess.as_trained(entry.transforms(), options), call, ()
