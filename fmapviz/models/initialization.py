@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # The functions of `torch.nn.init` and of builders that draw random numbers.
 _FILLING = {"normal_", "uniform_"}
 _trunc_normal = nn.init.trunc_normal_
-
-Built = TypeVar("Built")
 
 
 def read_seed(weights: str) -> int | None:
@@ -30,17 +29,12 @@ def read_seed(weights: str) -> int | None:
     return int(match[1] or 0) if match else None
 
 
-def build_with_seed(build: Callable[[], Built], seed: int) -> Built:
-    """Call a builder after `torch.manual_seed(seed)`, and restore the state of the random numbers."""
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Begin with `torch.manual_seed(seed)`, and restore the state of the random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build()
-
-
-def build_uninitialized(build: Callable[[], Built]) -> Built:
-    """Call a builder in `NoInitialization`."""
-    with NoInitialization():
-        return build()
+        yield
 
 
 class NoInitialization(TorchFunctionMode):

@@ -12,8 +12,9 @@ import importlib.util
 import os
 import re
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
@@ -82,11 +83,10 @@ def check_reference(text: str) -> None:
     """
     reference = parse_reference(text)
     if reference.is_file:
-        if not _is_file(reference.module):
-            raise RequestError(f"no such file: {quote(reference.module)}")
+        _existing_file(reference)
         return
     package = reference.module.partition(".")[0]
-    if not (_is_file(f"{package}.py") or _is_file(package, folder=True)) and importlib.util.find_spec(package) is None:
+    if PathFinder.find_spec(package, [""]) is None and importlib.util.find_spec(package) is None:
         raise RequestError(
             f"no such model or module: {quote(reference.module)}",
             hint="`fmapviz models` lists model names; modules are also searched for in the working directory",
@@ -129,10 +129,7 @@ def import_module_of(reference: Reference) -> ModuleType:
     if not reference.is_file:
         with _on_path(Path.cwd()):
             return _import(reference.module)
-    path = Path(reference.module)
-    if not path.is_file():
-        raise RequestError(f"no such file: {quote(reference.module)}")
-    path = path.resolve()
+    path = _existing_file(reference).resolve()
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
@@ -196,11 +193,12 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
-def _is_file(name: str, *, folder: bool = False) -> bool:
-    try:
-        return Path(name).is_dir() if folder else Path(name).is_file()
-    except OSError:  # the name is too long
-        return False
+def _existing_file(reference: Reference) -> Path:
+    path = Path(reference.module)
+    with suppress(OSError):  # the name is too long
+        if path.is_file():
+            return path
+    raise RequestError(f"no such file: {quote(reference.module)}")
 
 
 def _literal(keyword: ast.keyword) -> Any:

@@ -16,12 +16,13 @@ from safetensors import safe_open
 from torchvision import transforms
 from train_shapesnet import prepare
 
-from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet, load_network
+from fmapviz.models.load import load_model
+from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet
 
 
 @pytest.fixture(scope="module")
 def network():
-    return load_network()
+    return load_model("shapesnet").module
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def test_the_shipped_file_is_small_and_says_what_it_is():
 
 def test_loading_draws_no_random_numbers(network):
     before = torch.get_rng_state()
-    again = load_network()
+    again = load_model("shapesnet").module
     assert torch.equal(torch.get_rng_state(), before)
     state = again.state_dict()
     assert all(torch.equal(values, state[name]) for name, values in network.state_dict().items())

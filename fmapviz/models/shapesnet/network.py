@@ -5,10 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
-
-from fmapviz.models.initialization import build_uninitialized
 
 WEIGHTS = Path(str(files("fmapviz.models.shapesnet"))) / "shapesnet.safetensors"
 CLASSES = ("circle", "square", "triangle", "star", "cross", "ring")
@@ -50,18 +47,6 @@ class ShapesNet(nn.Module):
         """Return the logits `(N, 6)` of feature maps of `features`."""
         logits: Tensor = self.classifier(self.pool(maps).flatten(1))
         return logits
-
-
-def load_network() -> ShapesNet:
-    """Load the network with the package's weights, in float32 and evaluation mode.
-
-    Example:
-        >>> load_network().training
-        False
-    """
-    network = build_uninitialized(ShapesNet)
-    network.load_state_dict(load_file(WEIGHTS))
-    return network.eval()
 
 
 def _block(width: int, channels: int, *, stride: int) -> nn.Module:

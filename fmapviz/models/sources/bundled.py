@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import standard
-from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet, load_network
-from fmapviz.models.weights.file import sha256_of
-from fmapviz.models.weights.fit import LoadedWeights, load_weights
+from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, ShapesNet
+from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
     from fmapviz.core.config import InputOptions
@@ -23,14 +22,11 @@ def known_names() -> list[str]:
 
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a network and fill it with weights; see `ModelSource`."""
-    if weights == "default":
-        loaded = LoadedWeights(load_network(), "trained", sha256_of(WEIGHTS))
-    else:
-        loaded = load_weights(weights, ShapesNet)
+    loaded = load_weights(str(WEIGHTS) if weights == "default" else weights, ShapesNet)
     return Model(
         name=name,
         module=loaded.module.eval(),
-        weights=loaded.name,
+        weights="trained" if weights == "default" else loaded.name,
         sha256=loaded.sha256,
         preparation=standard(options, size=(SIDE, SIDE), mean=MEAN, std=STD),
         straight=True,

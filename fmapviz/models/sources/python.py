@@ -9,7 +9,7 @@ from torch import nn
 
 from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.inspection.layers import unwrap
-from fmapviz.models.initialization import build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.network import check_network, describe_network
 from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
@@ -36,10 +36,8 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`
     after that seed.
     """
-    if weights is None:
-        home, module = build_uninitialized(lambda: _build(name))
-    else:
-        home, module = build_with_seed(lambda: _build(name), read_seed(weights) or 0)
+    with NoInitialization() if weights is None else seeded(read_seed(weights) or 0):
+        home, module = _build(name)
     as_built = LoadedWeights(module, "weights as built")
     loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
     code = None if weights is None else imported_files_beside(home)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import WeightsError, first_few, quote
-from fmapviz.models.initialization import NoInitialization, build_uninitialized, build_with_seed, read_seed
+from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.user_code import one_line
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes
@@ -66,10 +66,12 @@ def load_weights(
         WeightsError: The weights cannot be found, downloaded, read or fitted.
     """
     if weights is None:
-        return LoadedWeights(build_uninitialized(build).to("meta"), "no weights")
+        with NoInitialization():
+            return LoadedWeights(build().to("meta"), "no weights")
     seed = read_seed(weights)
     if seed is not None:
-        return LoadedWeights(build_with_seed(build, seed), f"random weights, seed {seed}")
+        with seeded(seed):
+            return LoadedWeights(build(), f"random weights, seed {seed}")
     path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
     with digesting(path) as digest, NoInitialization():
         checkpoint = read_checkpoint(path, entry)
