@@ -110,18 +110,16 @@ class RunWatch:
             )
 
 
-def count_unfinished(
-    found: Iterable[ImageFile | Failure], run: Path | None, fingerprint: str, *, shards: bool
-) -> tuple[int, int]:
+def count_unfinished(found: Iterable[ImageFile | Failure], run: Path, fingerprint: str, *, shards: bool) -> tuple[int, int]:
     """Count the inputs, and those of them that are not finished.
 
     Args:
         found: The inputs.
-        run: The run directory; None if it does not exist yet.
+        run: The run directory.
         fingerprint: That of the run.
         shards: Whether many images share a directory.
     """
-    known = KnownImages(run, fingerprint) if run and shards else None
+    known = KnownImages(run, fingerprint) if shards else None
     images = unfinished = 0
     for file in found:
         images += 1
@@ -131,7 +129,7 @@ def count_unfinished(
             entry = known.find(file)
             unfinished += entry is None or entry.shard < 0 or not entry.same
         else:
-            unfinished += run is None or find_done(run, file, fingerprint) is None
+            unfinished += find_done(run, file, fingerprint) is None
     return images, unfinished
 
 

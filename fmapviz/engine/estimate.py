@@ -20,7 +20,7 @@ from fmapviz.core.types import Failure
 from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
 from fmapviz.engine.run import run
 from fmapviz.images.find import find_images
-from fmapviz.runs.run import check_name, is_surveyed, name_run
+from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.storage.destination import open_destination
 
@@ -139,18 +139,16 @@ def _estimate(config: RunConfig, paths: list[str], destination: Destination) -> 
         )
         bytes_each, files_each = _measure(summary.directory, config.to, shard=shard)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
-    existing = destination.find_run(info, name=config.name)
+    run_directory = destination.find_run(info, name=config.name)
     to_draw = images
-    if existing and not config.force:
+    if run_directory.exists() and not config.force:
         found = find_images(paths, avoid=destination.address)
-        images, to_draw = count_unfinished(found, existing, info.fingerprint, shards=shard is not None)
+        images, to_draw = count_unfinished(found, run_directory, info.fingerprint, shards=shard is not None)
     to_draw = -(-to_draw // parts)
     succeeding = summary.done / max(1, summary.found)
     free, free_files = free_space(destination.directory) if destination.is_local else (None, None)
     return Estimate(
-        directory=destination.address_of(
-            existing or destination.directory / (config.name or name_run(destination.directory, info))
-        ),
+        directory=destination.address_of(run_directory),
         model=info.label,
         images=images,
         to_draw=to_draw,

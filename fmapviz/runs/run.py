@@ -90,25 +90,17 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
     raise _refusal(directory)
 
 
-def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path | None:
-    """Return the directory that a run with these settings would continue; None if it would create one.
+def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
+    """Return the directory that a run with these settings would continue, or create.
 
     Raises:
         RefusedError: The named directory belongs to another run, or was not made by fmapviz.
     """
     for candidate in names_of(info, name):
         directory = out / candidate
-        if not files.exists(directory):
-            return None
-        known = read_run(directory)
-        if known and known.get("fingerprint") == info.fingerprint:
+        if not files.exists(directory) or (read_run(directory) or {}).get("fingerprint") == info.fingerprint:
             return directory
     raise _refusal(directory)
-
-
-def name_run(out: Path, info: RunInfo) -> str:
-    """Return the name that a new run would get."""
-    return next(name for name in names_of(info) if not files.exists(out / name))
 
 
 def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:

@@ -83,14 +83,6 @@ class Verified:
     hidden: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The run of a unit."""
-
-    directory: Path
-    fingerprint: str | None
-
-
 def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
     """Check a directory of runs, a run, or a unit.
 
@@ -136,9 +128,8 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
 
 def is_sound(unit: Path) -> bool:
     """Return True if all files in the record of a unit are unchanged."""
-    return all(
-        problem.remedy != "repair" for problem in _check_unit(unit, None, lambda path: files.measure(path)[1]).problems
-    )
+    found = _check_unit(unit, set(), lambda path: files.measure(path)[1]).problems
+    return all(problem.remedy != "repair" for problem in found)
 
 
 def _in_order(pool: Executor, steps: Iterable[Callable[[], Verified]]) -> Iterator[Verified]:
@@ -154,19 +145,17 @@ def _in_order(pool: Executor, steps: Iterable[Callable[[], Verified]]) -> Iterat
 
 def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verified]]:
     refusals: list[OSError] = []
-    runs: list[_Run] = []
+    fingerprints: dict[Path, str | None] = {}  # by run; None: unknown
     without: set[Path] = set()
     reserved = own_run_files() | {UNIT_FILE}
     for here, folders, names in os.walk(top, onerror=refusals.append):
-        directory = Path(here)
+        directory, present = Path(here), {*names, *folders}
         seen, folders[:] = len(folders), sorted(name for name in folders if not name.startswith(HIDDEN))
         hidden = seen - len(folders)
-        while runs and not directory.is_relative_to(runs[-1].directory):
-            runs.pop()
-        run = runs[-1] if runs else None
+        run = next(filter(fingerprints.__contains__, directory.parents), None)
         if RUN_FILE in names:
             known = checksummed_json.load(directory / RUN_FILE, intact=True)
-            runs.append(_Run(directory, str(known.get("fingerprint")) if known else None))
+            fingerprints[directory] = str(known.get("fingerprint")) if known else None
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}
             yield partial(_check_run, directory, present, checksum, hidden=hidden)
@@ -175,7 +164,8 @@ def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verifi
             if run is None and (lost := _run_of(directory, top)) and lost not in without:
                 without.add(lost)
                 yield partial(Verified, lost, 1, tuple(_record_problems(lost / RUN_FILE)))
-            yield partial(_check_unit, directory, run, checksum)
+            fingerprint = fingerprints[run] if run else None
+            yield partial(_check_unit, directory, present, checksum, run=run, fingerprint=fingerprint)
         elif run is not None and lacks_record(directory):
             folders.clear()
             yield partial(Verified, directory, 0, (Problem(directory / UNIT_FILE, "missing", "repair"),))
@@ -201,22 +191,24 @@ def _links(directory: Path, folders: list[str]) -> list[str]:
 
 def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, hidden: int) -> Verified:
     run, made = read_run(directory), run_files.read(directory)
-    claimed = {str(entry["name"]): entry for entry in (made or {"files": []})["files"]}
+    entries = made["files"] if made else []
+    claimed = {entry["name"] for entry in entries}
     found = [*_record_problems(directory / RUN_FILE)]
     if run is None:
         return Verified(directory, 1 + len(claimed), tuple(found), hidden)
-    to_make = frozenset().union(*map(run_files_of, _settings(run)["formats"]))
+    settings = _settings(run)
+    to_make = frozenset().union(*map(run_files_of, settings["formats"]))
     made_here = present & to_make
     if RUN_FILES_RECORD in present or made_here or (to_make and run_files.has_units(directory)):
         found += _record_problems(directory / RUN_FILES_RECORD)
-    if SURVEY_FILE in present or _is_surveyed(directory, run):
+    if SURVEY_FILE in present or _is_surveyed(directory, settings):
         found += (
             replace(problem, remedy="redraw" if problem.remedy == "again" else problem.remedy)
             for problem in _record_problems(directory / SURVEY_FILE)
         )
     if FAILURES_FILE in present:
         found += _failure_problems(directory / FAILURES_FILE)
-    found += _file_problems(directory, claimed, "again", checksum)
+    found += _file_problems(directory, entries, "again", checksum)
     ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
     found += _foreign(directory, present - ours)
     return Verified(directory, 1 + len(claimed), tuple(found), hidden)
@@ -236,9 +228,8 @@ def _record_problems(record: Path) -> Iterator[Problem]:
         yield Problem(record, str(error.strerror), "remove")
 
 
-def _is_surveyed(directory: Path, run: Mapping[str, Any]) -> bool:
+def _is_surveyed(directory: Path, settings: Mapping[str, Any]) -> bool:
     """Return True if the run's pictures depend on ranges or components that all images share."""
-    settings = _settings(run)
     if not any(map(draws_pictures, settings["formats"])) or not is_surveyed(settings):
         return False
     return any((record := read_unit(unit)) and record.get("kind") != "model" for unit in run_files.find_units(directory))
@@ -265,30 +256,34 @@ def _failure_problems(path: Path) -> Iterator[Problem]:
             yield Problem(path, f"line {number} is damaged: remove it", "remove")
 
 
-def _check_unit(directory: Path, run: _Run | None, checksum: Checksum | None) -> Verified:
+def _check_unit(
+    directory: Path,
+    present: AbstractSet[str],
+    checksum: Checksum | None,
+    *,
+    run: Path | None = None,
+    fingerprint: str | None = None,
+) -> Verified:
     record, damage = read_unit(directory), [problem.message for problem in _record_problems(directory / UNIT_FILE)]
     if record is None or damage:  # a damaged record proves nothing about the files
         return Verified(directory, 0, (Problem(directory / UNIT_FILE, (damage or ["damaged"])[0], "repair"),))
-    claimed = {str(entry["name"]): entry for entry in record["files"]}
-    found = [*_file_problems(directory, claimed, "repair", checksum)]
-    if run is not None and run.fingerprint is not None and not found:
-        if record.get("run") != run.fingerprint:
+    claimed = {entry["name"] for entry in record["files"]}
+    found = [*_file_problems(directory, record["files"], "repair", checksum)]
+    if run is not None and fingerprint is not None and not found:
+        if record.get("run") != fingerprint:
             found.append(Problem(directory, "belongs to a run with other settings", "remove"))
-        elif directory not in possible_paths(run.directory, image_of(record)):
+        elif directory not in possible_paths(run, image_of(record)):
             found.append(Problem(directory, f"the unit {quote(record.get('unit'))} under another name", "remove"))
-    try:
-        present = {path.name for path in directory.iterdir()}
-    except OSError as error:
-        return Verified(directory, len(claimed), (*found, Problem(directory, str(error.strerror), "none")))
-    return Verified(directory, len(claimed), (*found, *_foreign(directory, present - claimed.keys() - {UNIT_FILE})))
+    found += _foreign(directory, present - claimed - {UNIT_FILE})
+    return Verified(directory, len(claimed), tuple(found))
 
 
 def _file_problems(
-    directory: Path, claimed: Mapping[str, dict[str, Any]], remedy: Remedy, checksum: Checksum | None
+    directory: Path, entries: Iterable[Mapping[str, Any]], remedy: Remedy, checksum: Checksum | None
 ) -> Iterator[Problem]:
     """Compare files with the entries of a record."""
-    for name, entry in claimed.items():
-        path = directory / name
+    for entry in entries:
+        path = directory / entry["name"]
         try:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):

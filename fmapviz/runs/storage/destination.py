@@ -48,7 +48,7 @@ class LocalDestination:
         """
         runs.check_output(self.directory)
 
-    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
+    def find_run(self, info: RunInfo, *, name: str | None) -> Path:
         """See `fmapviz.runs.run.find_run`."""
         return runs.find_run(self.directory, info, name=name)
 

@@ -84,13 +84,13 @@ class RemoteDestination:
         with self._writing():
             next(self._store.list(), None)
 
-    def find_run(self, info: RunInfo, *, name: str | None) -> Path | None:
+    def find_run(self, info: RunInfo, *, name: str | None) -> Path:
         """See `LocalDestination`."""
         with self._writing():
             self._download_run_files(info, name)
         with naming_addresses(self.directory, self._store):
             run = runs.find_run(self.directory, info, name=name)
-        if run:
+        if files.exists(run):
             self._refresh(run)
         return run
 

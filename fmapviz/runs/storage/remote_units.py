@@ -94,25 +94,19 @@ class RemoteUnits:
         before = self._find(name) if replaces else None
         for _ in range(TRIES):
             objects = list(self._pool.map(lambda entry: self._upload(name, unit, entry, created), document["files"]))
-            data = _with_objects(document, objects) or files.read(unit / UNIT_FILE)
-            written = self._write(name, data, before)
-            if written is None:
-                found = self._find(name)
-                if found is None:
-                    before = None
-                    continue
-                if found.data != data:  # otherwise the answer to the request was lost
-                    if _is_same_state(found.record, document):
-                        self._remove(name, created - object_names(found.record))
-                        return found, True
-                    if _is_of_another_input(found, document):
-                        self._remove(name, created)
-                        return None
-                    before = found
-                    continue
-                written = found.entry
-            self._remove(name, object_names(before.record if before else None) - {*objects})
-            return RemoteRecord(data, written), False
+            data, key = _format(document, objects), f"{name}/{UNIT_FILE}"
+            entry = self._store.replace(key, data, seen=before.entry) if before else self._store.create(key, data)
+            found = RemoteRecord(data, entry) if entry else self._find(name)
+            if found and found.data == data:  # if it was found, the answer to the request was lost
+                self._remove(name, object_names(before.record if before else None) - {*objects})
+                return found, False
+            if found and _is_same_state(found.record, document):
+                self._remove(name, created - object_names(found.record))
+                return found, True
+            if found and _is_of_another_input(found, document):
+                self._remove(name, created)
+                return None
+            before = found
         raise OSError(errno.EBUSY, "other processes write to it all the time")
 
     def remove_orphans(self, name: str, local: Path, found: Iterable[Entry]) -> None:
@@ -136,10 +130,6 @@ class RemoteUnits:
             return RemoteRecord(*self._store.fetch(f"{name}/{UNIT_FILE}"))
         except FileNotFoundError:
             return None
-
-    def _write(self, name: str, data: bytes, before: RemoteRecord | None) -> Entry | None:
-        key = f"{name}/{UNIT_FILE}"
-        return self._store.replace(key, data, seen=before.entry) if before else self._store.create(key, data)
 
     def _upload(self, name: str, unit: Path, entry: Mapping[str, Any], created: set[str]) -> str:
         """Upload a file unless the store has it, and return the name of the object."""
@@ -228,12 +218,10 @@ def _is_same_state(record: Mapping[str, Any] | None, document: Mapping[str, Any]
     return record is not None and all(record.get(key) == document.get(key) for key in ("source", "run"))
 
 
-def _with_objects(document: Mapping[str, Any], objects: list[str]) -> bytes | None:
-    """Return a record that lists the names of objects; None if they are those of the files."""
-    if objects == [entry["name"] for entry in document["files"]]:
-        return None
+def _format(document: Mapping[str, Any], objects: list[str]) -> bytes:
+    """Format the record of a unit, which lists the names of objects that are not those of the files."""
     entries = [
         entry if target == entry["name"] else {**entry, "object": target}
         for entry, target in zip(document["files"], objects, strict=True)
     ]
-    return checksummed_json.dumps({**{key: value for key, value in document.items() if key != "sha256"}, "files": entries})
+    return checksummed_json.dumps({key: value for key, value in document.items() if key != "sha256"} | {"files": entries})
