@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fmapviz.render.text import Typeface, draw_lines, wrap
+from fmapviz.render.layout import WHITE, Box, column, draw, row
+from fmapviz.render.text import Typeface, set_lines, wrap
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from fmapviz.core.drawings import Histogram
@@ -20,7 +23,8 @@ _WIDTH, _HEIGHT = 448, 160  # the area of the bars: 64 of them are 7 pixels wide
 _LEFT, _RIGHT, _TICK, _GAP = 68, 16, 4, 10
 _PAGE = _LEFT + _WIDTH + _RIGHT
 _BAR, _ZERO, _GRID, _AXIS = 70, 160, 228, 120  # grey levels
-_TITLE, _DIM = Typeface(15, (20, 20, 20), 0.25), Typeface(12, (105, 105, 105))
+_TITLE, _DIM = Typeface(15, 20, 0.25), Typeface(12, 105)
+_BOTTOM = _DIM.leading // 2 + _HEIGHT  # half of the label at the upper end of the vertical axis, then the bars
 _TALLER = 4  # a bar this many times as high as the second highest is cut, else the others would not be visible
 
 
@@ -58,32 +62,22 @@ def draw_histogram(histogram: Histogram, *, title: str, note: str) -> NDArray[np
         >>> draw_histogram(Histogram(np.arange(64), -1.0, 2.0, nonfinite=0), title="features.0", note="").shape
         (249, 532)
     """
-    rows = [
-        [(_LEFT, draw_lines(wrap(title, _TITLE, _WIDTH, lines=2)))],
-        [(0, _draw_chart(histogram))],
-        _extremes(histogram),
-        *([(_LEFT, draw_lines(wrap(text, _DIM, _WIDTH, lines=3)))] for text in (*_remarks(histogram), note)),
-    ]
-    heights = [max((part.height for _, part in row), default=0) for row in rows]
-    page = Image.new("L", (_PAGE, 2 * _GAP + sum(heights)), 255)
-    top = _GAP
-    for row, height in zip(rows, heights, strict=True):
-        for left, part in row:
-            page.paste(part, (left, top))
-        top += height
-    return np.array(page)
+    lines = [_text(title, _TITLE, lines=2), *(_text(text, lines=3) for text in (*_remarks(histogram), note))]
+    heading, *remarks = [row([Box(_LEFT, 0), line]) for line in lines]
+    edge = Box(_PAGE, _GAP)
+    return draw(column([edge, heading, _lay_out_chart(histogram), _lay_out_extremes(histogram), *remarks, edge]), WHITE)
 
 
-def _extremes(histogram: Histogram) -> list[tuple[int, Image.Image]]:
-    """Draw the smallest and the largest value, each with its left edge, below the ends of the axis."""
+def _lay_out_extremes(histogram: Histogram) -> Box:
+    """Set the smallest and the largest value below the ends of the axis."""
     low, high = histogram.low, histogram.high
     if not histogram.counts.any():
-        return []
+        return Box(0, 0)
     if low == high:
-        return [(_LEFT, _draw_text(f"all values are {low:.4g}"))]
+        return row([Box(_LEFT, 0), _text(f"all values are {low:.4g}")])
     digits = 4 if f"{low:.4g}" != f"{high:.4g}" else 9  # nine digits distinguish any two float32 numbers
-    right = _draw_text(f"maximum {high:.{digits}g}")
-    return [(_LEFT, _draw_text(f"minimum {low:.{digits}g}")), (_LEFT + _WIDTH - right.width, right)]
+    left, right = _text(f"minimum {low:.{digits}g}"), _text(f"maximum {high:.{digits}g}")
+    return Box(_PAGE, _DIM.leading, [(left, _LEFT, 0), (right, _LEFT + _WIDTH - right.width, 0)])
 
 
 def _remarks(histogram: Histogram) -> list[str]:
@@ -96,20 +90,18 @@ def _remarks(histogram: Histogram) -> list[str]:
     return remarks
 
 
-def _draw_chart(histogram: Histogram) -> Image.Image:
-    above = _DIM.leading // 2  # half of the label at the upper end of the vertical axis
-    bottom = above + _HEIGHT
-    chart = Image.new("L", (_PAGE, bottom + 1 + _TICK + _DIM.leading + _TICK), 255)
-    draw = ImageDraw.Draw(chart)
+def _lay_out_chart(histogram: Histogram) -> Box:
+    chart = Image.new("L", (_PAGE, _BOTTOM + 1 + _TICK + _DIM.leading + _TICK), WHITE)
+    drawing = ImageDraw.Draw(chart)
     if histogram.counts.any():
-        _draw_shares(chart, draw, histogram, bottom)
-        _draw_bars(draw, histogram, bottom)
-        _draw_values(chart, draw, histogram, bottom)
+        labels = list(_draw_shares(drawing, histogram))
+        _draw_bars(drawing, histogram)
+        labels += _draw_values(drawing, histogram)
     else:
-        text = _draw_text("no finite value")
-        chart.paste(text, (_LEFT + (_WIDTH - text.width) // 2, above + _HEIGHT // 2))
-    draw.line((_LEFT, bottom, _LEFT + _WIDTH - 1, bottom), _AXIS)
-    return chart
+        text = _text("no finite value")
+        labels = [(text, _LEFT + (_WIDTH - text.width) // 2, _BOTTOM - _HEIGHT // 2)]
+    drawing.line((_LEFT, _BOTTOM, _LEFT + _WIDTH - 1, _BOTTOM), _AXIS)
+    return Box(chart.width, chart.height, [(np.asarray(chart), 0, 0), *labels])
 
 
 def _full_height(counts: NDArray[np.int64]) -> int:
@@ -118,39 +110,39 @@ def _full_height(counts: NDArray[np.int64]) -> int:
     return ceil(1.25 * second) if first > _TALLER * second > 0 else first
 
 
-def _draw_bars(draw: ImageDraw.ImageDraw, histogram: Histogram, bottom: int) -> None:
+def _draw_bars(drawing: ImageDraw.ImageDraw, histogram: Histogram) -> None:
     full, bins = _full_height(histogram.counts), len(histogram.counts)
     for number, count in enumerate(histogram.counts.tolist()):
         if count:
             left = _LEFT + number * _WIDTH // bins
             right = max(left, _LEFT + (number + 1) * _WIDTH // bins - 2)
             height = min(_HEIGHT, -(-count * _HEIGHT // full))
-            draw.rectangle((left, bottom - height, right, bottom - 1), _BAR)
+            drawing.rectangle((left, _BOTTOM - height, right, _BOTTOM - 1), _BAR)
             if count > full:  # a gap marks a bar that is cut
-                draw.line((left - 1, bottom - _HEIGHT + 12, right + 1, bottom - _HEIGHT + 8), 255, 2)
+                drawing.line((left - 1, _BOTTOM - _HEIGHT + 12, right + 1, _BOTTOM - _HEIGHT + 8), WHITE, 2)
 
 
-def _draw_shares(chart: Image.Image, draw: ImageDraw.ImageDraw, histogram: Histogram, bottom: int) -> None:
-    """Draw the vertical axis: percentages of all values."""
+def _draw_shares(drawing: ImageDraw.ImageDraw, histogram: Histogram) -> Iterator[tuple[Box, int, int]]:
+    """Draw the vertical axis, percentages of all values; yield its labels, each with its left and top."""
     percent = 100 * (_full_height(histogram.counts) / int(histogram.counts.sum()))
     for share, text in _ticks(0.0, percent, most=4):
-        level = bottom - round(share / percent * _HEIGHT)
-        draw.line((_LEFT, level, _LEFT + _WIDTH - 1, level), _GRID)
-        label = _draw_text(f"{text} %")
-        chart.paste(label, (_LEFT - 6 - label.width, level - _DIM.leading // 2))
+        level = _BOTTOM - round(share / percent * _HEIGHT)
+        drawing.line((_LEFT, level, _LEFT + _WIDTH - 1, level), _GRID)
+        label = _text(f"{text} %")
+        yield label, _LEFT - 6 - label.width, level - _DIM.leading // 2
 
 
-def _draw_values(chart: Image.Image, draw: ImageDraw.ImageDraw, histogram: Histogram, bottom: int) -> None:
-    """Draw the horizontal axis, and a vertical line at zero."""
+def _draw_values(drawing: ImageDraw.ImageDraw, histogram: Histogram) -> Iterator[tuple[Box, int, int]]:
+    """Draw the horizontal axis, and a vertical line at zero; yield its labels, each with its left and top."""
     low, *_, high = bin_edges(histogram).tolist()
     constant = histogram.low == histogram.high
     for value, text in [(histogram.low, f"{histogram.low:.4g}")] if constant else _ticks_that_fit(low, high):
         across = _LEFT + round((value - low) / (high - low) * (_WIDTH - 1))
-        draw.line((across, bottom, across, bottom + _TICK), _AXIS)
+        drawing.line((across, _BOTTOM, across, _BOTTOM + _TICK), _AXIS)
         if value == 0 and histogram.low < 0 < histogram.high:
-            draw.line((across, bottom - _HEIGHT, across, bottom - 1), _ZERO)
-        label = _draw_text(text)
-        chart.paste(label, (min(across - label.width // 2, _PAGE - _TICK - label.width), bottom + 1 + _TICK))
+            drawing.line((across, _BOTTOM - _HEIGHT, across, _BOTTOM - 1), _ZERO)
+        label = _text(text)
+        yield label, min(across - label.width // 2, _PAGE - _TICK - label.width), _BOTTOM + 1 + _TICK
 
 
 def _ticks_that_fit(low: float, high: float) -> list[tuple[float, str]]:
@@ -178,5 +170,5 @@ def _ticks(low: float, high: float, *, most: int) -> list[tuple[float, str]]:
     return [(number * step, f"{number * step:{form}}") for number in multiples]
 
 
-def _draw_text(text: str) -> Image.Image:
-    return draw_lines([(text, _DIM)])
+def _text(text: str, face: Typeface = _DIM, *, lines: int = 1) -> Box:
+    return set_lines(wrap(text, face, _WIDTH, lines=lines))

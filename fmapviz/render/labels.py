@@ -13,17 +13,18 @@ from PIL import Image, ImageDraw
 
 from fmapviz.core.drawings import Tiles
 from fmapviz.render.colormaps import table
-from fmapviz.render.text import BLACK, Typeface, draw_lines, wrap
+from fmapviz.render.layout import BLACK, Box, column, draw, picture, row
+from fmapviz.render.text import Typeface, set_lines, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-_NUMBER = Typeface(10, (200, 200, 200))
-_STRONG, _DIM = Typeface(15, (235, 235, 235), 0.25), Typeface(13, (165, 165, 165))
-_MARK = Typeface(12, (200, 200, 200))
-_LINE = (110, 110, 110)  # the colour bar's ticks and outline
+_NUMBER = Typeface(10, 200)
+_STRONG, _DIM = Typeface(15, 235, 0.25), Typeface(13, 165)
+_MARK = Typeface(12, 200)
+_LINE = 110  # grey level of the colour bar's ticks and outline
 # Pixels, except _FEW.
 _ABOVE, _BELOW, _BESIDE = 4, 2, 4  # around a number, so that it is nearest to its own tile
 _FEW = 64  # up to this many tiles that touch each other are moved apart to make room for their numbers
@@ -143,15 +144,16 @@ def add_colorbar(
         (458, 514)
     """
     marks = sorted(marks, key=lambda mark: -mark[0])
-    texts = [draw_lines(wrap(text, _MARK, _LONGEST), ground=BLACK) for _, text in marks]
+    texts = [set_lines(wrap(text, _MARK, _LONGEST), ground=BLACK) for _, text in marks]
     height = max(len(pixels), _LOWEST, _MARK.leading * len(texts))
     length = height - 2 * _ENDS
     ticks = [_ENDS + round((1 - position) * (length - 1)) for position, _ in marks]
-    bar = _draw_scale(height, ticks, texts)
-    levels = np.linspace(255, 0, length).round().astype(np.uint8)
-    bar[_ENDS:-_ENDS, _GAP : _GAP + _BAR] = table(colormap or "gray")[levels][:, None]
-    width = pixels.shape[1]
-    return _compose(height, width + bar.shape[1], (pixels, 0, 0), (bar if colormap else bar[..., 0], width, 0))
+    colours = table(colormap or "gray")[np.linspace(255, 0, length).round().astype(np.uint8)]
+    bar = (
+        np.broadcast_to(colours[:, None], (length, _BAR, 3)) if colormap else np.broadcast_to(colours[:, :1], (length, _BAR))
+    )
+    scale = _lay_out_scale(bar, ticks, texts)
+    return draw(row([picture(pixels), scale]), BLACK)
 
 
 def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.uint8]:
@@ -175,9 +177,8 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
     wrapped = [line for text, face in zip(lines, faces, strict=False) for line in wrap(text, face, room, lines=3)]
     if not wrapped:
         return pixels.copy()
-    header = np.asarray(draw_lines(wrapped, ground=BLACK))[..., 0]
-    above = len(header) + 2 * _MARGIN
-    return _compose(above + len(pixels), width, (header, _MARGIN, _MARGIN), (pixels, 0, above))
+    header = set_lines(wrapped, ground=BLACK).padded(_MARGIN)
+    return draw(column([Box(_NARROWEST, 0), header, picture(pixels)]), BLACK)
 
 
 def _is_counted(numbers: Sequence[int]) -> bool:
@@ -201,7 +202,7 @@ def _draw_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.ui
 @cache
 def _digits() -> NDArray[np.uint8]:
     """Draw the digits, all of one width, uint8 `(128, height, width)`, indexed by their ASCII codes."""
-    drawn = np.stack([np.asarray(draw_lines([(digit, _NUMBER)], ground=BLACK))[..., 0] for digit in "0123456789"])
+    drawn = np.stack([draw(set_lines([(digit, _NUMBER)], ground=BLACK), BLACK) for digit in "0123456789"])
     inked = np.flatnonzero(drawn.max((0, 2)))
     glyphs = np.zeros((128, int(np.ptp(inked)) + 1, drawn.shape[2]), np.uint8)
     glyphs[ord("0") : ord("9") + 1] = drawn[:, inked[0] : inked[-1] + 1]
@@ -220,29 +221,20 @@ def _blocks(pixels: NDArray[np.uint8], tiles: Tiles) -> NDArray[np.uint8]:
     return as_strided(pixels[tiles.top :, tiles.left :], shape, (tiles.down * down, tiles.across * across, *pixels.strides))
 
 
-def _draw_scale(height: int, ticks: Sequence[int], texts: Sequence[Image.Image]) -> NDArray[np.uint8]:
-    """Draw the outline of a colour bar and the texts beside it, each tied to its tick; uint8 `(height, W, 3)`."""
-    right = _GAP + _BAR
+def _lay_out_scale(bar: NDArray[np.uint8], ticks: Sequence[int], texts: Sequence[Box]) -> Box:
+    """Outline a colour bar, and place the texts beside it, each tied to its tick."""
+    height, right = len(bar) + 2 * _ENDS, _GAP + _BAR
     start = right + 3 * _TICK
-    scale = Image.new("RGB", (start + max((text.width for text in texts), default=0) + _MARGIN, height))
-    draw = ImageDraw.Draw(scale)
-    draw.rectangle((_GAP - 1, _ENDS - 1, right, height - _ENDS), outline=_LINE)
+    lines = Image.new("L", (start, height))
+    drawing = ImageDraw.Draw(lines)
+    drawing.rectangle((_GAP - 1, _ENDS - 1, right, height - _ENDS), outline=_LINE)
     # Each text as near to its tick as the texts above and the room below allow.
     steps = _MARK.leading * np.arange(len(ticks))
     lowest = height - _MARK.leading + _ENDS - steps[::-1]
     spread = np.maximum.accumulate(np.maximum(np.array(ticks, int) - steps, _ENDS)) + steps
     levels = np.minimum(spread, lowest).tolist()
-    for tick, level, text in zip(ticks, levels, texts, strict=True):
-        draw.line([(right, tick), (right + _TICK, tick), (start - _TICK, level), (start - 3, level)], _LINE)
-        scale.paste(text, (start, level - _ENDS))
-    return np.array(scale)
-
-
-def _compose(height: int, width: int, *parts: tuple[NDArray[np.uint8], int, int]) -> NDArray[np.uint8]:
-    """Draw parts, each with its left and top, on black; in colour if one of them is."""
-    colour = next((part.shape[2:] for part, _, _ in parts if part.ndim == 3), ())
-    page = np.zeros((height, width, *colour), np.uint8)
-    for part, left, top in parts:
-        box = page[top : top + part.shape[0], left : left + part.shape[1]]
-        box[:] = part if part.ndim == page.ndim else part[..., None]
-    return page
+    for tick, level in zip(ticks, levels, strict=True):
+        drawing.line([(right, tick), (right + _TICK, tick), (start - _TICK, level), (start - 3, level)], _LINE)
+    beside = [(text, start, level - _ENDS) for text, level in zip(texts, levels, strict=True)]
+    width = start + max((text.width for text in texts), default=0) + _MARGIN
+    return Box(width, height, [(np.asarray(lines), 0, 0), (bar, _GAP, _ENDS), *beside])

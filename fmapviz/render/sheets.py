@@ -1,30 +1,27 @@
-"""Lay captioned pictures out in rows and columns on one page, under a title and above a note.
-
-Both kinds of sheet place their pictures and captions themselves; `_draw_page` puts them on the page.
-"""
+"""Lay captioned pictures out in rows and columns on one page, under a title and above a note."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
+from PIL.Image import Resampling
 
-from fmapviz.render.text import WHITE, Line, Typeface, draw_lines, wrap
+from fmapviz.render.layout import WHITE, Box, column, draw, picture, row
+from fmapviz.render.text import Typeface, set_lines, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    Part = tuple[Image.Image, int, int]  # a picture, and its left and top in the table
-
 # Pixels throughout.
 _MARGIN, _GAP, _BELOW = 28, 14, 4  # around the page, between cells, between a picture and the caption below it
-_BORDER = (205, 205, 205)
-_INK, _GREY = (20, 20, 20), (105, 105, 105)
+_BORDER = 205
+_MIDDLE = 0.499  # an odd pixel is at the right, or below
+_INK, _GREY = 20, 105
 _TITLE, _NOTE = Typeface(20, _INK, 0.25), Typeface(13, _GREY)
 
 _SMALL, _USUAL, _LARGE = 160, 224, 320  # narrower pictures are enlarged to the usual width, longer ones reduced
@@ -40,21 +37,6 @@ _NARROWEST_PAGE = 400  # room for a title
 _LANDSCAPE = 1.45  # aspect ratio of a contact sheet, between 4:3 and 16:10
 _EMPTY_PENALTY = 0.5  # how much a full last row counts against the aspect ratio
 _NAME, _SUBTITLE = Typeface(13, _INK, 0.25), Typeface(12, _GREY)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cell:
-    """A layer on a contact sheet.
-
-    Attributes:
-        picture: uint8 `(h, w)` or `(h, w, 3)`, at the layer's own resolution.
-        title: The layer's name.
-        subtitle: The layer's shape.
-    """
-
-    picture: NDArray[np.uint8]
-    title: str
-    subtitle: str
 
 
 def draw_sheet(
@@ -85,38 +67,34 @@ def draw_sheet(
         >>> draw_sheet(cells, rows=[""], columns=["gradcam", "hirescam"], title="net", note="").shape
         (348, 518, 3)
     """
-    pictures = [cell for row in cells for cell in row if not isinstance(cell, str)]
+    pictures = [cell for line in cells for cell in line if not isinstance(cell, str)]
     size = _table_size(pictures[0] if pictures else corner)
     width, height = max(size[0], _NARROWEST_COLUMN), max(size[1], _LOWEST_ROW)
-    names = [draw_lines(_label(text, _ROW_LABEL), alignment=1.0) for text in rows]
-    headings = [draw_lines(_label(text, width), alignment=0.5) for text in columns]
-    shown = Image.new("RGB", (0, 0))
+    names = [_label(text, _ROW_LABEL, alignment=1.0) for text in rows]
+    headings = [_label(text, width, alignment=0.5) for text in columns]
+    shown = Box(0, 0)
     if corner is not None:
         shown = _fit(corner, (_ROW_LABEL, max(height // 2, _CORNER_HEIGHT)), smooth=True)
-    aside, above = max(part.width for part in (shown, *names)), max(part.height for part in (shown, *headings))
-    start = aside + _GAP if aside else 0
-    lefts = [start + column * (width + _GAP) for column in range(len(headings))]
-    parts = [(shown, aside - shown.width, above - shown.height)]
-    for left, heading in zip(lefts, headings, strict=True):
-        parts.append((heading, left + round((width - heading.width) / 2), above - heading.height))
-    top = above + _GAP // 2 if above else 0
-    for name, row in zip(names, cells, strict=True):
+    aside, above = max(box.width for box in (shown, *names)), max(box.height for box in (shown, *headings))
+    head = [shown.within(aside, above, x=1, y=1), *(heading.within(width, above, y=1) for heading in headings)]
+    lines = []
+    for name, line in zip(names, cells, strict=True):
         tall = max(name.height, height)
-        parts.append((name, aside - name.width, top + round((tall - name.height) / 2)))
-        for left, cell in zip(lefts, row, strict=True):
-            drawn = _text_cell(cell, (width, height)) if isinstance(cell, str) else _resize(cell, size)
-            down = round((tall - height) / 2) + round((height - drawn.height) / 2)
-            parts.append((drawn, left + round((width - drawn.width) / 2), top + down))
-        top += tall + _GAP
-    return _draw_page(parts, (lefts[-1] + width, top - _GAP), title=title, note=note)
+        drawn = [_text_cell(cell, width, height) if isinstance(cell, str) else _resize(cell, size) for cell in line]
+        boxes = [cell.within(width, height).within(width, tall) for cell in drawn]
+        lines.append(row([name.within(aside, tall, x=1), *boxes], gap=_GAP))
+    return _draw_page(column([row(head, gap=_GAP), column(lines, gap=_GAP)], gap=_GAP // 2), title=title, note=note)
 
 
-def draw_contact(seen: NDArray[np.uint8], cells: Sequence[Cell], *, title: str, note: str) -> NDArray[np.uint8]:
+def draw_contact(
+    seen: NDArray[np.uint8], cells: Sequence[tuple[NDArray[np.uint8], str, str]], *, title: str, note: str
+) -> NDArray[np.uint8]:
     """Draw a contact sheet: the input and one picture per layer, each above its caption.
 
     Args:
         seen: The input, uint8 `(H, W)` or `(H, W, 3)`: the first picture.
-        cells: The layers, in order.
+        cells: For each layer, in order, a picture, uint8 `(h, w)` or `(h, w, 3)` at the layer's own resolution, the layer's
+            name and its shape.
         title: Text above the pictures.
         note: Small print below the pictures.
 
@@ -126,60 +104,35 @@ def draw_contact(seen: NDArray[np.uint8], cells: Sequence[Cell], *, title: str, 
         lines and are then elided in the middle.
 
     Example:
-        >>> layers = [Cell(np.zeros((55, 55), np.uint8), "features.0", "64 x 55 x 55")] * 5
+        >>> layers = [(np.zeros((55, 55), np.uint8), "features.0", "64 x 55 x 55")] * 5
         >>> draw_contact(np.zeros((224, 224, 3), np.uint8), layers, title="alexnet", note="").shape
         (587, 898, 3)
     """
-    everything = [Cell(seen, "input", f"{seen.shape[0]} x {seen.shape[1]} pixels"), *cells]
+    everything = [(seen, "input", f"{seen.shape[0]} x {seen.shape[1]} pixels"), *cells]
     width, height = _contact_size(seen, len(everything))
     captions = [
-        draw_lines([*wrap(cell.title, _NAME, width, lines=3), *wrap(cell.subtitle, _SUBTITLE, width)], alignment=0.5)
-        for cell in everything
+        set_lines([*wrap(name, _NAME, width, lines=3), *wrap(shape, _SUBTITLE, width)], alignment=0.5)
+        for _, name, shape in everything
     ]
-    right, down = width + _GAP, height + _BELOW + max(caption.height for caption in captions) + _GAP
-    columns = _count_columns(len(everything), right, down)
-    parts: list[Part] = []
-    borders = []
-    for number, (cell, caption) in enumerate(zip(everything, captions, strict=True)):
-        left, top = number % columns * right, number // columns * down
-        shown = _fit(cell.picture, (width, height))
-        x, y = left + (width - shown.width) // 2, top + (height - shown.height) // 2
-        borders.append((x - 1, y - 1, x + shown.width + 1, y + shown.height + 1))
-        parts.append((shown, x, y))
-        parts.append((caption, left + (width - caption.width) // 2, top + height + _BELOW))
-    size = max(columns * right - _GAP, _NARROWEST_PAGE), ceil(len(everything) / columns) * down - _GAP
-    return _draw_page(parts, size, title=title, note=note, borders=borders)
+    tallest = max(caption.height for caption in captions)
+    boxes = []
+    for (pixels, _, _), caption in zip(everything, captions, strict=True):
+        shown = _fit(pixels, (width, height))
+        border = _rectangle(_BORDER, shown.width + 2, shown.height + 2)
+        framed = Box(shown.width, shown.height, [(border, -1, -1), (shown, 0, 0)])
+        above, below = framed.within(width, height, x=_MIDDLE, y=_MIDDLE), caption.within(width, tallest, x=_MIDDLE, y=0)
+        boxes.append(column([above, below], gap=_BELOW))
+    columns = _count_columns(len(boxes), width + _GAP, boxes[0].height + _GAP)
+    lines = [row(boxes[start : start + columns], gap=_GAP) for start in range(0, len(boxes), columns)]
+    return _draw_page(column([Box(_NARROWEST_PAGE, 0), *lines], gap=_GAP), title=title, note=note)
 
 
-def _draw_page(
-    parts: Sequence[Part],
-    size: tuple[int, int],
-    *,
-    title: str,
-    note: str,
-    borders: Sequence[tuple[int, int, int, int]] = (),
-) -> NDArray[np.uint8]:
-    """Draw a table of this width and height between a title and a note.
-
-    Args:
-        parts: Pictures and texts of the table.
-        size: Width and height of the table.
-        title: Text above.
-        note: Small print below.
-        borders: Left, top, right and bottom of rectangles filled behind the parts. A bordered copy of every picture would
-            take a quarter more time.
-    """
-    width, height = size
-    above = draw_lines(wrap(title, _TITLE, width, lines=3))
-    below = draw_lines(wrap(note, _NOTE, width, lines=6))
-    head = above.height + _GAP if above.height else 0
-    foot = below.height + _GAP if below.height else 0
-    page = Image.new("RGB", (width + 2 * _MARGIN, head + height + foot + 2 * _MARGIN), WHITE)
-    for left, top, right, bottom in borders:
-        page.paste(_BORDER, (_MARGIN + left, _MARGIN + head + top, _MARGIN + right, _MARGIN + head + bottom))
-    for part, left, top in [(above, 0, -head), *parts, (below, 0, height + _GAP)]:
-        page.paste(part, (_MARGIN + left, _MARGIN + head + top))
-    return np.array(page)
+def _draw_page(table: Box, *, title: str, note: str) -> NDArray[np.uint8]:
+    """Draw a table between a title and a note."""
+    above, below = (
+        set_lines(wrap(text, face, table.width, lines=lines)) for text, face, lines in ((title, _TITLE, 3), (note, _NOTE, 6))
+    )
+    return draw(column([above, table, below], gap=_GAP).padded(_MARGIN), WHITE, colour=True)
 
 
 def _table_size(picture: NDArray[np.uint8] | None) -> tuple[int, int]:
@@ -218,32 +171,34 @@ def _count_columns(count: int, right: int, down: int) -> int:
     return min(range(1, count + 1), key=cost)
 
 
-def _label(text: str, width: int) -> list[Line]:
+def _label(text: str, width: int, *, alignment: float) -> Box:
     """Set the first line strong and the next three dim, each wrapped into up to two lines."""
-    first, *others = text.split("\n")[:4]
-    dim = (line for other in others for line in wrap(other, _SUBHEADING, width, lines=2))
-    return [*wrap(first, _HEADING, width, lines=2), *dim]
+    faces = (_HEADING, _SUBHEADING, _SUBHEADING, _SUBHEADING)
+    lines = [wrap(part, face, width, lines=2) for part, face in zip(text.split("\n"), faces, strict=False)]
+    return set_lines([line for wrapped in lines for line in wrapped], alignment=alignment)
 
 
-def _text_cell(text: str, size: tuple[int, int]) -> Image.Image:
-    """Draw a text in the middle of a bordered cell."""
-    width, height = size
+def _text_cell(text: str, width: int, height: int) -> Box:
+    """Set a text in the middle of a bordered cell."""
     lines = wrap(text, _NOTE, width - 24, lines=(height - 16) // _NOTE.leading)
-    drawn, cell = draw_lines(lines, alignment=0.5), Image.new("RGB", size, WHITE)
-    cell.paste(drawn, (round((width - drawn.width) / 2), round((height - drawn.height) / 2)))
-    ImageDraw.Draw(cell).rectangle((0, 0, width - 1, height - 1), outline=_BORDER)
-    return cell
+    border, inside = _rectangle(_BORDER, width, height), _rectangle(WHITE, width - 2, height - 2)
+    return Box(
+        width, height, [(border, 0, 0), (inside, 1, 1), (set_lines(lines, alignment=0.5).within(width, height), 0, 0)]
+    )
 
 
-def _resize(picture: NDArray[np.uint8], size: tuple[int, int]) -> Image.Image:
-    return Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR)
+def _rectangle(level: int, width: int, height: int) -> NDArray[np.uint8]:
+    return np.broadcast_to(np.uint8(level), (height, width))
 
 
-def _fit(picture: NDArray[np.uint8], box: tuple[int, int], *, smooth: bool = False) -> Image.Image:
+def _resize(pixels: NDArray[np.uint8], size: tuple[int, int], method: Resampling = Resampling.BILINEAR) -> Box:
+    return picture(np.asarray(Image.fromarray(pixels).resize(size, method)))
+
+
+def _fit(pixels: NDArray[np.uint8], box: tuple[int, int], *, smooth: bool = False) -> Box:
     """Scale a picture to the largest size within a box; without smoothing an enlarged pixel stays a sharp rectangle."""
-    height, width = picture.shape[:2]
+    height, width = pixels.shape[:2]
     factor = min(box[0] / width, box[1] / height)
+    sharp = Resampling.NEAREST if factor >= 1 else Resampling.BOX
     size = max(1, round(width * factor)), max(1, round(height * factor))
-    if smooth:
-        return _resize(picture, size)
-    return Image.fromarray(picture).resize(size, Image.Resampling.NEAREST if factor >= 1 else Image.Resampling.BOX)
+    return _resize(pixels, size, Resampling.BILINEAR if smooth else sharp)

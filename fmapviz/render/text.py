@@ -9,12 +9,14 @@ from functools import cache, lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from fmapviz.render.layout import WHITE, Box, column, picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 _OVERSAMPLING = 4  # text is drawn this many times as large, then reduced, for positions between pixels
 _MISSING = "\U0010ffff"  # a code point for which no font has a glyph
 
@@ -25,12 +27,12 @@ class Typeface:
 
     Attributes:
         size: Font size, pixels.
-        colour: Red, green, blue.
+        level: Its grey, 0 to 255.
         weight: Pixels by which the strokes of the font's single weight are thickened on every side, in steps of a quarter.
     """
 
     size: int
-    colour: tuple[int, int, int]
+    level: int
     weight: float = 0.0
 
     @property
@@ -79,7 +81,7 @@ def wrap(text: str, face: Typeface, width: int, *, lines: int = 1) -> tuple[Line
         The lines; none for an empty text.
 
     Example:
-        >>> [line for line, _ in wrap("encoder.layers.encoder_layer_11.mlp", Typeface(14, BLACK), 150)]
+        >>> [line for line, _ in wrap("encoder.layers.encoder_layer_11.mlp", Typeface(14, 0), 150)]
         ['encode…r_layer_11.mlp']
     """
     rest = legible(text)
@@ -91,37 +93,33 @@ def wrap(text: str, face: Typeface, width: int, *, lines: int = 1) -> tuple[Line
     return (*wrapped, (_elide(rest, face, width), face)) if rest else tuple(wrapped)
 
 
-def draw_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: tuple[int, int, int] = WHITE) -> Image.Image:
-    """Draw lines of text below each other.
+def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int = WHITE) -> Box:
+    """Set lines of text below each other.
 
     Args:
         lines: Lines as returned by `wrap`.
         alignment: 0 is left, 0.5 centred, 1 right.
-        ground: Red, green, blue.
+        ground: Grey level of the page.
 
     Returns:
-        An RGB picture as wide as the widest line.
+        A box as wide as the widest line.
 
     Example:
-        >>> draw_lines([("first", Typeface(15, BLACK)), ("second", Typeface(14, BLACK))]).size
+        >>> box = set_lines([("first", Typeface(15, 0)), ("second", Typeface(14, 0))])
+        >>> box.width, box.height
         (47, 39)
     """
     width = max((face.width(text) for text, face in lines), default=0)
-    drawn = Image.new("RGB", (width, sum(face.leading for _, face in lines)), ground)
-    top = 0
-    for text, face in lines:
-        drawn.paste(_draw_line(text, face, width, alignment, ground), (0, top))
-        top += face.leading
-    return drawn
+    return column(_draw_line(text, face, width, alignment, ground) for text, face in lines)
 
 
 @lru_cache(maxsize=1024)
-def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: tuple[int, int, int]) -> Image.Image:
-    line = Image.new("RGB", (width * _OVERSAMPLING, face.leading * _OVERSAMPLING), ground)
+def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> Box:
+    line = Image.new("L", (width * _OVERSAMPLING, face.leading * _OVERSAMPLING), ground)
     start = face.weight + alignment * (width - face.width(text))
     corner, stroke = (start * _OVERSAMPLING, face.size * _OVERSAMPLING), round(face.weight * _OVERSAMPLING)
-    ImageDraw.Draw(line).text(corner, text, face.colour, face.font, anchor="ls", stroke_width=stroke)
-    return line.reduce(_OVERSAMPLING)
+    ImageDraw.Draw(line).text(corner, text, face.level, face.font, anchor="ls", stroke_width=stroke)
+    return picture(np.asarray(line.reduce(_OVERSAMPLING)))
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fmapviz.render.colormaps import table
 from fmapviz.render.heatmap import colormap_of, mark_nonfinite
 from fmapviz.render.picture import MOST_NAMED
-from fmapviz.render.sheets import Cell as Tile
 from fmapviz.render.sheets import draw_contact
 from fmapviz.views.mean import reduce
 
@@ -48,11 +47,7 @@ def compose(
     """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
     scaling = _SCALINGS[style.norm.partition(":")[0]]
     tiles = [
-        Tile(
-            mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat),
-            layer.layer,
-            " x ".join(map(str, layer.shape)),
-        )
+        (mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat), layer.layer, " x ".join(map(str, layer.shape)))
         for layer, heat in cells
     ]
     finite = all(heat.finite.all() for _, heat in cells)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fmapviz.render.sheets import Cell, draw_contact
+from fmapviz.render.sheets import draw_contact
 
 LONG = "encoder.layers.encoder_layer_11.self_attention.out_proj"
 RED = (255, 0, 0)
@@ -44,7 +44,7 @@ def boxes(mask):
 
 
 def sheet(count, *, seen=(224, 224), shape=(55, 55), name="features.0", title="a title", note="a note"):
-    cells = [Cell(red(*shape), name, "64 x 55 x 55")] * count
+    cells = [(red(*shape), name, "64 x 55 x 55")] * count
     return draw_contact(red(*seen), cells, title=title, note=note)
 
 
@@ -56,10 +56,10 @@ def test_input_and_layers_are_in_order_and_scaled_as_by_pillow(seen):
     pictures = [noise(*shape, seed=number) for number, shape in enumerate([seen, *SHAPES])]
     for picture in pictures:
         picture.flags.writeable = False
-    cells = [Cell(picture, LONG, "64 x 55 x 55") for picture in pictures[1:]]
+    cells = [(picture, LONG, "64 x 55 x 55") for picture in pictures[1:]]
     pixels = draw_contact(pictures[0], cells, title="title", note="note")
-    marked = [Cell(red(*picture.shape[:2]), LONG, "64 x 55 x 55") for picture in pictures]
-    where = reds(draw_contact(marked[0].picture, marked[1:], title="title", note="note"))
+    marked = [(red(*picture.shape[:2]), LONG, "64 x 55 x 55") for picture in pictures]
+    where = reds(draw_contact(marked[0][0], marked[1:], title="title", note="note"))
     places = boxes(where)
     assert len(places) == len(pictures)
     width, height = (max(box[end] - box[end - 1] for box in places) for end in (3, 1))
@@ -125,7 +125,7 @@ def test_long_names_remain_distinguishable():
 
 
 def test_the_caption_of_the_input_is_its_size():
-    named = draw_contact(red(32, 48), [Cell(red(32, 48), "input", "32 x 48 pixels")], title="", note="")
+    named = draw_contact(red(32, 48), [(red(32, 48), "input", "32 x 48 pixels")], title="", note="")
     (top, bottom, left, right), (_, _, other, end) = boxes(reds(named))
     assert bottom - top == 133
     assert end - other == right - left == 200

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz.render.text import BLACK, WHITE, Typeface, draw_lines, legible, wrap
+from fmapviz.render.layout import BLACK, WHITE, draw
+from fmapviz.render.text import Typeface, legible, set_lines, wrap
 
 FACE = Typeface(14, BLACK)
 HOSTILE = [
@@ -18,6 +19,10 @@ HOSTILE = [
     "z" + "\u0301" * 1000,
     "a\ud800b",
 ]
+
+
+def draw_lines(lines, *, ground=WHITE, **alignment):
+    return draw(set_lines(lines, ground=ground, **alignment), ground)
 
 
 def glyph(ch):
@@ -61,7 +66,7 @@ def test_lines_fit(text, most, width):
     lines = wrap(text, FACE, width, lines=most)
     assert 1 <= len(lines) <= most
     assert all(ImageFont.load_default(14 * 4).getlength(line) <= 4 * width for line, _ in lines)
-    drawn = np.asarray(draw_lines(lines))
+    drawn = draw_lines(lines)
     assert drawn.shape[1] <= width
     assert (drawn != 255).any()
 
@@ -85,24 +90,24 @@ def test_a_long_text_is_elided_in_the_middle():
 @pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g"])
 @pytest.mark.parametrize("size", [10, 14, 20])
 def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):
-    drawn = np.asarray(draw_lines([(text, Typeface(size, WHITE))], ground=BLACK))
+    drawn = draw_lines([(text, Typeface(size, WHITE))], ground=BLACK)
     large = Image.new("L", (drawn.shape[1] * 4, drawn.shape[0] * 4))
     ImageDraw.Draw(large).text((0, size * 4), text, 255, ImageFont.load_default(size * 4), anchor="ls")
     averaged = np.asarray(large, np.float64).reshape(drawn.shape[0], 4, drawn.shape[1], 4).mean((1, 3))
-    assert abs(drawn - averaged[..., None]).max() <= 1
+    assert abs(drawn - averaged).max() <= 1
 
 
 def test_text_on_black_is_text_on_white_inverted():
     text = "encoder_layer_11 (0.5)"
     dark, light = draw_lines([(text, FACE)]), draw_lines([(text, Typeface(14, WHITE))], ground=BLACK)
-    assert abs(np.asarray(dark, int) + np.asarray(light) - 255).max() <= 1
+    assert abs(dark.astype(int) + light - 255).max() <= 1
 
 
 def test_lines_are_stacked_and_aligned():
     lines = [("HHHHHHHH", FACE), ("H", Typeface(20, BLACK, 0.25))]
     places = []
     for alignment in (0.0, 0.5, 1.0):
-        drawn = np.asarray(draw_lines(lines, alignment=alignment)).min(-1) < 128
+        drawn = draw_lines(lines, alignment=alignment) < 128
         assert drawn.shape == (19 + 27, FACE.width("HHHHHHHH"))
         assert drawn[:19].any()
         inked = drawn[19:].any(0).nonzero()[0]
