@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import pad
 
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.render.colormaps import checkerboard
-from fmapviz.render.grid import scale_limits
+from fmapviz.render.grid import arrange, scale_limits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +46,7 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
         >>> draw_bars(logits, Style(), measure(logits[:, :, None, None])).shape  # 4 rows of 256 bars, 3 pixels each
         torch.Size([1, 266, 772])
     """
-    images, count = values.shape
+    count = values.shape[1]
     layout = lay_out(count, style)
     low, high = axis_limits(ranges, style)
     finite = values.isfinite()
@@ -58,15 +57,11 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
     bars = torch.where(levels < zero, _ABOVE, _BELOW) * filled
     bars = torch.where((bars == 0) & (height == zero.clamp(max=HEIGHT - 1)), _LINE, bars)
     bars = torch.where(finite[:, None], bars, checkerboard(HEIGHT, count, values.device, square=1))
-    bars = pad(bars.to(torch.uint8), (0, -count % layout.columns))
-    rows = bars.view(images, HEIGHT, -1, layout.columns).transpose(1, 2)
     thickness = layout.width // style.scale
-    rows = rows.repeat_interleave(thickness, -1)
+    tiles = bars.mT[..., None].repeat(1, 1, 1, thickness)
     if thickness > 3:  # a dark line between bars
-        rows[..., thickness - 1 :: thickness] = 0
-    rows = rows.repeat_interleave(style.scale, 2).repeat_interleave(style.scale, 3)
-    gap = style.padding
-    return pad(pad(rows, (gap, gap, gap, 0)).flatten(1, 2), (0, 0, 0, gap))
+        tiles[..., -1] = 0
+    return arrange(tiles, layout)
 
 
 def lay_out(count: int, style: Style) -> Tiles:

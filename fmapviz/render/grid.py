@@ -48,6 +48,11 @@ class Ranges:
     moments: Moments | None = None
     shared: Shared | None = None
 
+    def take(self, chosen: Tensor) -> Ranges:
+        """Return the extremes of the chosen channels of each image, int64 `(N, K)`."""
+        low, high = self.low.gather(1, chosen), self.high.gather(1, chosen)
+        return Ranges(low, high, self.mean, None if self.bad is None else self.bad.gather(1, chosen), shared=self.shared)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
@@ -114,10 +119,10 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         board = checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1)
         levels = torch.where(maps.isfinite(), levels, board)
     layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
-    grids = _arrange(levels, layout, style.scale)
+    grids = arrange(levels, layout)
     if style.palette is None:
         return grids
-    coloured = _arrange(maps.isfinite(), layout, style.scale).bool()  # neither the padding nor a checkerboard
+    coloured = arrange(maps.isfinite(), layout).bool()  # neither the padding nor a checkerboard
     return torch.where(coloured[..., None], colorize(grids, style.palette), grids[..., None])
 
 
@@ -231,10 +236,7 @@ def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor,
     Returns:
         The maps `(N, K, H, W)` and their ranges.
     """
-    image = torch.arange(len(maps), device=maps.device)[:, None]
-    low, high = ranges.low[image, chosen], ranges.high[image, chosen]
-    bad = None if ranges.bad is None else ranges.bad[image, chosen]
-    return maps[image, chosen], Ranges(low, high, ranges.mean, bad, shared=ranges.shared)
+    return maps[torch.arange(len(maps), device=maps.device)[:, None], chosen], ranges.take(chosen)
 
 
 def scale_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
@@ -283,28 +285,31 @@ def scale(maps: Tensor, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
     return scaled.clamp_(0, 255) if style.limits or style.norm == "run" else scaled
 
 
-def _arrange(tiles: Tensor, layout: Tiles, zoom: int) -> Tensor:
-    """Arrange tiles `(N, C, h, w)` in rows, truncated to uint8, by one strided assignment.
+def arrange(tiles: Tensor, layout: Tiles) -> Tensor:
+    """Arrange tiles `(N, C, h, w)` in rows, truncated to uint8 and magnified to the layout's size.
 
-    On the CPU NumPy assigns, which converts to bytes seven times as fast as torch.
+    It is one strided assignment. On the CPU NumPy assigns, which converts to bytes seven times as fast as torch.
     """
     images, count, height, width = tiles.shape
-    columns, gap, down, across = layout.columns, layout.left, layout.down, layout.across
+    columns, down, across = layout.columns, layout.down, layout.across
+    high, wide = layout.height // height, layout.width // width
     full, rest = divmod(count, columns)
-    rows, line = full + bool(rest), columns * across + gap
-    size = (images, rows * down + gap, line)
-    # The grid without its gaps; each value fills a square of `zoom` pixels.
-    shape = (images, rows, columns, height, zoom, width, zoom)
-    strides = (size[1] * line, down * line, across, zoom * line, line, zoom, 1)
+    rows = full + bool(rest)
+    line = 2 * layout.left + columns * across - (across - layout.width)
+    size = (images, 2 * layout.top + rows * down - (down - layout.height), line)
+    # The grid without its gaps; each value fills a rectangle of `high` times `wide` pixels.
+    shape = (images, rows, columns, height, high, width, wide)
+    strides = (size[1] * line, down * line, across, high * line, line, wide, 1)
+    begin = layout.top * line + layout.left
     cells: Any  # NumPy's or torch's: both support indexing and assignment
     source: Any
     if tiles.device.type == _NUMPY_DEVICE:
         pixels = np.zeros(size, np.uint8)
-        cells, source = np.ndarray(shape, np.uint8, pixels, gap * line + gap, strides), tiles.numpy()
+        cells, source = np.ndarray(shape, np.uint8, pixels, begin, strides), tiles.numpy()
         grid = torch.from_numpy(pixels)
     else:
         grid = torch.zeros(size, dtype=torch.uint8, device=tiles.device)
-        cells, source = grid.as_strided(shape, strides, gap * line + gap), tiles
+        cells, source = grid.as_strided(shape, strides, begin), tiles
     with np.errstate(invalid="ignore"):  # NaN, of a range that float32 cannot hold
         cells[:, :full] = source[:, : count - rest].reshape(images, full, columns, height, 1, width, 1)
         if rest:
