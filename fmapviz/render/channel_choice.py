@@ -20,26 +20,29 @@ def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
         int64 `(N, K)`, per image; None for all channels. Numbers beyond the last channel are dropped, so K may be 0. Ties
         go to the lower number, and a channel without a finite value comes last.
     """
-    images, count = ranges.high.shape
-    if style.listed is not None:
-        existing = [number for number in style.listed if number < count]
-        return torch.tensor(existing, dtype=torch.int64, device=ranges.high.device).expand(images, -1)
-    if style.top is None:
-        return None
     values = ranges.high
     if style.rank != "max":
         assert ranges.moments
         values = ranges.moments.mean if style.rank == "mean" else ranges.moments.std
-    return highest(values.nan_to_num(nan=-torch.inf), style.top)
+    return choose(values, style)
 
 
-def highest(values: Tensor, count: int) -> Tensor:
+def choose(values: Tensor, style: Style) -> Tensor | None:
+    """Resolve `style.channels` by the values `(N, C)` that rank the channels; see `choose_channels`."""
+    images, count = values.shape
+    if style.listed is not None:
+        existing = [number for number in style.listed if number < count]
+        return torch.tensor(existing, dtype=torch.int64, device=values.device).expand(images, -1)
+    return None if style.top is None else _highest(values.nan_to_num(nan=-torch.inf), style.top)
+
+
+def _highest(values: Tensor, count: int) -> Tensor:
     """Return the positions of the highest values along the last axis, the highest first.
 
     Of equal values the one with the lower number comes first. The result is int64.
 
     Example:
-        >>> highest(torch.tensor([1.0, 3.0, 3.0]), 2).tolist()
+        >>> _highest(torch.tensor([1.0, 3.0, 3.0]), 2).tolist()
         [1, 2]
     """
     return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fmapviz.core.drawings import Grid, Tiles
+from fmapviz.core.drawings import Grid
 from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.render.channel_choice import highest
-from fmapviz.render.grid import Ranges, lay_out, measure, tile
+from fmapviz.render import channel_choice
+from fmapviz.render.grid import lay_out, measure, tile
 from fmapviz.render.labels import number_size
 from fmapviz.render.picture import is_numbered
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmapviz.core.config import Style
+    from fmapviz.core.drawings import Tiles
+    from fmapviz.render.grid import Ranges
 
 NEEDS = "weights"
 _COLOURS = 3  # input channels drawn in true colours: no colour map fits three values per pixel
@@ -46,14 +48,14 @@ def read(module: nn.Module, style: Style) -> Tensor:
 def draw(weight: Tensor, style: Style) -> Grid:
     """Draw the kernels of one convolution as a grid; see `tile_kernels`."""
     chosen = choose(weight, style)
-    positions = positions_of(weight.shape, style)
+    shown = weight if chosen is None else weight[chosen]
     limits = style.limits
     if style.norm in {"layer", "run"}:
-        shown = weight if chosen is None else weight[chosen]
         known = shown[shown.isfinite()]
         limits = (float(known.min()), float(known.max())) if len(known) else None
+    positions = positions_of(shown.shape, style)
     return Grid(
-        pixels=tile_kernels(weight, style).cpu().numpy(),
+        pixels=tile_kernels(shown, style).cpu().numpy(),
         tiles=positions if is_tile(weight.shape) else None,
         rows=None if is_tile(weight.shape) else positions,
         channels=None if chosen is None else tuple(chosen.tolist()),
@@ -66,8 +68,8 @@ def tile_kernels(weight: Tensor, style: Style) -> Tensor:
 
     Args:
         weight: float32 `(O, I, h, w)` or `(O, I, T, h, w)`, as `weight_of` returns it, any range.
-        style: With `channel` and `signed` all kernels of a filter are scaled together; `run` means `layer`. `channels`
-            chooses filters; `top:K` those with the largest L2 norm.
+        style: With `channel` and `signed` all kernels of a filter are scaled together; `run` means `layer`; `channels` is
+            ignored.
 
     Returns:
         On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
@@ -81,9 +83,6 @@ def tile_kernels(weight: Tensor, style: Style) -> Tensor:
         >>> tile_kernels(torch.randn(64, 3, 11, 11), Style()).shape  # 8 x 8 tiles, six times as large
         torch.Size([546, 546, 3])
     """
-    chosen = choose(weight, style)
-    if chosen is not None:
-        weight = weight[chosen]
     kernels = weight if weight.ndim == 5 else weight[:, :, None]
     laid = _laid(kernels.shape, style)
     if kernels.shape[1] != _COLOURS:
@@ -97,7 +96,7 @@ def tile_kernels(weight: Tensor, style: Style) -> Tensor:
 
 
 def choose(weight: Tensor, style: Style) -> Tensor | None:
-    """Turn the `channels` of a style into filter numbers.
+    """Turn the `channels` of a style into filter numbers; `top:K` are those with the largest L2 norm.
 
     Returns:
         int64 `(K,)` on the device of `weight`, None for all. Numbers of filters that do not exist are left out, so K may be
@@ -108,23 +107,20 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
         >>> choose(torch.tensor([1.0, -3.0, 2.0]).view(3, 1, 1, 1), Style(channels="top:2"))
         tensor([1, 2])
     """
-    if style.listed is not None:
-        return torch.tensor([number for number in style.listed if number < len(weight)], device=weight.device).long()
-    if style.top is not None:
-        norms = weight.flatten(1).nan_to_num(nan=0, posinf=0, neginf=0).norm(dim=1)
-        return highest(norms, style.top)
-    return None
+    norms = weight.flatten(1).nan_to_num(nan=0, posinf=0, neginf=0).norm(dim=1)
+    chosen = channel_choice.choose(norms[None], style)
+    return None if chosen is None else chosen[0]
 
 
-def positions_of(shape: Sequence[int], style: Style) -> Tiles | None:
-    """Return the position of the chosen filters in `tile_kernels`, each with all its tiles and the padding between them.
+def positions_of(shape: Sequence[int], style: Style) -> Tiles:
+    """Return the position of the filters in `tile_kernels`, each with all its tiles and the padding between them.
 
     Args:
         shape: Of the weight, `(O, I, h, w)` or `(O, I, T, h, w)`.
         style: See `tile_kernels`.
 
     Returns:
-        One tile per filter, or its whole row of tiles, see `is_tile`; None if no filter is left.
+        One tile per filter, or its whole row of tiles, see `is_tile`.
 
     Example:
         >>> from fmapviz.core.config import Style
@@ -133,17 +129,11 @@ def positions_of(shape: Sequence[int], style: Style) -> Tiles | None:
         >>> positions_of((64, 16, 3, 3), Style()).corner(63)  # rows
         (2, 506)
     """
-    filters, channels, *frames, height, width = shape
-    if style.listed is not None:
-        filters = sum(number < filters for number in style.listed)
-    filters = min(filters, style.top or filters)
-    if not filters:
-        return None
-    whole = (filters, channels, *(frames or [1]), height, width)
-    cells = whole[2] * (1 if is_tile(whole) else channels)
+    filters, channels, frames, height, width = whole = (*shape[:2], *(shape[2:-2] or (1,)), *shape[-2:])
+    cells = frames * (1 if is_tile(whole) else channels)
     each = lay_out(filters * cells, height, width, _laid(whole, style))
     across = each.across * cells
-    return Tiles(each.left, each.top, across - each.left, each.height, across, each.down, each.columns // cells, filters)
+    return replace(each, width=across - each.left, across=across, columns=each.columns // cells, count=filters)
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
@@ -180,10 +170,8 @@ def is_tile(shape: Sequence[int]) -> bool:
 
 def _ranges(kernels: Tensor, tiles: int) -> Ranges:
     """Return the extremes of the whole filter for each of its tiles."""
-    each = measure(kernels.reshape(1, len(kernels), 1, -1))
     filters = torch.arange(len(kernels), device=kernels.device).repeat_interleave(tiles // len(kernels))
-    bad = None if each.bad is None else each.bad[:, filters]
-    return Ranges(each.low[:, filters], each.high[:, filters], each.mean, bad)
+    return measure(kernels.reshape(1, len(kernels), 1, -1)).take(filters[None])
 
 
 def _legible(shape: Sequence[int], style: Style) -> int:

@@ -25,6 +25,10 @@ def random_kernels(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.1 + 0.03
 
 
+def drawn(kernels, style):
+    return torch.from_numpy(draw(kernels, style).pixels)
+
+
 def enlarged(kernels, zoom):
     return kernels.repeat_interleave(zoom, -1).repeat_interleave(zoom, -2)
 
@@ -242,7 +246,8 @@ def test_chosen_filters_are_drawn_alone(channels):
     kernels = random_kernels(10, channels, 3, 3)
     style = Style(channels="7,2,40", norm="layer")
     assert choose(kernels, style).tolist() == [7, 2]
-    assert torch.equal(tile_kernels(kernels, style), tile_kernels(kernels[[7, 2]], Style(norm="layer")))
+    assert draw(kernels, style).channels == (7, 2)
+    assert torch.equal(drawn(kernels, style), tile_kernels(kernels[[7, 2]], Style(norm="layer")))
 
 
 def test_the_largest_filters_come_first():
@@ -252,7 +257,7 @@ def test_the_largest_filters_come_first():
     norms = np.linalg.norm(np.nan_to_num(kernels.flatten(1).double().numpy()), axis=1)
     chosen = choose(kernels, Style(channels="top:7"))
     assert chosen.tolist() == np.argsort(-norms, kind="stable")[:7].tolist()
-    assert torch.equal(tile_kernels(kernels, Style(channels="top:7")), tile_kernels(kernels[chosen], Style()))
+    assert torch.equal(drawn(kernels, Style(channels="top:7")), tile_kernels(kernels[chosen], Style()))
     assert choose(kernels, Style(channels="top:99")).tolist() == np.argsort(-norms, kind="stable").tolist()
     assert choose(kernels, Style()) is None
 
@@ -262,16 +267,15 @@ def test_filters_that_are_not_there_are_no_picture():
         read(nn.Conv2d(3, 10, 3), Style(channels="10-20"))
     with pytest.raises(NotAMapError, match=r"^has no kernels$"):
         read(nn.ReLU(), Style())
-    assert positions_of((10, 3, 3, 3), Style(channels="10-20")) is None
 
 
 def of_own_levels(shape, style):
-    """Draw filters of a grey level of their own each, by which it is found again where they lie."""
+    """Draw filters of a grey level of their own each, by which it is found again where they lie; return the tiles too."""
     levels = torch.linspace(1, 0.5, shape[0])
     kernels = levels.view(-1, *[1] * (len(shape) - 1)).expand(shape)
     chosen = choose(kernels, Style(**style))
-    pixels = tile_kernels(kernels, Style(**style, norm="fixed:0,1"))
-    return pixels, levels, range(shape[0]) if chosen is None else chosen.tolist()
+    grid = draw(kernels, Style(**style, norm="fixed:0,1"))
+    return grid, levels, range(shape[0]) if chosen is None else chosen.tolist()
 
 
 @pytest.mark.parametrize(
@@ -279,8 +283,8 @@ def of_own_levels(shape, style):
 )
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
-    pixels, levels, numbers = of_own_levels(shape, style)
-    tiles = positions_of(shape, Style(**style))
+    grid, levels, numbers = of_own_levels(shape, style)
+    pixels, tiles = torch.from_numpy(grid.pixels), grid.tiles
     assert tiles.count == len(numbers)
     for position, number in enumerate(numbers):
         rows, columns = (pixels == as_bytes(levels[number].clone())).view(*pixels.shape[:2], -1).all(-1).nonzero().unbind(1)
@@ -299,8 +303,8 @@ def test_a_row_of_tiles_is_not_one_tile():
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
-    pixels, levels, numbers = of_own_levels(shape, style)
-    rows = positions_of(shape, Style(**style))
+    grid, levels, numbers = of_own_levels(shape, style)
+    pixels, rows = torch.from_numpy(grid.pixels), grid.rows
     assert (rows.count, rows.columns) == (len(numbers), 1)
     for position, number in enumerate(numbers):
         down, across = (pixels == as_bytes(levels[number].clone())).nonzero().unbind(1)
@@ -434,7 +438,7 @@ def test_a_convolution_that_has_seen_nothing_has_no_kernels_yet():
 def test_the_weight_stays_as_it_is():
     module = nn.Conv2d(3, 4, 3)
     before = module.weight.detach().clone()
-    tile_kernels(weight_of(module), Style(norm="signed", channels="top:2"))
+    draw(weight_of(module), Style(norm="signed", channels="top:2"))
     module.weight.data[0] = NAN
     tile_kernels(weight_of(module), Style())
     assert torch.equal(module.weight[1:], before[1:])
