@@ -100,13 +100,13 @@ def check_word(name: str, value: str, words: Sequence[str]) -> None:
         raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
 
 
-def check_number(name: str, number: int | None, *, least: int = 1, most: float = inf) -> None:
-    """Check that a number, unless it is None, is in a range.
+def check_number(
+    name: str, number: float | None, allowed: str = "at least 1", *, least: float = 1, most: float = inf
+) -> None:
+    """Check that a number, unless it is None, is in a range, which `allowed` names.
 
     Raises:
         RequestError: It is not.
     """
-    if number is not None and number < least:
-        raise RequestError(f"{name} must be at least {least}: '{number}'")
-    if number is not None and number > most:
-        raise RequestError(f"{name} must be at most {most}: '{number}'")
+    if number is not None and not least <= number <= most:
+        raise RequestError(f"{name} must be {allowed}: '{number}'")

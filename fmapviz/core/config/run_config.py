@@ -156,9 +156,10 @@ class RunConfig(Execution, Output, Selection):
                 registry.check(family, member)
             if not members:
                 raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
-        check_number("top", self.top, least=0)
+        check_number("top", self.top, "at least 0", least=0)
         check_number("batch size", self.batch_size)
-        check_number("workers", self.workers, most=1024)
+        check_number("workers", self.workers)
+        check_number("workers", self.workers, "at most 1024", most=1024)
         _check_shards(self.shard, self.to)
         check_word("dtype", self.dtype, _DTYPES)
 
@@ -223,8 +224,7 @@ class RunInfo:
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
     if shard is None:
         return
-    if not 1 <= shard <= _LARGEST_SHARD:
-        raise RequestError(f"shard must be 1 to {_LARGEST_SHARD} images: '{shard}'")
+    check_number("shard", shard, f"1 to {_LARGEST_SHARD} images", most=_LARGEST_SHARD)
     together = [form for form in registry.names(WRITERS) if registry.constant(WRITERS, form, "MANY")]
     for form in formats:
         if form not in together:

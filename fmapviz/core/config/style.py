@@ -80,15 +80,12 @@ class Style:
             forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
         check_number("columns", self.columns)
-        if not 0 <= self.padding <= 1000:
-            raise RequestError(f"padding must be 0 to 1000 pixels: '{self.padding}'")
-        if not 1 <= self.scale <= 64:
-            raise RequestError(f"scale must be a whole number from 1 to 64: '{self.scale}'")
+        check_number("padding", self.padding, "0 to 1000 pixels", least=0, most=1000)
+        check_number("scale", self.scale, "a whole number from 1 to 64", most=64)
         if self.channels != "all" and self.top is None and self.listed is None:
             forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
-        if not 0 <= self.alpha <= 1:
-            raise RequestError(f"alpha must be 0 to 1: '{self.alpha}'")
+        check_number("alpha", self.alpha, "0 to 1", least=0, most=1)
         check_word("pca", self.pca, ("image", "shared"))
         # The settings of two runs are compared as JSON, in which 1 and 1.0 differ.
         object.__setattr__(self, "alpha", float(self.alpha))
