@@ -67,8 +67,11 @@ class Console:
             out: The directory of all runs.
         """
         self._progress.stop()
-        for message in _remarks(summary):
-            self._print_notice(message)
+        if summary.not_executed:
+            layers = f"{count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
+            self._print_notice(f"not executed: {layers}")
+        for name, reason in summary.undrawn.items():
+            self._print_notice(f"not drawn: {name}: {reason}")
         if self._verbosity >= 0:
             print_message(_sentence(summary))
         commands = self._open_commands(out) if summary.exit_code != 4 else {}
@@ -160,14 +163,6 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
         return
     for line in estimate.lines():
         print_line(line)
-
-
-def _remarks(summary: RunSummary) -> list[str]:
-    remarks = [f"not drawn: {name}: {reason}" for name, reason in summary.undrawn.items()]
-    if summary.not_executed:
-        layers = f"{count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
-        remarks.insert(0, f"not executed: {layers}")
-    return remarks
 
 
 def _sentence(summary: RunSummary) -> str:

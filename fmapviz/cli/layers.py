@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,7 +42,7 @@ def list_layers(
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
     if json:
         for row in rows:
-            print_json({"event": "layer", **{field: getattr(row, field) for field in type(row).__slots__}})
+            print_json({"event": "layer", **asdict(row)})
         executed = sum(row.index is not None for row in rows)
         print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
     else:

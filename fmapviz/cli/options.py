@@ -112,7 +112,7 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
         help=f"{option.help}{repeatable} {described}".rstrip(),
         show_default=option.shown or True,
         rich_help_panel=option.panel,
-        autocompletion=_completion(option),
+        autocompletion=lambda incomplete: _complete(option, incomplete),
     )
     annotation = Annotated[kind, declared]  # type: ignore[valid-type]  # a type at run time
     return inspect.Parameter(
@@ -135,17 +135,11 @@ def _kind(hint: Any, option: Option) -> Any:
     return hint
 
 
-def _completion(option: Option) -> Callable[[str], list[Any]] | None:
-    if option.family:
-        return lambda incomplete: _complete_members(option.family, incomplete)
-    if option.words:
-        return lambda incomplete: [word for word in option.words if word.startswith(incomplete)]
-    return None
-
-
-def _complete_members(family: str, incomplete: str) -> list[tuple[str, str]]:
-    """Complete the last of several members of a family, separated by commas."""
+def _complete(option: Option, incomplete: str) -> list[Any]:
+    """Complete a word, or the last of several members of a family, separated by commas."""
+    if not option.family:
+        return [word for word in option.words if word.startswith(incomplete)]
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    names = (name for name in registry.names(family) if name.startswith(last) and name not in given)
-    return [(f"{before}{comma}{name}", registry.describe(family, name)) for name in names]
+    names = (name for name in registry.names(option.family) if name.startswith(last) and name not in given)
+    return [(f"{before}{comma}{name}", registry.describe(option.family, name)) for name in names]

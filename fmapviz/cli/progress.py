@@ -33,7 +33,13 @@ class Progress:
         """Begin to measure time and, in a terminal, show the bar."""
         self._begun = self._logged = time.monotonic()
         if self._shown and sys.stderr is not None and sys.stderr.isatty():
-            self._bar = _make_bar()
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            rate = TextColumn("images  {task.fields[rate]:.1f} images/s")
+            columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._bar.add_task("images", total=None, rate=0.0)
 
@@ -63,17 +69,3 @@ class Progress:
             self.update()
             self._bar.stop()
             self._bar = None
-
-
-def _make_bar() -> Bar:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("images  {task.fields[rate]:.1f} images/s"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

@@ -59,7 +59,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Event: an image is drawn; it is done when its shard is complete.
+    """Event: an image is drawn into the hidden directory of its shard; it is done when the shard is complete.
 
     Attributes:
         path: The image.
