@@ -14,7 +14,7 @@ from fmapviz.core.config import InputOptions
 from fmapviz.core.types import Bands, LayerInfo
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.hooks import observe
-from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
+from fmapviz.inspection.layers import find_layers, select_layers, unwrap
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
@@ -57,7 +57,6 @@ def list_layers(
         1 features.3 Conv2d (192, 27, 27) 307392
     """
     options = options or InputOptions()
-    layers, exclude, types = several(layers), several(exclude), several(types)
     if isinstance(model, str):
         try:
             return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
@@ -69,7 +68,9 @@ def list_layers(
     return _list(model, types, layers=layers, exclude=exclude)
 
 
-def _list(model: Model, types: Sequence[str], *, layers: Sequence[str], exclude: Sequence[str]) -> list[LayerInfo]:
+def _list(
+    model: Model, types: str | Sequence[str], *, layers: str | Sequence[str], exclude: str | Sequence[str]
+) -> list[LayerInfo]:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
     seen: dict[str, list[FeatureMap]] = {layer.name: [] for layer in chosen}

@@ -13,7 +13,7 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.inspection.hooks import exchange, observe
-from fmapviz.inspection.layers import find_layers, select_layers, several, unwrap
+from fmapviz.inspection.layers import find_layers, select_layers, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,9 +59,7 @@ def capture(
         >>> maps["0"].gradient.shape
         torch.Size([2, 8, 30, 30])
     """
-    chosen = select_layers(
-        find_layers(unwrap(model)), types=several(types), include=several(layers), exclude=several(exclude)
-    )
+    chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
     maps = Captured(gradients=gradients)
     with ExitStack() as stack:
         if gradients:

@@ -67,12 +67,12 @@ def find_layers(model: nn.Module) -> list[Layer]:
 def select_layers(
     layers: Sequence[Layer],
     *,
-    types: Iterable[str] = (),
-    include: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     any_type: bool = False,
 ) -> list[Layer]:
-    """Choose layers by type and name.
+    """Choose layers by type and name; each of these is one or several.
 
     Args:
         layers: What there is, see `find_layers`.
@@ -93,7 +93,7 @@ def select_layers(
         >>> [layer.name for layer in select_layers(find_layers(net), exclude=["0"])]
         ['2']
     """
-    types, include, exclude = tuple(types) or default_types(layers), tuple(include), tuple(exclude)
+    types, include, exclude = several(types) or default_types(layers), several(include), several(exclude)
     include = tuple(
         pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
     )

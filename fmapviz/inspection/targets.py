@@ -331,13 +331,11 @@ def _of_detections(found: Sequence[Mapping[str, Tensor]]) -> ClassScores:
     best = [_best_boxes(each) for each in found]
     scores = [each["scores"].float() for each in found]
     classes = 1 + max((label for each in best for label in each), default=0)
-    present = torch.zeros(len(found), classes, dtype=torch.bool, device=scores[0].device)
-    rows = []
+    values = scores[0].new_zeros(len(found), classes)
+    present = torch.zeros_like(values, dtype=torch.bool)
     for row, (own, boxes) in enumerate(zip(scores, best, strict=True)):
-        labels = torch.tensor(list(boxes), dtype=torch.int64, device=own.device)
-        rows.append(own.new_zeros(classes).index_put((labels,), own[list(boxes.values())]))
-        present[row, labels] = True
-    values = torch.stack(rows)
+        values[row, list(boxes)] = own[list(boxes.values())]
+        present[row, list(boxes)] = True
     return ClassScores(values, values.detach(), present, open_ended=True)
 
 
