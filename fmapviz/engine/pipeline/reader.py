@@ -60,7 +60,7 @@ class ImageReader:
         session: Preprocesses the images, and knows which are finished.
         decode_pool: Decodes images.
         release: Called with each image that is finished; None: finished images are read too.
-        on_begun: Called with each image before it is read.
+        on_begun: Called with each image, and with what reports events, before it is read.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ImageReader:
         decode_pool: DecodePool,
         *,
         release: Callable[[ImageFile], None] | None,
-        on_begun: Callable[[ImageFile], None] | None,
+        on_begun: Callable[[ImageFile, Tell], None] | None,
     ) -> None:
         self._session = session
         self._decode_pool = decode_pool
@@ -120,7 +120,7 @@ class ImageReader:
         torch.set_num_threads(self._cores)
         file, preparation = member.file, self._session.model.preparation
         if self._on_begun:
-            self._on_begun(file)
+            self._on_begun(file, tell)
         try:
             image = self._decode_pool.read(file, channels=preparation.channels, notify=tell)
             return Preprocessed(member, image.notices, preparation.apply(image.pixels)), None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.events import Notice, Outcome, Staged
     from fmapviz.core.types import Failure, ImageFile, ImageResult
-    from fmapviz.engine.pipeline.scheduler import Result
+    from fmapviz.engine.pipeline.scheduler import Result, Tell
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_grouping import Item
 
@@ -54,7 +54,7 @@ def work(
     items: Iterable[Item],
     *,
     progress: Progress,
-    on_begun: Callable[[ImageFile], None] | None = None,
+    on_begun: Callable[[ImageFile, Tell], None] | None = None,
     on_drawn: Callable[[ImageFile, ImageResult], None] | None = None,
 ) -> Generator[Outcome | Notice | Staged, None, None]:
     """Read, draw and write all inputs; yield events, in no certain order.
@@ -63,7 +63,7 @@ def work(
         session: What to draw, and with what.
         items: The inputs, from `group`.
         progress: Counts them.
-        on_begun: Called with each image before it is read.
+        on_begun: Called with each image, and with what reports events, before it is read.
         on_drawn: Called with the results of each image, which are then not written; None: they are written.
 
     Raises:

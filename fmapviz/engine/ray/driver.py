@@ -79,10 +79,25 @@ def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Gene
     yield from _Driver(session, items, session.request.engine, progress).run()
 
 
-class _Driver:
-    """Lists the inputs in one thread, waits for each worker in another, and reports in the caller's own.
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A task in flight.
 
-    Only so are signals handled at once: Python handles none while Ray waits.
+    Attributes:
+        task: The task.
+        node: The worker's; None until it has begun.
+        under_way: The image that it has begun last, if that is known.
+    """
+
+    task: Task
+    node: str | None = None
+    under_way: str | None = None
+
+
+class _Driver:
+    """Lists the inputs in one thread, waits for workers in another, and reports in the caller's own.
+
+    Only so are signals handled at once: Python handles none while Ray waits, and Ray takes over SIGTERM in the main thread.
     """
 
     def __init__(self, session: Session, items: Iterable[Item], engine: Engine, progress: Progress) -> None:
@@ -95,8 +110,7 @@ class _Driver:
         self._threads: list[threading.Thread] = []
         self._tasks: queue.Queue[Task | None] = queue.Queue(64)
         self._reports: queue.Queue[Outcome | Staged | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
-        # Any: Ray's streams of object references.
-        self._streams: dict[Any, bool] = {}  # tasks in flight, and whether a worker has begun each
+        self._attempts: dict[Any, _Attempt] = {}  # by Ray's stream of object references
         self._idle_since = time.monotonic()
         self._any_ended = False
         self._early_deaths: list[Exception] = []  # of workers, before any task has ended
@@ -107,7 +121,6 @@ class _Driver:
         self._start(self._list)
         try:
             while True:
-                self._check_workers()
                 try:
                     report = self._reports.get(timeout=_POLL_SECONDS)
                 except queue.Empty:
@@ -130,26 +143,6 @@ class _Driver:
             until = time.monotonic() + _STOP_SECONDS
             for thread in self._threads:
                 thread.join(max(0.0, until - time.monotonic()))
-
-    def _check_workers(self) -> None:
-        """Check that some worker starts, and that not all die.
-
-        Raises:
-            OutputError: None has started for a while, or all have died before any task has ended.
-        """
-        begun = list(self._streams.values())
-        if any(begun) or not begun:
-            self._idle_since = time.monotonic()
-        elif time.monotonic() > self._idle_since + _START_SECONDS:
-            message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room"
-            raise OutputError(message, hint="ray status shows why")
-        if not self._any_ended and len(self._early_deaths) >= _MOST_EARLY_DEATHS:
-            error = self._early_deaths[-1]
-            said = str(error).strip().splitlines()[-1]
-            raise OutputError(
-                f"Ray's workers died {len(self._early_deaths)} times before anything was drawn: {said}",
-                hint="they may run out of memory as the model is loaded; see the workers' logs",
-            ) from error
 
     def _end(self, task: Task, receipt: Receipt, staged: set[str]) -> Iterator[Outcome | Notice | Staged]:
         """Add what a task found out to the run's progress, and yield its events, except those that were reported before.
@@ -177,17 +170,16 @@ class _Driver:
             if isinstance(item, ImageFile):
                 self._names.release(item)
 
-    def _start(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
+    def _start(self, target: Callable[[], None]) -> None:
         def run() -> None:
             try:
-                target(*arguments)
+                target()
             except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
                 self._put(self._reports, error)
 
         thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
         thread.start()
-        return thread
 
     def _put(self, where: queue.Queue[Any], what: object) -> None:
         while not self._stopped:
@@ -206,74 +198,94 @@ class _Driver:
                 continue
             if is_first:
                 is_first = False
-                self._start(self._serve_all)
+                self._start(self._serve)
             self._put(self._tasks, each)
         self._put(self._reports if is_first else self._tasks, None)
 
-    def _serve_all(self) -> None:
-        """Start as many threads as there are workers, and wait until all tasks have ended."""
+    def _serve(self) -> None:
+        """Keep the workers busy until all tasks have ended."""
         with _connected(self._engine), _explained():
             size, ray = _size(self._engine), _ray()
             recipe = ray.put(_make_recipe(self._session, self._engine))
+            is_listed = False
             try:
-                threads = [self._start(self._serve, recipe) for _ in range(size)]
-                for thread in threads:
-                    while thread.is_alive():
-                        thread.join(_POLL_SECONDS)
-                        for stream in list(self._streams) if self._stopped else ():
-                            with suppress(Exception):
-                                ray.cancel(stream, force=True)
+                while not (self._stopped or (is_listed and not self._attempts)):
+                    if not is_listed and len(self._attempts) < size:
+                        with suppress(queue.Empty):
+                            task = self._tasks.get(timeout=0 if self._attempts else _POLL_SECONDS)
+                            is_listed = task is None
+                            self._submit(recipe, task)
+                            continue
+                    for stream in ray.wait([*self._attempts], timeout=_POLL_SECONDS)[0] if self._attempts else ():
+                        self._submit(recipe, self._receive(stream))
+                    self._check_workers()
             finally:
+                for stream in self._attempts:
+                    with suppress(Exception):
+                        ray.cancel(stream, force=True)
                 self._sweep()
         self._put(self._reports, None)
 
     # Any: Ray's reference to the recipe.
-    def _serve(self, recipe: Any) -> None:
-        """Send one task after the other to a worker."""
-        with _explained():
-            while (task := self._next_task()) is not None:
-                while task is not None and not self._stopped:
-                    task = self._attempt(recipe, replace(task, accepted=self._progress.accepted))
+    def _submit(self, recipe: Any, task: Task | None) -> None:
+        """Send a task to a worker, if there is one."""
+        if task is None:
+            return
+        function: Any = _ray().remote(_work)
+        function = function.options(
+            num_cpus=self._engine.cpus,
+            num_gpus=self._engine.gpus,
+            max_retries=0,  # deaths are counted by image, see `after_death`
+            num_returns="streaming",
+            scheduling_strategy="SPREAD",
+            # A careful task goes on only when its report has arrived.
+            **({"_generator_backpressure_num_objects": 1} if task.careful else {}),
+        )
+        self._attempts[function.remote(recipe, replace(task, accepted=self._progress.accepted))] = _Attempt(task)
 
-    def _next_task(self) -> Task | None:
-        while not self._stopped:
-            with suppress(queue.Empty):
-                task = self._tasks.get(timeout=_POLL_SECONDS)
-                if task is None:
-                    self._tasks.put(None)  # for the other threads
-                return task
-        return None
-
-    # Any: Ray's reference to the recipe.
-    def _attempt(self, recipe: Any, task: Task) -> Task | None:
-        """Send a task to a worker; if the worker dies, return the task as it is to be retried."""
-        ray = _ray()
-        stream = _submit(self._engine, recipe, task)
-        self._streams[stream] = False
-        node = under_way = None
+    # Any: Ray's stream of object references.
+    def _receive(self, stream: Any) -> Task | None:
+        """Receive a worker's next report; if the worker has died, return its task as it is to be retried."""
+        ray, attempt = _ray(), self._attempts[stream]
         try:
-            for reference in stream:
-                report = ray.get(reference)
-                if isinstance(report, Receipt):
-                    self._any_ended = True
-                    self._put(self._reports, (task, report))
-                    break
-                if isinstance(report, Begun):
-                    under_way = report.path
-                elif isinstance(report, Staged):
-                    self._put(self._reports, report)
-                else:
-                    node = report
-                    self._streams[stream] = True
+            report = ray.get(next(stream))
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError) as error:
+            del self._attempts[stream]
             if not self._any_ended:
                 self._early_deaths.append(error)
-            if node is not None and not any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
-                return task  # the node is lost: no image is to blame
-            return after_death(task, under_way)
-        finally:
-            del self._streams[stream]
+            if attempt.node and not any(each["NodeID"] == attempt.node and each["Alive"] for each in ray.nodes()):
+                return attempt.task  # the node is lost: no image is to blame
+            return after_death(attempt.task, attempt.under_way)
+        if isinstance(report, Receipt):
+            del self._attempts[stream]
+            self._any_ended = True
+            self._put(self._reports, (attempt.task, report))
+        elif isinstance(report, Begun):
+            attempt.under_way = report.message
+        elif isinstance(report, Staged):
+            self._put(self._reports, report)
+        else:
+            attempt.node = report
         return None
+
+    def _check_workers(self) -> None:
+        """Check that some worker starts, and that not all die.
+
+        Raises:
+            OutputError: None has started for a while, or all have died before any task has ended.
+        """
+        if not self._attempts or any(attempt.node for attempt in self._attempts.values()):
+            self._idle_since = time.monotonic()
+        elif time.monotonic() > self._idle_since + _START_SECONDS:
+            message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room"
+            raise OutputError(message, hint="ray status shows why")
+        if not self._any_ended and len(self._early_deaths) >= _MOST_EARLY_DEATHS:
+            error = self._early_deaths[-1]
+            said = str(error).strip().splitlines()[-1]
+            raise OutputError(
+                f"Ray's workers died {len(self._early_deaths)} times before anything was drawn: {said}",
+                hint="they may run out of memory as the model is loaded; see the workers' logs",
+            ) from error
 
     def _sweep(self) -> None:
         """Remove what killed workers had staged, as soon as they are gone."""
@@ -297,21 +309,6 @@ def _make_recipe(session: Session, engine: Engine) -> _Recipe:
         name=session.directory.name,
     )
     return _Recipe(config, session.info.fingerprint, Path.cwd())
-
-
-# Any: Ray's reference to the recipe, and its stream of object references.
-def _submit(engine: Engine, recipe: Any, task: Task) -> Any:
-    function: Any = _ray().remote(_work)
-    function = function.options(
-        num_cpus=engine.cpus,
-        num_gpus=engine.gpus,
-        max_retries=0,  # deaths are counted by image, see `after_death`
-        num_returns="streaming",
-        scheduling_strategy="SPREAD",
-        # A careful task goes on only when its report has arrived.
-        **({"_generator_backpressure_num_objects": 1} if task.careful else {}),
-    )
-    return function.remote(recipe, task)
 
 
 _sessions: dict[str, Session] = {}  # of this worker process, by fingerprint and directory

@@ -6,7 +6,6 @@ be done twice: the rename of a unit decides which of the two counts.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import Counter
 from contextlib import closing
@@ -24,6 +23,7 @@ from fmapviz.runs.unit import Member
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fmapviz.engine.pipeline.scheduler import Tell
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_grouping import Item
 
@@ -61,10 +61,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A careful task is about to read an image."""
-
-    path: str
+class Begun(Notice):
+    """A careful task is about to read the image of this path; a notice for the driver only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,46 +86,33 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
     A careful task goes on with an image only after the `Begun` of it was taken.
     """
     progress = Progress(accepted=task.accepted)
-    if task.careful:
-        session = replace(session, workers=1, batch_size=1)
-    reports: queue.Queue[tuple[Begun, threading.Event] | Outcome | Notice | Staged | BaseException | None] = queue.Queue(64)
-
-    def begin(file: ImageFile) -> None:
-        taken = threading.Event()
-        reports.put((Begun(file.path), taken))
-        taken.wait()
-
-    def run() -> None:
-        try:
-            on_begun = begin if task.careful else None
-            with closing(work(session, _items(task), progress=progress, on_begun=on_begun)) as events:
-                for event in events:
-                    reports.put(event)
-            reports.put(None)
-        except BaseException as error:  # noqa: BLE001  raised again or sent in the caller's thread
-            reports.put(error)
-
     reported: list[Outcome | Notice | Staged] = []
     error: FmapvizError | None = None
-    threading.Thread(target=run, daemon=True).start()
-    while (report := reports.get()) is not None:
-        if isinstance(report, tuple):
-            begun, taken = report
-            yield begun
-            taken.set()
-        elif isinstance(report, FmapvizError):
-            error = report
-            break
-        elif isinstance(report, BaseException):
-            raise report
-        else:
-            if isinstance(report, Staged):
-                yield report
-            elif isinstance(report, Outcome) and report.unit:
-                report = replace(report, unit=report.unit.relative_to(session.directory))
-            reported.append(report)
-    if isinstance(error, OutputError):
-        error.hint = error.hint or remedy_of(error)  # its cause does not travel
+    taken = threading.Semaphore(0)
+
+    def begin(file: ImageFile, tell: Tell) -> None:
+        tell(Begun(file.path))
+        taken.acquire()
+
+    if task.careful:
+        session = replace(session, workers=1, batch_size=1)
+    try:
+        on_begun = begin if task.careful else None
+        with closing(work(session, _items(task), progress=progress, on_begun=on_begun)) as events:
+            for event in events:
+                if isinstance(event, Begun):
+                    yield event
+                    taken.release()
+                elif isinstance(event, Outcome) and event.unit:
+                    reported.append(replace(event, unit=event.unit.relative_to(session.directory)))
+                else:
+                    reported.append(event)
+                    if isinstance(event, Staged):
+                        yield event
+    except FmapvizError as failure:
+        error = failure
+        if isinstance(error, OutputError):
+            error.hint = error.hint or remedy_of(error)  # its cause does not travel
     yield Receipt(tuple(reported), progress, error)
 
 
