@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -126,26 +126,28 @@ def cam(
         ('features', torch.Size([2, 12, 12]), torch.Size([2, 96, 96]), (2, 96, 96, 3))
     """
     module = _fetch_method(method)
-    known = model if isinstance(model, Model) else None
-    network = unwrap(model.module if isinstance(model, Model) else model)
-    layer = _name_of(layer, network)
+    if not isinstance(model, Model):
+        model = Model("", model, "", None, _UNKNOWN, nn.Module.__call__)
+    model = replace(model, module=unwrap(model.module))
+    layer = _name_of(layer, model.module)
     batch = _batch(x)
-    wanted = _read_target(target, known.classes if known else (), images=len(batch))
+    wanted = _read_target(target, model.classes, images=len(batch))
     plan = Plan(
         methods={method: make_method(module, [wanted])},
         targets=(wanted,),
         output=None if output is None else str(output),
         automatic=layer == _AUTO,
     )
-    (way,) = plan.methods.values()
-    choices = _choices(network, exact=way.exact)
+    choices = _choices(model.module, exact=plan.methods[method].exact)
     learnt = plan.automatic and batch.shape[1:] in choices.layers
-    found = _differentiate(network, known, batch, plan, layer, choices=choices)
+    found = _differentiate(model, batch, plan, layer, choices=choices)
     if learnt and not found.layers:  # another class may depend on other layers
         choices.layers.pop(batch.shape[1:], None)
-        found = _differentiate(network, known, batch, plan, layer, choices=choices)
+        found = _differentiate(model, batch, plan, layer, choices=choices)
     if not found.layers:
-        raise _nothing(layer, found)
+        reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
+        message = f"no class activation map of {quote(layer)}: {reasons[0]}"
+        raise RequestError(message, hint="layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
@@ -160,20 +162,16 @@ def cam(
         target=tuple(each.index for each in targets),
         score=torch.tensor([each.score for each in targets], device=raw.device),
         _pixels=batch.detach(),
-        _preparation=known.preparation if known else _UNKNOWN,
+        _preparation=model.preparation,
         _style=style or Style(),
     )
 
 
-def _differentiate(
-    network: nn.Module, model: Model | None, batch: Tensor, plan: Plan, layer: str, *, choices: Choices
-) -> BatchResults:
+def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices) -> BatchResults:
     """Run the network under hooks, and draw."""
+    network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
-    ordered = not is_unrolled(modules.values())
-    class_maps = ClassMaps(network, plan, model.classes if model else (), style=Style(), choices=choices, ordered=ordered)
-    forward = model.forward if model else nn.Module.__call__
-
+    class_maps = ClassMaps(model, plan, Style(), choices, ordered=not is_unrolled(modules.values()))
     with frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in class_maps.passes(batch):  # noqa: B007  those of the last pass count
 
@@ -189,7 +187,7 @@ def _differentiate(
             layers = _layers(modules, names, heads=class_maps.exact)
             hooks.enter_context(observe(network, layers, receive, attached=True))
             with undisturbed(batch.device):
-                record.output = forward(network, given)
+                record.output = model.forward(network, given)
             record.over = True
     return results
 
@@ -273,10 +271,3 @@ def _name_of(layer: object, network: nn.Module) -> str:
     if not isinstance(layer, str):
         raise RequestError(f"no layer of the network: {quote(type(layer).__name__)}", hint="such as 'layer4', or 'auto'")
     return layer
-
-
-def _nothing(layer: str, found: BatchResults) -> RequestError:
-    reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
-    return RequestError(
-        f"no class activation map of {quote(layer)}: {reasons[0]}", hint="layer='auto' finds one that has one"
-    )

@@ -13,30 +13,19 @@ from fmapviz.inspection.targets import before_softmax, scores_at
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmapviz.engine.layer_results import BatchResults
-    from fmapviz.engine.plan import Method
-    from fmapviz.inspection.cam_layers import Choices
-    from fmapviz.inspection.exact_cam import Pooling
-    from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
-    from fmapviz.inspection.targets import ClassScores
+    from fmapviz.engine.cam_pass import Pass
+    from fmapviz.inspection.forward_record import GraphPoint
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view
 
 
-def requested_points(
-    methods: Mapping[str, Method], record: ForwardRecord, pooling: Pooling | None, results: BatchResults
-) -> Points:
-    """Return the layers that the user chose, for each view.
-
-    Args:
-        methods: The views that are class activation maps of layers.
-        record: The forward pass.
-        pooling: The maps of exact class activation maps, if some view draws them.
-        results: Receives the layers without a map.
+def requested_points(current: Pass) -> Points:
+    """Return the layers that the user chose, for each view; note those without a map.
 
     Raises:
         RequestError: None of them enters the pooling, see `fmapviz.inspection.exact_cam`.
     """
+    methods, record, pooling, results = current.maps.of_layers, current.record, current.pooling, current.results
     maps = []
     for point in record.outputs if methods else ():
         try:
@@ -57,52 +46,44 @@ def requested_points(
     return points
 
 
-def chosen_points(methods: Mapping[str, Method], record: ForwardRecord, chosen: Chosen) -> Points:
+def chosen_points(current: Pass, chosen: Chosen) -> Points:
     """Return the recorded layers that were chosen automatically, for each view."""
-    kept = {point.name: point for point in record.kept}
+    kept = {point.name: point for point in current.record.kept}
     points = {}
-    for view, method in methods.items():
+    for view, method in current.maps.of_layers.items():
         names = chosen.rows if method.sheet else [chosen.pooled if method.exact else chosen.layer]
         points[view] = [kept[name] for name in names if name in kept]
     return points
 
 
-def choose_layers(
-    methods: Mapping[str, Method],
-    record: ForwardRecord,
-    scores: ClassScores,
-    *,
-    indices: Sequence[int | None],
-    pooling: Pooling | None,
-    choices: Choices,
-) -> Chosen:
+def choose_layers(current: Pass, indices: Sequence[int | None]) -> Chosen:
     """Choose layers after a forward pass that recorded all of them, and release the others.
 
+    A choice that another thread has made meanwhile wins.
+
     Args:
-        methods: The views that are class activation maps of layers.
-        record: The forward pass.
-        scores: Of the classes.
+        current: The pass.
         indices: A class for each image, whose gradient decides.
-        pooling: The maps of exact class activation maps, if some view draws them.
-        choices: Receives the choice; one that another thread has made meanwhile wins.
 
     Raises:
         NoMapError: No layer can be chosen.
     """
+    record, scores, methods = current.record, current.scores, current.maps.of_layers.values()
+    assert scores
     as_maps = Eligibility(record, scores).as_maps
     chosen, certain = Chosen(), True
-    if any(not method.exact for method in methods.values()):
+    if any(not method.exact for method in methods):
         before = before_softmax(scores, indices)
         last = find_last(record.kept, scores_at(scores, indices), as_maps, before=before)
         chosen, certain = Chosen(layer=last.point.name), last.certain
         record.known[last.point.identity, tuple(indices)] = last.gradient
-    if any(method.sheet for method in methods.values()):
+    if any(method.sheet for method in methods):
         maps = [point for point in find_maps(record.kept, as_maps) if point.edge is not None][::-1]
         maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
         rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], as_maps)
         chosen = replace(chosen, rows=tuple(point.name for point in rows))
-    if pooling:
-        chosen = replace(chosen, pooled=pooling.choose(find_maps(record.kept, as_maps)).name)
-    chosen = choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
+    if current.pooling:
+        chosen = replace(chosen, pooled=current.pooling.choose(find_maps(record.kept, as_maps)).name)
+    chosen = current.maps.choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
     record.keep_only(chosen.names, find_maps(record.kept, as_maps))
     return chosen

@@ -179,7 +179,7 @@ class Drawer:
         self._early_stop = early_stop
         self._check = check
         self._ordered = not is_unrolled(model.module.modules())
-        self._class_maps = ClassMaps(model.module, plan, model.classes, style=style, choices=choices, ordered=self._ordered)
+        self._class_maps = ClassMaps(model, plan, style, choices, ordered=self._ordered)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
 
     def draw(self, batch: Tensor) -> list[ImageResult]:
