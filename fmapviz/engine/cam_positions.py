@@ -49,9 +49,10 @@ def requested_points(current: Pass) -> Points:
 def chosen_points(current: Pass, chosen: Chosen) -> Points:
     """Return the recorded layers that were chosen automatically, for each view."""
     kept = {point.name: point for point in current.record.kept}
+    pooled = chosen.pooled if current.pooling else ""  # the scores of these images may not be finite
     points = {}
     for view, method in current.maps.of_layers.items():
-        names = chosen.rows if method.sheet else [chosen.pooled if method.exact else chosen.layer]
+        names = chosen.rows if method.sheet else [pooled if method.exact else chosen.layer]
         points[view] = [kept[name] for name in names if name in kept]
     return points
 
@@ -84,6 +85,8 @@ def choose_layers(current: Pass, indices: Sequence[int | None]) -> Chosen:
         chosen = replace(chosen, rows=tuple(point.name for point in rows))
     if current.pooling:
         chosen = replace(chosen, pooled=current.pooling.choose(find_maps(record.kept, as_maps)).name)
+    elif current.maps.exact:
+        certain = False  # the scores of other images may be finite
     chosen = current.maps.choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
     record.keep_only(chosen.names, find_maps(record.kept, as_maps))
     return chosen

@@ -877,6 +877,30 @@ def test_scores_that_are_no_numbers_are_told_and_break_nothing(look):
     assert summary.found == summary.done + summary.failed == 1
 
 
+@pytest.mark.parametrize("order", [["dark.png", "picture.png"], ["picture.png", "dark.png"]])
+def test_scores_of_one_image_that_are_no_numbers_are_its_own_affair(order, look, picture):
+    dark = picture.with_name("dark.png")
+    Image.new("RGB", (24, 16)).save(dark)
+
+    class Divides(nn.Module):
+        """The logits of an image that is black are NaN."""
+
+        def __init__(self):
+            super().__init__()
+            self.network = small()
+
+        def forward(self, x):
+            return self.network(x) * (x.amax((1, 2, 3)) / x.amax((1, 2, 3)))[:, None]
+
+    inputs = [picture.with_name(name) for name in order]
+    options = InputOptions(size=(16, 24), mean=(0.0,), std=(1.0,))
+    summary, events = look(Divides(), inputs=inputs, views=["cam", "gradcam"], options=options)
+    assert (summary.done, summary.failed) == (2, 0)
+    drawn = {place: [name for name in names_of(summary.directory / place) if ".cam." in name] for place in order}
+    assert drawn == {"picture.png": ["00_network.2.top1.cam.png"], "dark.png": []}
+    assert notices(events).count("no cam: the class scores are not finite") == 1
+
+
 # --- layers that run again in the backward pass
 
 
