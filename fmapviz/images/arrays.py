@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError, quote
+from fmapviz.core.errors import InputError
 from fmapviz.core.types import Bands
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, wrong_channels
 
@@ -25,7 +25,7 @@ _PIECE_VALUES = 1 << 22  # 32 MiB as float64
 _OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
 
 
-def read_npy(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+def read_npy(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
     """Read a picture from a .npy file: `(H, W)`, `(H, W, C)` or `(C, H, W)`, or one of these after an axis of length 1.
 
     Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy. If neither the
@@ -34,49 +34,47 @@ def read_npy(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage
 
     Args:
         stream: At the beginning of the file.
-        path: For error messages.
         channels: C, the number of channels that the model takes.
 
     Raises:
         InputError: `E_DECODE` (damaged, truncated or without pixels), `E_FORMAT` (not real numbers; Python objects are not
             loaded), `E_TOO_LARGE` or `E_CHANNELS`.
     """
-    shape, order, dtype = _read_header(stream, path)
-    require_numbers(dtype, path)
+    shape, order, dtype = _read_header(stream)
+    require_numbers(dtype)
     layout = _find_layout(shape, channels)
     stored, axis = layout or (shape, None)
-    require_size(shape, path, channels=3 if axis is None else stored[axis])
+    require_size(shape, channels=3 if axis is None else stored[axis])
     if axis is None:
-        raise wrong_channels(format_shape(shape), path, channels=channels)
+        raise wrong_channels(format_shape(shape), channels=channels)
     count = prod(shape)
     if os.fstat(stream.fileno()).st_size - stream.tell() < count * dtype.itemsize:
-        raise InputError("E_DECODE", f"array is cut off: {quote(path)}")
+        raise InputError("E_DECODE", "array is cut off")
     values = np.fromfile(stream, dtype, count).reshape(stored, order=order)
     return compose(np.moveaxis(values, axis, 0), channels)
 
 
-def require_numbers(dtype: np.dtype[Any], path: str) -> None:
+def require_numbers(dtype: np.dtype[Any]) -> None:
     """Raise `E_FORMAT` unless the samples are real numbers."""
     if dtype.kind not in "buif":
         found = _OTHER_KINDS.get(dtype.kind, f"values of type {dtype.name}")
-        raise InputError("E_FORMAT", f"holds {found}, not real numbers: {quote(path)}")
+        raise InputError("E_FORMAT", f"holds {found}, not real numbers")
 
 
-def require_size(shape: Sequence[int], path: str, *, channels: int) -> None:
+def require_size(shape: Sequence[int], *, channels: int) -> None:
     """Check the shape of an array before it is read.
 
     Args:
         shape: Shape of the whole array.
-        path: For error messages.
         channels: Number of values for each pixel.
 
     Raises:
         InputError: `E_DECODE` (no pixels) or `E_TOO_LARGE`.
     """
     if min(shape, default=1) <= 0:
-        raise InputError("E_DECODE", f"array without a pixel: {quote(path)}")
+        raise InputError("E_DECODE", "array without a pixel")
     if prod(shape) > min(MAX_VALUES, MAX_PIXELS * channels):
-        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values: {quote(path)}")
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values")
 
 
 def fits(found: int, channels: int) -> bool:
@@ -158,20 +156,20 @@ def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
 
 
 # Any: the file declares the type.
-def _read_header(stream: BinaryIO, path: str) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     """Return the shape, the order `C` or `F`, and the type. Nothing of the declared size is allocated."""
     version, size_bytes = stream.read(npy_format.MAGIC_LEN)[-2:], 2
     read = npy_format.read_array_header_1_0
     if version != b"\1\0":
         read, size_bytes = npy_format.read_array_header_2_0, 4
     if version not in {b"\1\0", b"\2\0"}:  # 3.0 only adds names of record fields
-        raise InputError("E_FORMAT", f"array of a version that holds no picture: {quote(path)}")
+        raise InputError("E_FORMAT", "array of a version that holds no picture")
     length = stream.read(size_bytes)
     header = stream.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
     try:
         shape, fortran_order, dtype = read(BytesIO(length + header))
     except Exception as error:
-        raise InputError("E_DECODE", f"array is damaged at its beginning: {quote(path)}") from error
+        raise InputError("E_DECODE", "array is damaged at its beginning") from error
     return shape, "F" if fortran_order else "C", dtype
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError, quote
+from fmapviz.core.errors import InputError
 from fmapviz.core.types import Bands
 from fmapviz.images.errors import MAX_PIXELS, wrong_channels
 
@@ -40,7 +40,7 @@ _SILENCING = threading.Lock()
 
 
 def decode(
-    stream: BinaryIO, path: str, *, channels: int, expect: Callable[[int], object] = lambda _pixels: None
+    stream: BinaryIO, *, channels: int, expect: Callable[[int], object] = lambda _pixels: None
 ) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
     """Decode the first picture of an open file. The format is that of its content, not of its name.
 
@@ -54,7 +54,6 @@ def decode(
 
     Args:
         stream: At the beginning of the file.
-        path: For error messages.
         channels: Number of channels that the model takes.
         expect: Called before decoding, with the number of pixels or an upper limit.
 
@@ -63,8 +62,8 @@ def decode(
 
     Raises:
         InputError: `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
-            model takes another number).
-        Exception: Any other error of a decoder or of the system; see `fmapviz.images.errors.explain`.
+            model takes another number). The message does not name the file; see `fmapviz.images.errors.explain`.
+        Exception: Any other error of a decoder or of the system.
     """
     _silence_decoders()
     head = stream.read(64)
@@ -73,19 +72,19 @@ def decode(
         from fmapviz.images.arrays import read_npy
 
         expect(MAX_PIXELS)
-        return read_npy(stream, path, channels=channels)
+        return read_npy(stream, channels=channels)
     is_tiff = _TIFF.match(head) is not None
-    image = None if is_tiff and channels not in {1, 3} else _identify(stream, path, head=head)
+    image = None if is_tiff and channels not in {1, 3} else _identify(stream, head=head)
     if image is None:
         from fmapviz.images.tiff import read_tiff
 
         expect(MAX_PIXELS)
-        pixels, orientation, notices = read_tiff(stream, path, channels=channels)
+        pixels, orientation, notices = read_tiff(stream, channels=channels)
         turn = partial(_upright, orientation=orientation)
         return pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels), notices
     if channels not in {1, 3}:
-        raise wrong_channels("a picture of grey or RGB", path, channels=channels)
-    picture, notices = _decode_picture(stream, image, path, expect=expect)
+        raise wrong_channels("a picture of grey or RGB", channels=channels)
+    picture, notices = _decode_picture(stream, image, expect=expect)
     return picture.convert("L") if channels == 1 else picture, notices
 
 
@@ -109,14 +108,14 @@ def _silence_libraries() -> None:
 
 
 def _decode_picture(
-    stream: BinaryIO, image: PillowImage.Image, path: str, *, expect: Callable[[int], object]
+    stream: BinaryIO, image: PillowImage.Image, *, expect: Callable[[int], object]
 ) -> tuple[PillowImage.Image, tuple[str, ...]]:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height}): {quote(path)}")
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
     expect(width * height)
     if image.format in {"JPEG", "MPO"}:
-        _require_few_passes(stream, width * height, path)
+        _require_few_passes(stream, width * height)
     if image.format == "PNG":  # load() does not check the checksums of the pixel data
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
@@ -130,7 +129,7 @@ def _decode_picture(
     return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
 
 
-def _require_few_passes(stream: BinaryIO, pixels: int, path: str) -> None:
+def _require_few_passes(stream: BinaryIO, pixels: int) -> None:
     """Refuse a JPEG file with hundreds of scans over its pixels: 100 kB of them take a minute.
 
     https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf
@@ -140,26 +139,25 @@ def _require_few_passes(stream: BinaryIO, pixels: int, path: str) -> None:
     passes = sum(chunk.count(b"\xff\xda") for chunk in iter(partial(stream.read, 1 << 20), b""))
     stream.seek(position)
     if passes * pixels > _MOST_PASSES * MAX_PIXELS:
-        raise InputError("E_TOO_LARGE", f"{passes} scans over {pixels:,} pixels: {quote(path)}")
+        raise InputError("E_TOO_LARGE", f"{passes} scans over {pixels:,} pixels")
 
 
-def _identify(stream: BinaryIO, path: str, *, head: bytes) -> PillowImage.Image | None:
+def _identify(stream: BinaryIO, *, head: bytes) -> PillowImage.Image | None:
     """Read the header. Return None for a TIFF file that Pillow cannot decode."""
     heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head
     if heif:
         try:
             import_module("pillow_heif").register_heif_opener()
         except ImportError as error:
-            message = f"HEIC needs one more package: {quote(path)}"
-            raise InputError("E_FORMAT", message, hint="pip install 'fmapviz[heic]'") from error
+            raise InputError("E_FORMAT", "HEIC needs one more package", hint="pip install 'fmapviz[heic]'") from error
     try:
         return PillowImage.open(stream, formats=("HEIF",) if heif else FORMATS)
     except UnidentifiedImageError as error:
         if _TIFF.match(head):
             return None
         if heif or _SIGNATURE.match(head):
-            raise InputError("E_DECODE", f"image is damaged at its beginning: {quote(path)}") from error
-        raise InputError("E_FORMAT", f"not an image, or of an unknown format: {quote(path)}") from error
+            raise InputError("E_DECODE", "image is damaged at its beginning") from error
+        raise InputError("E_FORMAT", "not an image, or of an unknown format") from error
 
 
 def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:

@@ -111,10 +111,8 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
     """
     with _open(file.path) as stream:
         try:
-            pixels, notices = decode(stream, file.path, channels=channels)
+            pixels, notices = decode(stream, channels=channels)
             return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
-        except InputError:
-            raise
         except Exception as error:
             raise explain(error, file.path) from error
 
@@ -169,7 +167,9 @@ class DecodePool:
             worker = self._take(notify)
             if worker:
                 try:
-                    return worker.decode(stream, file, channels=channels)
+                    return Image(file, *worker.decode(stream, channels=channels))
+                except Exception as error:
+                    raise explain(error, file.path) from error
                 finally:
                     self._put_back(worker)
         return read_image(file, channels=channels)
@@ -265,11 +265,12 @@ class DecodeProcess:
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
-    def decode(self, stream: BinaryIO, file: ImageFile, *, channels: int) -> Image:
-        """Decode an open file.
+    def decode(self, stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+        """Decode an open file; see `fmapviz.images.decode.decode`.
 
         Raises:
             InputError: The file cannot be decoded. The worker may no longer be usable.
+            Exception: The pixels cannot be copied.
         """
         seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
         self.is_usable = False
@@ -277,7 +278,7 @@ class DecodeProcess:
         try:
             self._connection.settimeout(seconds)
             socket.send_fds(self._connection, [b"\0"], [stream.fileno()])
-            self._connection.sendall(json.dumps([file.path, channels, seconds]).encode() + b"\n")
+            self._connection.sendall(json.dumps([channels, seconds]).encode() + b"\n")
             answer = self._receive(begun + seconds)
             if isinstance(answer, int):
                 seconds += min(answer, MAX_PIXELS) / 1e6
@@ -292,13 +293,10 @@ class DecodeProcess:
                 ended = f"did not finish within {seconds:.3g} s"
             elif isinstance(error, ValueError | RecursionError):
                 ended = "returned an invalid answer"
-            raise InputError("E_DECODE", f"the decoder {ended}: {quote(file.path)}") from error
+            raise InputError("E_DECODE", f"the decoder {ended}") from error
         self.is_usable = True
-        try:
-            pixels = self._load(mode, size, planes)
-        except Exception as error:
-            raise explain(error, file.path) from error
-        return Image(file, Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices)
+        pixels = self._load(mode, size, planes)
+        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""

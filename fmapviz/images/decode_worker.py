@@ -1,6 +1,6 @@
 """The worker process of `fmapviz.images.decode_pool`: decode one open file after the other into shared memory.
 
-Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[path, channels, seconds]`. The
+Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[channels, seconds]`. The
 answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices]`, or an error, `[code, message, hint]`.
 A large image is announced by its number of pixels, which extends the time limit.
 
@@ -30,7 +30,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.errors import InputError
 from fmapviz.core.types import Bands
 from fmapviz.images.decode import decode
-from fmapviz.images.errors import MAX_VALUES, explain
+from fmapviz.images.errors import MAX_VALUES, classify
 
 SHARED_BYTES = 4 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
@@ -93,13 +93,13 @@ def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
         if not files:
             return
         connection.settimeout(None)
-        path, channels, seconds = json.loads(requests.readline())
+        channels, seconds = json.loads(requests.readline())
         with os.fdopen(files[0], "rb") as stream:
-            _send(connection, _answer(stream, path, channels, seconds=seconds, connection=connection, memory=memory))
+            _send(connection, _answer(stream, channels, seconds=seconds, connection=connection, memory=memory))
 
 
 def _answer(
-    stream: BinaryIO, path: str, channels: int, *, seconds: float, connection: socket.socket, memory: mmap.mmap
+    stream: BinaryIO, channels: int, *, seconds: float, connection: socket.socket, memory: mmap.mmap
 ) -> list[object]:
     def announce(pixels: int) -> None:
         if pixels >= _ANNOUNCED_PIXELS:
@@ -108,10 +108,10 @@ def _answer(
 
     _end_in(seconds)
     try:
-        pixels, notices = decode(stream, path, channels=channels, expect=announce)
+        pixels, notices = decode(stream, channels=channels, expect=announce)
         return [*_store(pixels, memory), notices]
     except Exception as error:  # noqa: BLE001 - a decoder may raise anything
-        refusal = error if isinstance(error, InputError) else explain(error, path)
+        refusal = error if isinstance(error, InputError) else classify(error)
         return [refusal.code, str(refusal), refusal.hint]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -8,48 +8,53 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError, printable, quote
 from fmapviz.core.object_store import INSTALL
-from fmapviz.core.urls import is_url
 
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 MAX_VALUES = 3 * MAX_PIXELS
 
 
 def explain(error: Exception, path: str) -> InputError:
-    """Return the `InputError` for any error between a file and its pixels."""
+    """Return the `InputError` for any error between a file and its pixels, with the file's name in its message."""
+    refusal = error if isinstance(error, InputError) else classify(error)
+    return InputError(refusal.code, f"{refusal}: {quote(path)}", hint=refusal.hint)
+
+
+def classify(error: Exception) -> InputError:
+    """Return the `InputError` for an error of a decoder or the system; its message does not name the file."""
     if isinstance(error, OSError) and error.errno == errno.EINVAL:
-        return InputError("E_DECODE", f"image is damaged (refers to data outside the file): {quote(path)}")
+        return InputError("E_DECODE", "image is damaged (refers to data outside the file)")
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return InputError("E_TOO_LARGE", f"not enough memory: {quote(path)}")
+        return InputError("E_TOO_LARGE", "not enough memory")
     if isinstance(error, OSError) and error.errno:
-        return system_error(error, path)
+        return system_error(error)
     if isinstance(error, PillowImage.DecompressionBombError):
-        return InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels: {quote(path)}")
+        return InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels")
     if isinstance(error, ValueError) and "MAX_TEXT_" in str(error):  # Pillow's limits have no exception of their own
-        return InputError("E_TOO_LARGE", f"more than a megabyte of text around the pixels: {quote(path)}")
+        return InputError("E_TOO_LARGE", "more than a megabyte of text around the pixels")
     reason = printable(str(error).partition("\n")[0]) or type(error).__name__
-    return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")
+    return InputError("E_DECODE", f"image is damaged ({reason})")
 
 
-def system_error(error: OSError, path: str) -> InputError:
-    """Return the `InputError` for an error of the operating system.
+def system_error(error: OSError) -> InputError:
+    """Return the `InputError` for an error of the operating system; its message does not name the file.
 
     Example:
-        >>> system_error(FileNotFoundError(2, "No such file or directory"), "lena.png").code
+        >>> system_error(FileNotFoundError(2, "No such file or directory")).code
         'E_MISSING'
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InputError("E_MISSING", f"no such file: {quote(path)}")
+        return InputError("E_MISSING", "no such file")
     if isinstance(error, PermissionError):
-        return InputError("E_PERM", f"no permission to read: {quote(path)}")
+        return InputError("E_PERM", "no permission to read")
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
-        return InputError("E_TYPE", f"not a regular file: {quote(path)}")
-    hint = INSTALL if error.errno == errno.ENOSYS and is_url(path) else None
-    return InputError("E_READ", f"cannot be read ({error.strerror}): {quote(path)}", hint=hint)
+        return InputError("E_TYPE", "not a regular file")
+    hint = INSTALL if error.errno == errno.ENOSYS else None  # obstore is missing
+    return InputError("E_READ", f"cannot be read ({error.strerror})", hint=hint)
 
 
-def wrong_channels(found: str, path: str, *, channels: int) -> InputError:
+def wrong_channels(found: str, *, channels: int) -> InputError:
     """Return the error for a file with another number of channels than the model takes."""
     expected = "1 channel" if channels == 1 else f"{channels} channels"
-    message = f"the model takes {expected}, this is {found}: {quote(path)}"
+    message = f"the model takes {expected}, this is {found}"
     hint = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {expected}"
     return InputError("E_CHANNELS", message, hint=hint)

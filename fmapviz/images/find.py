@@ -350,8 +350,8 @@ def _is_run(record: dict[str, Any] | None) -> bool:
 
 
 def _failure(error: OSError, path: str) -> Failure:
-    refusal = system_error(error, path)
-    return Failure(path, refusal.code, str(refusal), refusal.hint)
+    refusal = system_error(error)
+    return Failure(path, refusal.code, f"{refusal}: {quote(path)}", refusal.hint)
 
 
 def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from tifffile import COMPRESSION, TiffFile, TiffPage
 
-from fmapviz.core.errors import InputError, quote
+from fmapviz.core.errors import InputError
 from fmapviz.images.arrays import compose, fits, format_shape, require_numbers, require_size
 from fmapviz.images.errors import wrong_channels
 
@@ -29,14 +29,13 @@ _PLAIN = {1, 32773, *_DEFLATE}
 _ORIENTATION = 274
 
 
-def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImage.Image | Bands, object, tuple[str, ...]]:
+def read_tiff(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, object, tuple[str, ...]]:
     """Read the channels of a TIFF file: the samples of its first page, or those of several pages of one sample each.
 
     Reduced copies of a page are skipped. Colours are not converted.
 
     Args:
         stream: The open file.
-        path: For error messages.
         channels: C, the number of channels that the model takes. Grey is accepted for RGB, and RGB for grey.
 
     Returns:
@@ -50,13 +49,13 @@ def read_tiff(stream: BinaryIO, path: str, *, channels: int) -> tuple[PillowImag
     with TiffFile(stream, name="image") as file:
         pages = list(_full_pages(file, channels + 1))
         if not pages:
-            raise InputError("E_DECODE", f"image is damaged at its beginning: {quote(path)}")
+            raise InputError("E_DECODE", "image is damaged at its beginning")
         chosen = _choose(pages, channels)
         for page in chosen or pages[:1]:
-            _require_sound(page, stream, path)
+            _require_sound(page, stream)
         if not chosen:
-            raise wrong_channels(_describe(pages, channels), path, channels=channels)
-        require_size((len(chosen), *pages[0].shape), path, channels=len(chosen) * _samples(pages[0]))
+            raise wrong_channels(_describe(pages, channels), channels=channels)
+        require_size((len(chosen), *pages[0].shape), channels=len(chosen) * _samples(pages[0]))
         planes = [_planes(page) for page in chosen]
         pixels, notices = compose(np.concatenate(planes) if len(planes) > 1 else planes[0], channels)
         orientation = pages[0].tags.valueof(_ORIENTATION)
@@ -96,35 +95,35 @@ def _describe(pages: list[TiffPage], channels: int) -> str:
     return f"{format_shape(pages[0].shape)} in {f'more than {channels}' if len(pages) > channels else len(pages)} pages"
 
 
-def _require_sound(page: TiffPage, stream: BinaryIO, path: str) -> None:
+def _require_sound(page: TiffPage, stream: BinaryIO) -> None:
     """Raise an error unless a page holds numbers, all of them, and takes no more memory than its pixels."""
     if page.dtype is None or page.bitspersample not in {1, *range(8, 65)}:
-        raise InputError("E_FORMAT", f"samples of {page.bitspersample} bits are not read: {quote(path)}")
-    require_numbers(page.dtype, path)
-    require_size(page.shape, path, channels=max(1, _samples(page)))
-    _require_decoder(page, path)
+        raise InputError("E_FORMAT", f"samples of {page.bitspersample} bits are not read")
+    require_numbers(page.dtype)
+    require_size(page.shape, channels=max(1, _samples(page)))
+    _require_decoder(page)
     piece = _piece(page)
-    require_size(piece, path, channels=piece[0] * piece[3])
+    require_size(piece, channels=piece[0] * piece[3])
     image = (page.imagedepth, page.imagelength, page.imagewidth, page.samplesperpixel)
     pieces = prod(ceil(whole / part) for whole, part in zip(image, piece, strict=True))
     if not pieces == len(page.dataoffsets) == len(page.databytecounts):  # tifffile would return uninitialized memory
-        raise _damaged("pieces are missing", path)
+        raise _damaged("pieces are missing")
     if (
         sum(page.databytecounts) * 8 < prod(image) * page.bitspersample
         and page.compression == 1
         and all(page.databytecounts)
     ):
-        raise _damaged("less data than pixels", path)
+        raise _damaged("less data than pixels")
     size, most = os.fstat(stream.fileno()).st_size, prod(piece) * page.dtype.itemsize
     for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
         if offset + count > size:
-            raise _damaged("cut off", path)
+            raise _damaged("cut off")
         if page.compression in _DEFLATE and _inflates_beyond(most, stream, offset=offset, count=count):
-            raise _damaged("more data than pixels", path)
+            raise _damaged("more data than pixels")
 
 
-def _damaged(reason: str, path: str) -> InputError:
-    return InputError("E_DECODE", f"image is damaged ({reason}): {quote(path)}")
+def _damaged(reason: str) -> InputError:
+    return InputError("E_DECODE", f"image is damaged ({reason})")
 
 
 def _piece(page: TiffPage) -> tuple[int, int, int, int]:
@@ -141,16 +140,16 @@ def _inflates_beyond(most: int, stream: BinaryIO, *, offset: int, count: int) ->
     return len(zlib.decompressobj().decompress(stream.read(count), most + 1)) > most
 
 
-def _require_decoder(page: TiffPage, path: str) -> None:
+def _require_decoder(page: TiffPage) -> None:
     if page.compression not in set(COMPRESSION):
-        raise _damaged("unknown compression", path)
+        raise _damaged("unknown compression")
     if page.compression in _PLAIN and page.predictor in {1, 2} and page.bitspersample in {1, 8, 16, 32, 64}:
         return
     try:
         import_module("imagecodecs")
     except ImportError as error:
         stored = f"stored as {COMPRESSION(page.compression).name} of {page.bitspersample} bits"
-        message = f"{stored}, which needs one more package: {quote(path)}"
+        message = f"{stored}, which needs one more package"
         raise InputError("E_FORMAT", message, hint="pip install imagecodecs") from error
 
 

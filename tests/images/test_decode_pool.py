@@ -365,7 +365,7 @@ def test_a_decoder_that_fails_costs_one_image(words, ended, reading, picture, tm
 
 def test_what_a_worker_reports_is_made_printable(reading, tmp_path):
     refused = saying(tmp_path / "a.png", 'say ["E_FORMAT", "no\\u001b[31m", "hint\\n"]')
-    assert answer(reading, refused) == ("E_FORMAT", r"no\x1b[31m", r"hint\n")
+    assert answer(reading, refused) == ("E_FORMAT", rf"no\x1b[31m: '{refused}'", r"hint\n")
     assert wait_until(lambda: reading.pids == [])
     told = saying(tmp_path / "b.png", 'say ["RGB", 8, 8, 1, ["\\u202enotice"]]')
     assert reading(told).notices == (r"\u202enotice",)
