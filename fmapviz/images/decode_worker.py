@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -34,7 +35,7 @@ from fmapviz.images.errors import MAX_VALUES, classify
 
 SHARED_BYTES = 4 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
-_IDLE_SECONDS = 1.0  # until Pillow's cache of memory blocks is emptied
+_IDLE_MILLISECONDS = 1000  # until Pillow's cache of memory blocks is emptied
 _PR_SET_PDEATHSIG = 1
 
 
@@ -81,18 +82,15 @@ def _import_decoders() -> None:
 
 def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
     requests = connection.makefile("rb")
+    arrival = select.poll()
+    arrival.register(connection, select.POLLIN)
     _send(connection, "ready")
     while True:
-        connection.settimeout(_IDLE_SECONDS)
-        try:
-            _, files, _, _ = socket.recv_fds(connection, 1, 1)
-        except TimeoutError:
+        if not arrival.poll(_IDLE_MILLISECONDS):
             PillowImage.core.clear_cache()  # type: ignore[attr-defined]  # Pillow's types leave it out
-            connection.settimeout(None)
-            _, files, _, _ = socket.recv_fds(connection, 1, 1)
+        _, files, _, _ = socket.recv_fds(connection, 1, 1)
         if not files:
             return
-        connection.settimeout(None)
         channels, seconds = json.loads(requests.readline())
         with os.fdopen(files[0], "rb") as stream:
             _send(connection, _answer(stream, channels, seconds=seconds, connection=connection, memory=memory))
