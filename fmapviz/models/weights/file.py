@@ -38,36 +38,21 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
     if "://" in weights:
         if not re.match(r"(https?|file)://", weights):
             raise WeightsError(f"no such weights: {quote(weights)}", hint="URLs may begin with https://, http:// or file://")
-        url, _, entry = weights.partition("#")
+        url, _, fragment = weights.partition("#")
         path = fetch(url)
         if not _exists(str(path)):
             raise WeightsError(f"no such weights file: {quote(path)}")
-        return in_folder(path), entry or None
-    name, _, entry = weights.rpartition("#")
-    if _exists(weights):
-        return in_folder(Path(weights)), None
-    if entry and _exists(name):
-        return in_folder(Path(name)), entry
+        return _in_folder(path), fragment or None
+    before, _, after = weights.rpartition("#")
+    for name, entry in ((weights, None), (before, after)):
+        if _exists(name) and entry != "":
+            return _in_folder(Path(name)), entry
     if not weights.startswith("random:") and re.search(r"[./\\]", weights):
         raise WeightsError(f"no such weights file: {quote(weights)}")
     raise WeightsError(
         f"no such weights or file: {quote(weights)}",
         hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
     )
-
-
-def in_folder(path: Path) -> Path:
-    """Return the weights file or index in a folder, or the path itself if it is not a folder.
-
-    Raises:
-        WeightsError: The folder contains none.
-    """
-    if not path.is_dir():
-        return path
-    file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
-    if file is None:
-        raise WeightsError(f"no such weights file: {quote(path)}", hint=f"a folder may contain {' or '.join(_IN_FOLDERS)}")
-    return file
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -100,9 +85,8 @@ def digesting(path: Path) -> Iterator[Future[str]]:
     """
 
     def digest() -> str:
-        file = in_folder(path)
-        shards = sorted(set(read_index(file).values())) if file.name.endswith(INDEX) else []
-        paths = [file, *(file.with_name(name) for name in shards)]
+        shards = sorted(set(read_index(path).values())) if path.name.endswith(INDEX) else []
+        paths = [path, *(path.with_name(name) for name in shards)]
         return sha256_of(*paths) if all(part.is_file() for part in paths) else ""
 
     with ThreadPoolExecutor(1) as pool:
@@ -116,6 +100,20 @@ def sha256_of(*paths: Path) -> str:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
+
+
+def _in_folder(path: Path) -> Path:
+    """Return the weights file or index in a folder, or the path itself if it is not a folder.
+
+    Raises:
+        WeightsError: The folder contains none.
+    """
+    if not path.is_dir():
+        return path
+    file = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+    if file is None:
+        raise WeightsError(f"no such weights file: {quote(path)}", hint=f"a folder may contain {' or '.join(_IN_FOLDERS)}")
+    return file
 
 
 def _exists(name: str) -> bool:

@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state, unreadable
-from fmapviz.models.weights.file import DAMAGED, INDEX, in_folder, read_index
+from fmapviz.models.weights.file import DAMAGED, INDEX, read_index
 from fmapviz.models.weights.stand_ins import load_inertly
 from fmapviz.models.weights.state_dict import NESTS, find_classes, find_state, is_state, list_states
 
@@ -63,13 +63,12 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
     """Read the state dict and the class names of a file.
 
     Args:
-        path: A `.safetensors`, `.pth`, `.pt` or `.ckpt` file, an index, or a folder that contains one.
+        path: A `.safetensors`, `.pth`, `.pt` or `.ckpt` file, or an index.
         entry: A dotted key in the file, or the beginning of the tensors' keys; None: the usual state dict.
 
     Raises:
         WeightsError: The file does not exist, is damaged or of another kind, contains no state dict, or would run code.
     """
-    path = in_folder(path)
     content, header, ignored = _read(path)
     try:
         _check_nesting(content)

@@ -539,8 +539,9 @@ def test_a_folder_with_one_file(name, state, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert find_weights(str(tmp_path)) == (tmp_path / name, None)
     assert find_weights(f"{tmp_path}#net") == (tmp_path / name, "net")
-    assert read_checkpoint(tmp_path).state.keys() == state.keys()
-    with digesting(tmp_path) as digest:
+    file, _ = find_weights(str(tmp_path))
+    assert read_checkpoint(file).state.keys() == state.keys()
+    with digesting(file) as digest:
         assert digest.result() == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     module = network()
     assert fill(module, str(tmp_path)).name == name
