@@ -32,7 +32,8 @@ def known_names(pattern: str = "") -> list[str]:
     """
     source, colon, glob = pattern.partition(":")
     if colon and source in registry.names(SOURCES) and not _fixed_names(source):
-        return [f"{source}:{name}" for name in _fetch(source).known_names() if glob in name or fnmatchcase(name, glob)]
+        names: list[str] = getattr(_fetch(source), "known_names", list)()
+        return [f"{source}:{name}" for name in names if glob in name or fnmatchcase(name, glob)]
     names = sorted(name for source in registry.names(SOURCES) for name in _fixed_names(source))
     return [name for name in names if pattern in name or fnmatchcase(name, pattern)]
 

@@ -32,6 +32,7 @@ def test_the_kept_list_is_torchvisions():
         ("raft_?????", ["raft_large", "raft_small"]),
         ("resnet[15]*", ["resnet101", "resnet152", "resnet18", "resnet50"]),
         ("ALEXNET", []),
+        ("python:net", []),
         ("alexnet ", []),
         ("[", []),
     ],

@@ -14,7 +14,8 @@ class ModelSource(Protocol):
 
     Optional constants, which are literals and read without importing the module, say which names a source accepts:
 
-    * `NAMES`: A string, the names of its models separated by white space, if they are fixed. They need no prefix.
+    * `NAMES`: A string, the names of its models separated by white space, if they are fixed. They need no prefix. A source
+      without it may have a function `known_names() -> list[str]`, which lists all names without the prefix.
     * `SPELLING`: A regular expression that must match all of any other name, with its prefix if there is one.
     * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
     * `BUILDERS`: A module with functions that build the models of `NAMES` with arguments; hints mention it.
@@ -22,9 +23,6 @@ class ModelSource(Protocol):
 
     The first source in alphabetical order that accepts a name gets it; a name in `NAMES` takes precedence.
     """
-
-    def known_names(self) -> list[str]:
-        """List the names of all models, without the prefix; empty if there is no such list."""
 
     def load(self, name: str, *, weights: str | None, options: InputOptions) -> Model:
         """Build a model and fill it with weights.

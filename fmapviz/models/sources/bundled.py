@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 NAMES = "shapesnet"
 
 
-def known_names() -> list[str]:
-    """List `NAMES`."""
-    return NAMES.split()
-
-
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a network and fill it with weights; see `ModelSource`."""
     loaded = load_weights(str(WEIGHTS) if weights == "default" else weights, ShapesNet)

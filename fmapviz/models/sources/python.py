@@ -25,11 +25,6 @@ SPELLING = r"(?!\w+://)(?:.+\.py(?::.*)?|[^\W\d][\w.]*:[^\W\d].*)"
 IS_CODE = True
 
 
-def known_names() -> list[str]:
-    """Return an empty list: any code may build a network."""
-    return []
-
-
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Run user code, and fill the network that it returns with weights if a file is named; see `ModelSource`.
 

@@ -59,11 +59,6 @@ CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT acce
 _OLD_DENSENET_KEY = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
 
 
-def known_names() -> list[str]:
-    """List the names that the installed torchvision has."""
-    return list(models.list_models())
-
-
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
     if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
@@ -75,6 +70,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
         side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
         if side and options.size is None and side != _trained_side(_best_entry(name)):
             options = replace(options, size=(side, side))
+    is_plain = _family(name) not in {"detection", "optical_flow"}  # these call some convolutions once per scale or step
     preparation, forward, notices = _feeding(name, entry or _best_entry(name), options, loaded.module)
     return Model(
         name=name,
@@ -83,8 +79,8 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
         sha256=loaded.sha256,
         preparation=preparation,
         forward=forward,
-        batches=_family(name) not in {"detection", "optical_flow"},
-        straight=_family(name) not in {"detection", "optical_flow"},  # these call some convolutions once per scale or step
+        batches=is_plain,
+        straight=is_plain,
         classes=loaded.classes or tuple(entry.meta.get("categories", ()) if entry else ()),
         notices=(*loaded.notices, *notices),
     )
@@ -127,7 +123,9 @@ def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, 
     module = _build(name, **heads) if heads else plain
     built, notices = module, []
     resized = _resized(module, state)
-    first = _first_convolution(module, state, resized) if _takes_image(name) else None
+    first = (
+        _first_convolution(module, state, resized) if _family(name) not in {"detection", "optical_flow", "video"} else None
+    )
     usual = len(_best_entry(name).meta.get("categories", ()))
     if classes := _classes_in(module, state, resized - {first}, usual=usual):
         built = _build(name, **heads, num_classes=classes)
@@ -267,10 +265,6 @@ def _weights_only() -> Iterator[None]:
 def _family(name: str) -> str:
     """Return the folder or module of torchvision that defines a model."""
     return str(models.get_model_builder(name).__module__.split(".")[2])
-
-
-def _takes_image(name: str) -> bool:
-    return _family(name) not in {"detection", "optical_flow", "video"}
 
 
 def _feeding(
