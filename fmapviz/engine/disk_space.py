@@ -37,7 +37,7 @@ class RunWatch:
         on_event: Receives the events.
     """
 
-    def __init__(self, session: Session, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, session: Session, on_event: Callable[[Event], object]) -> None:
         config = session.config
         self._session = session
         self._on_event = on_event

@@ -8,14 +8,15 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from heapq import nsmallest
+from itertools import count
 from typing import TYPE_CHECKING
 
-from fmapviz.core import checksummed_json, registry
+from fmapviz.core import checksummed_json
 from fmapviz.core.errors import NothingToDoError, printable
 from fmapviz.core.events import Outcome, Staged, Started
 from fmapviz.core.files import size_in_blocks
 from fmapviz.core.layout import UNIT_FILE, unit_patterns
-from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
 from fmapviz.engine.run import run
@@ -137,7 +138,7 @@ def _estimate(config: RunConfig, paths: list[str], destination: Destination) -> 
                 repair=False,
             )
         )
-        bytes_each, files_each = _measure(summary.directory, config.to, shard=shard)
+        bytes_each, files_each = _measure(summary.directory, clock.info.config.to, shard=shard)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
     run_directory = destination.find_run(info, name=config.name)
     to_draw = images
@@ -195,29 +196,15 @@ class _Clock:
 
 
 def _sample(found: Iterable[ImageFile | Failure]) -> tuple[list[ImageFile], int]:
-    """Choose images with equal probability, the same for the same inputs, and count all inputs.
-
-    Vitter, "Random Sampling with a Reservoir", 1985, algorithm R.
-    """
-    chance = random.Random(0)  # noqa: S311  not for a secret
-    sample: list[ImageFile] = []
-    images = inputs = 0
-    for file in found:
-        inputs += 1
-        if isinstance(file, Failure):
-            continue
-        images += 1
-        if len(sample) < SAMPLE:
-            sample.append(file)
-        elif (index := chance.randrange(images)) < SAMPLE:
-            sample[index] = file
-    return sample, inputs
+    """Choose images with equal probability, the same for the same inputs, and count all inputs."""
+    chance, number = random.Random(0), count()  # noqa: S311  not for a secret
+    images = (file for file, _ in zip(found, number, strict=False) if not isinstance(file, Failure))
+    return nsmallest(SAMPLE, images, key=lambda _: chance.random()), next(number)
 
 
 def _measure(directory: Path, formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:
     """Return the bytes by format, and the number of files, that a run has for each image."""
-    implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
-    patterns = [(pattern, form) for form in {*formats, *filter(None, implied)} for pattern in unit_patterns(form)]
+    patterns = [(pattern, form) for form in formats for pattern in unit_patterns(form)]
     images = files = 0
     sizes: dict[str, int] = {}
     units = list(find_units(directory))

@@ -21,7 +21,7 @@ from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, group, work
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import check_device, load_session, moved
+from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
@@ -55,7 +55,7 @@ def run(config: RunConfig) -> RunSummary:
     """
     is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
     if not is_remote:
-        check_device(config)
+        find_device(config)  # before a model is loaded
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
@@ -69,8 +69,8 @@ def run(config: RunConfig) -> RunSummary:
             directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
             several=not _is_one_file(config.paths),
         )
-        on_event = _with_addresses(destination, config.on_event)
-        on_event(Started(session.directory, session.info))
+        on_event: Callable[[Event], object] = config.on_event or bool
+        on_event(Started(destination.address_of(session.directory), session.info))
         for message in notices:
             on_event(Notice(message))
         watch = RunWatch(session, on_event)
@@ -173,7 +173,7 @@ def _draw_images(
     with closing(do(session, group(session, found), progress=progress)) as events:
         try:
             for event in events:
-                on_event(event)
+                on_event(_addressed(event, session.output))
                 publisher.publish_if_due()
                 if not isinstance(event, Outcome):
                     continue
@@ -236,15 +236,8 @@ def _is_one_file(inputs: Iterable[str | Path]) -> bool:
     return is_candidate(str(inputs[0])) if is_url(inputs[0]) else Path(inputs[0]).is_file()
 
 
-def _with_addresses(output: Destination, on_event: Callable[[Event], None] | None) -> Callable[[Event], None]:
-    """Pass events on with the addresses of directories in place of their local copies."""
-
-    def pass_on(event: Event) -> None:
-        if isinstance(event, Started):
-            event = replace(event, directory=output.address_of(event.directory))
-        elif isinstance(event, Outcome) and event.unit:
-            event = replace(event, unit=output.address_of(event.unit))
-        if on_event:
-            on_event(event)
-
-    return pass_on
+def _addressed(event: Event, output: Destination) -> Event:
+    """Return an event with the address of a unit in place of its local copy."""
+    if isinstance(event, Outcome) and event.unit:
+        return replace(event, unit=output.address_of(event.unit))
+    return event

@@ -17,7 +17,6 @@ from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.core.registry import VIEWS, WRITERS
-from fmapviz.core.types import Model
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig
-    from fmapviz.core.types import Layer
+    from fmapviz.core.types import Layer, Model
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
     from fmapviz.runs.storage.destination import Destination
@@ -94,7 +93,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         RequestError: An unknown model, layer or device, or weights that cannot be had.
     """
     loaded = _load(config.model, config.weights, config.options)
-    device = _device(config, loaded.module if isinstance(config.model, nn.Module) else None)
+    device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
     types = tuple(sorted(config.types)) or default_types(existing)
     narrowed = bool(config.layers or config.exclude)
@@ -131,7 +130,12 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         sha256=loaded.sha256,
         preparation=loaded.preparation.description,
         config=resolved,
-        versions=_versions(),
+        versions={
+            "fmapviz": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
     )
     session = Session(
         request=config,
@@ -219,30 +223,25 @@ def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Ear
     return EarlyStop() if narrowed else None
 
 
-def check_device(config: RunConfig) -> None:
-    """Check that the device exists here, before a model is loaded.
-
-    Raises:
-        RequestError: It does not.
-    """
-    _device(config, None)
-
-
 def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
     if isinstance(model, str):
-        loaded = load_model(model, weights=weights, options=options)
-        return replace(loaded, module=unwrap(loaded.module))
-    if weights != "default":
+        model = load_model(model, weights=weights, options=options)
+    elif weights != "default":
         raise RequestError(
             f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
         )
-    if isinstance(model, Model):
-        return replace(model, module=unwrap(model.module))
-    module = unwrap(model)
-    return describe_network(LoadedWeights(module, "weights as given"), name=type(module).__name__.lower(), options=options)
+    elif isinstance(model, nn.Module):
+        loaded = LoadedWeights(unwrap(model), "weights as given")
+        model = describe_network(loaded, name=type(loaded.module).__name__.lower(), options=options)
+    return replace(model, module=unwrap(model.module))
 
 
-def _device(config: RunConfig, given: nn.Module | None) -> torch.device:
+def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.device:
+    """Return the device to compute on: by default the one that a given module is on.
+
+    Raises:
+        RequestError: It does not exist here.
+    """
     name = config.device
     if name == "auto":
         home = _home(given) if given else None
@@ -261,12 +260,3 @@ def _device(config: RunConfig, given: nn.Module | None) -> torch.device:
 
 def _home(module: nn.Module) -> torch.device | None:
     return next((values.device for values in chain(module.parameters(), module.buffers())), None)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "fmapviz": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-    }

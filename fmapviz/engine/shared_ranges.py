@@ -27,7 +27,6 @@ from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from torch import Tensor
@@ -70,7 +69,7 @@ def survey(
         for event in events:
             if isinstance(event, Notice):
                 on_event(event)
-    if not surveyor.images:
+    if not surveyor.paths:
         return {}
     # Read before the survey, which is saved before the first image is drawn.
     records = filter(None, map(read_unit, find_units(session.directory)))
@@ -78,14 +77,14 @@ def survey(
     known = load(session.directory, session.info.fingerprint)
     if known is not None:  # another process was faster
         return known.shared
-    _check_lost(drawn, surveyor.paths, force=session.config.force)
-    with writing_to(session.directory):
-        saved = save(
-            session.directory,
-            session.info.fingerprint,
-            surveyor.finish(),
-            sync=session.config.fsync,
+    if not (drawn <= surveyor.paths if session.config.force else drawn in (set(), surveyor.paths)):
+        raise RefusedError(
+            f"the survey of the {len(drawn)} images drawn so far is lost, {SURVEY_FILE} is missing or damaged, and "
+            f"{len(surveyor.paths)} of these or others are given now",
+            hint="--force, with at least all images of the run, redraws everything; or start another run with --name",
         )
+    with writing_to(session.directory):
+        saved = save(session.directory, session.info.fingerprint, surveyor.finish(), sync=session.config.fsync)
     session.output.share_file(session.directory, SURVEY_FILE)
     return (load(session.directory, session.info.fingerprint) or saved).shared
 
@@ -94,7 +93,6 @@ class Surveyor:
     """Collects the ranges and covariances of images; its methods may be called by several threads at once."""
 
     def __init__(self) -> None:
-        self.images = 0
         self.paths: set[str] = set()
         self._lock = Lock()
         self._ranges: dict[Key, tuple[float, float]] = {}
@@ -103,7 +101,6 @@ class Surveyor:
     def note(self, file: ImageFile, drawn: ImageResult) -> None:
         """Add the results of an image."""
         with self._lock:
-            self.images += 1
             self.paths.add(file.path)
             for layer in drawn.layers:
                 if layer.described and layer.statistics:
@@ -125,7 +122,7 @@ class Surveyor:
         """Return the survey of all images that were added."""
         bases = {key: covariance.basis() for key, covariance in self._covariances.items()}
         shared = {key: Shared(low, high, bases.get(key)) for key, (low, high) in sorted(self._ranges.items())}
-        return Survey(self.images, shared)
+        return Survey(len(self.paths), shared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,14 +202,3 @@ def _text(values: Tensor) -> str:
 
 def _tensor(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32))
-
-
-def _check_lost(drawn: AbstractSet[str], seen: AbstractSet[str], *, force: bool) -> None:
-    """Check that the images of a survey are those that are drawn already, if there are any."""
-    if drawn <= seen if force else drawn in (set(), seen):
-        return
-    raise RefusedError(
-        f"the survey of the {len(drawn)} images drawn so far is lost, {SURVEY_FILE} is missing or damaged, and "
-        f"{len(seen)} of these or others are given now",
-        hint="--force, with at least all images of the run, redraws everything; or start another run with --name",
-    )
