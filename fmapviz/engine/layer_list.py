@@ -73,14 +73,15 @@ def _list(
 ) -> list[LayerInfo]:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
-    seen: dict[str, list[FeatureMap]] = {layer.name: [] for layer in chosen}
+    rows = {layer.name: _row(layer) for layer in chosen}
     last = ""
 
     def receive(feature_map: FeatureMap) -> None:
         nonlocal last
-        last = feature_map.name
-        # Only the shape is needed; all layers of a detector together take gigabytes.
-        seen[feature_map.layer.name].append(replace(feature_map, values=feature_map.values.to("meta")))
+        last, row = feature_map.name, rows[feature_map.layer.name]
+        if row.index is None:
+            row = replace(row, index=feature_map.index, shape=feature_map.shape[1:])
+        rows[row.name] = replace(row, calls=feature_map.call)
 
     own = next(model.module.parameters(), torch.empty(0))
     batch = model.preparation.apply(_picture(model.preparation.channels))[None].to(own.device, own.dtype)
@@ -93,8 +94,7 @@ def _list(
             failure = ForwardError.after(last, error)
             failure.report = report_of(error) if model.own else None
             raise failure from error
-    rows = [_row(layer, seen[layer.name]) for layer in chosen]
-    return sorted(rows, key=lambda row: (row.index is None, row.index))
+    return sorted(rows.values(), key=lambda row: (row.index is None, row.index))
 
 
 def _picture(channels: int) -> PillowImage.Image | Bands:
@@ -105,14 +105,7 @@ def _picture(channels: int) -> PillowImage.Image | Bands:
     return Bands((PillowImage.new("F", size, 0.5),) * channels)
 
 
-def _row(layer: Layer, outputs: list[FeatureMap]) -> LayerInfo:
-    first = outputs[0] if outputs else None
-    return LayerInfo(
-        index=first.index if first else None,
-        name=layer.name,
-        type=layer.type,
-        shape=first.shape[1:] if first else None,
-        parameters=sum(values.numel() for values in layer.module.parameters()),
-        calls=max((output.call for output in outputs), default=0),
-        aliases=layer.aliases,
-    )
+def _row(layer: Layer) -> LayerInfo:
+    """Return the row of a layer that has not run."""
+    parameters = sum(values.numel() for values in layer.module.parameters())
+    return LayerInfo(None, layer.name, layer.type, None, parameters, calls=0, aliases=layer.aliases)
