@@ -20,7 +20,8 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
@@ -59,11 +60,19 @@ _FOLDERS = "fmapviz-ray-"
 _MOST_EARLY_DEATHS = 12  # of workers, before any task has ended
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What a worker makes its session of; the configuration names the run's directory."""
+    """What a worker makes its session of: equal for all tasks of a run.
 
-    config: RunConfig
+    Attributes:
+        config: The configuration, which names the run's directory.
+        options: The same as text, without a network.
+        fingerprint: Of the run.
+        working_directory: The driver's.
+    """
+
+    config: RunConfig = field(compare=False)
+    options: str
     fingerprint: str
     working_directory: Path
 
@@ -308,11 +317,10 @@ def _make_recipe(session: Session, engine: Engine) -> _Recipe:
         out=address if is_url(address) else session.directory.parent.absolute(),
         name=session.directory.name,
     )
-    return _Recipe(config, session.info.fingerprint, Path.cwd())
+    return _Recipe(config, repr(replace(config, model="")), session.info.fingerprint, Path.cwd())
 
 
-_sessions: dict[str, Session] = {}  # of this worker process, by fingerprint and directory
-_opened = ExitStack()  # for them, as long as the process lasts
+_opened = ExitStack()  # for the sessions of this worker process, as long as it lasts
 
 
 def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receipt]:
@@ -329,6 +337,7 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
     yield from do(session, task)
 
 
+@cache
 def _load(recipe: _Recipe) -> Session:
     """Return this process's session, which lasts as long as the process.
 
@@ -336,23 +345,20 @@ def _load(recipe: _Recipe) -> Session:
         RequestError: The files on this node are not those of the machine that began the run.
     """
     config = recipe.config
-    key = f"{recipe.fingerprint} {config.out}/{config.name}"
-    if key not in _sessions:
-        with suppress(OSError):
-            os.chdir(recipe.working_directory)  # paths were typed relative to it
-        decode_pool.start()
-        session, _ = load_session(config)
-        if session.info.fingerprint != recipe.fingerprint:
-            raise RequestError(
-                f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
-                hint="all nodes need the same files under the same paths",
-            )
-        assert config.name
-        output = _opened.enter_context(open_destination(config.out))
-        _opened.enter_context(moved(session.model.module, session.device))
-        sharing = Sharing(session.model.module)  # found out once, not for each task
-        _sessions[key] = replace(session, output=output, directory=output.join_run(config.name), sharing=sharing)
-    return _sessions[key]
+    with suppress(OSError):
+        os.chdir(recipe.working_directory)  # paths were typed relative to it
+    decode_pool.start()
+    session, _ = load_session(config)
+    if session.info.fingerprint != recipe.fingerprint:
+        raise RequestError(
+            f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
+            hint="all nodes need the same files under the same paths",
+        )
+    output = _opened.enter_context(open_destination(config.out))
+    _opened.enter_context(moved(session.model.module, session.device))
+    sharing = Sharing(session.model.module)  # found out once, not for each task
+    assert config.name
+    return replace(session, output=output, directory=output.join_run(config.name), sharing=sharing)
 
 
 @contextmanager
