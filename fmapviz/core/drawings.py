@@ -50,7 +50,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Content of a drawing: one tile per channel.
+    """Content of a drawing: one tile per channel, or one bar per element of a vector.
 
     Attributes:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
@@ -58,6 +58,7 @@ class Grid:
         rows: Position of those rows of tiles, else None.
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
+        bars: Whether the tiles are bars.
     """
 
     pixels: NDArray[np.uint8]
@@ -65,23 +66,7 @@ class Grid:
     rows: Tiles | None = None
     channels: tuple[int, ...] | None = None
     limits: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bars:
-    """Content of a drawing: one bar per element of a vector.
-
-    Attributes:
-        pixels: uint8 `(H, W)`.
-        tiles: Position of the bars.
-        channels: The elements shown, in order; None for all.
-        limits: Values at the ends of the scale; None if no value is finite.
-    """
-
-    pixels: NDArray[np.uint8]
-    tiles: Tiles | None = None
-    channels: tuple[int, ...] | None = None
-    limits: tuple[float, float] | None = None
+    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +137,7 @@ class HeatMap:
         return not bool(self.pixels.any())
 
 
-Content = Grid | Bars | Histogram | Rgb | HeatMap
+Content = Grid | Histogram | Rgb | HeatMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import Style
     from fmapviz.core.drawings import HeatMap
-    from fmapviz.core.types import LayerResult
 
 _EPSILON = 1e-7  # pytorch-grad-cam's
 _TINY = 1e-38  # smaller float32 values are subnormal
@@ -157,50 +155,6 @@ def colormap_of(heat: HeatMap, style: Style) -> str:
     if style.colormap:
         return style.colormap
     return "coolwarm" if heat.limits is not None and style.norm == "signed" else heat.colormap
-
-
-def describe_heat_map(layer: LayerResult, heat: HeatMap, style: Style) -> dict[str, str]:
-    """Return the facts of a heat map."""
-    colours = colormap_of(heat, style).replace("gray", "grey")
-    if heat.over:
-        colours = f"{colours}, {style.alpha:g} over the input"
-    if heat.limits is None:
-        scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
-    elif isfinite(sum(heat.limits)):
-        whose = ", the range of all images of the run" if style.norm == "run" else ""
-        low, high = heat.limits
-        scaling = f"{low:.4g} to {high:.4g}{whose}: {colours}"
-    else:
-        scaling = f"no finite value: {colours}"
-    chosen = " (chosen automatically)" if layer.automatic else ""
-    facts = {"Layer": f"{layer.layer}{chosen}", "Type": layer.type} if layer.layer else {}
-    facts["Shape"] = " x ".join(map(str, layer.shape))
-    if layer.target:
-        facts["Class"] = str(layer.target)
-    facts |= {"Range": value_range(heat), "Scaling": scaling}
-    if heat.nonfinite:
-        facts["Not finite"] = f"{heat.nonfinite} values are NaN or infinite and take no part"
-        if not heat.finite.all():
-            places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
-            facts["Not finite"] += f"; {places}, where there is no other, are drawn as a checkerboard"
-    return facts
-
-
-def why_empty(heat: HeatMap) -> str | None:
-    """Return why the map of a class shows nothing; None if it shows something."""
-    if not heat.finite.all():
-        return "not finite: NaN and infinite values are drawn as zero"
-    if not heat.empty:
-        return None
-    if not heat.raw.any():
-        return "zero everywhere: so is the gradient of the class score, or what the layer returned"
-    return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
-
-
-def value_range(heat: HeatMap) -> str:
-    """Return the smallest and largest raw value in words; of a reduction, of its finite values."""
-    low, high = heat.extremes
-    return "no finite value" if heat.limits and isnan(low) else f"{low:.4g} to {high:.4g}"
 
 
 def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:

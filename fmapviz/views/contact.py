@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmapviz.render.colormaps import table
+from fmapviz.render.facts import first_of, shape_of
 from fmapviz.render.heatmap import colormap_of, mark_nonfinite
-from fmapviz.render.picture import MOST_NAMED
 from fmapviz.render.sheets import draw_contact
 from fmapviz.views.mean import reduce
 
@@ -47,7 +47,7 @@ def compose(
     """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
     scaling = _SCALINGS[style.norm.partition(":")[0]]
     tiles = [
-        (mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat), layer.layer, " x ".join(map(str, layer.shape)))
+        (mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat), layer.layer, shape_of(layer))
         for layer, heat in cells
     ]
     finite = all(heat.finite.all() for _, heat in cells)
@@ -63,8 +63,5 @@ def _nonfinite_facts(cells: Sequence[Cell]) -> dict[str, str]:
         for layer, heat in cells
         if heat.nonfinite
     ]
-    if len(layers) > MOST_NAMED:
-        layers[MOST_NAMED:] = [f"{len(layers) - MOST_NAMED} more layers"]
-    if not layers:
-        return {}
-    return {"Not finite": f"take no part, drawn as a checkerboard where there is no other; {'; '.join(layers)}"}
+    named = "; ".join(first_of(layers, "layers"))
+    return {"Not finite": f"take no part, drawn as a checkerboard where there is no other; {named}"} if layers else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmapviz.render.facts import shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map
 from fmapviz.render.sheets import draw_sheet
 from fmapviz.views.gradcam import attribute
@@ -29,7 +30,7 @@ def compose(
     cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
 ) -> tuple[NDArray[np.uint8], dict[str, str]]:
     """Compose a table of layers and classes; see `fmapviz.views.base.ImageView`."""
-    rows = {layer.layer: " x ".join(map(str, layer.shape)) for layer, _ in cells}
+    rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): heat for layer, heat in cells if layer.target}
     shares = {each.index: str(each).removeprefix(each.name).strip() for each in result.predictions}

@@ -17,7 +17,8 @@ from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageFile, LayerResult, Prediction, Statistics, Target
 from fmapviz.render.colormaps import table
 from fmapviz.render.heatmap import heat_of
-from fmapviz.render.picture import empty_map_notices, heat_records, layer_records, make_pictures
+from fmapviz.render.picture import make_pictures
+from fmapviz.render.records import heat_records, layer_records, notices_of
 from fmapviz.views import contact, sheet
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
@@ -174,21 +175,21 @@ def test_a_cell_without_a_map_says_so():
 def test_an_empty_map_is_told_with_its_range(raw, said):
     empty = heat(raw=raw)
     assert content(empty).empty
-    assert empty_map_notices(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
+    assert notices_of(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
     (picture,) = pictures(empty)
     assert picture.facts["Scaling"] == said.partition(" (raw")[0]
     assert len(np.unique(picture.pixels.astype(int) - np.rint(SEEN * 0.5).astype(int))) < 12  # one colour over all
-    assert empty_map_notices(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
-    assert empty_map_notices(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
+    assert notices_of(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
+    assert notices_of(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
 
 
 def test_the_empty_cells_of_a_sheet_are_told_in_one_line():
     cells = [heat("sheet", f"layer{number}", raw=[[-1.0]]) for number in range(6)]
-    (notice,) = empty_map_notices(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
+    (notice,) = notices_of(drawn(*cells[:2], heat("sheet")), sheets=["sheet"])
     assert notice == "cells of the sheet with nothing to see: layer0 for star, layer1 for star"
-    (notice,) = empty_map_notices(drawn(*cells), sheets=["sheet"])
+    (notice,) = notices_of(drawn(*cells), sheets=["sheet"])
     assert notice.endswith("layer3 for star and 2 more")
-    assert empty_map_notices(drawn(heat(), heat("sheet")), sheets=["sheet"]) == []
+    assert notices_of(drawn(heat(), heat("sheet")), sheets=["sheet"]) == []
 
 
 # --- what unit.json tells

@@ -15,7 +15,8 @@ import fmapviz
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Grid
 from fmapviz.core.types import ImageFile, Picture, Statistics
-from fmapviz.render.picture import layer_records, make_pictures
+from fmapviz.render.picture import make_pictures
+from fmapviz.render.records import layer_records
 
 FILE = ImageFile("/photos/cats/lena.png", "cats/lena.png", 1000, 123)
 SEEN = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)

@@ -319,7 +319,7 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     grid = draw(torch.zeros(shape), style)
     tiles, rows, pixels = grid.tiles, grid.rows, grid.pixels
     smaller = positions_of(shape, plain)
-    framed, moved = frame(Rendered(pixels, {}, tiles=tiles, rows=rows), style, [])
+    framed, moved = frame(Rendered(pixels), grid, style, [])
     if tiles:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
         assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across

@@ -20,7 +20,8 @@ from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import Ended, Failed, StoppedError
 from fmapviz.images.preprocess import as_seen
-from fmapviz.render.picture import empty_map_notices, heat_records, layer_records, make_pictures, overflow_notices
+from fmapviz.render.picture import make_pictures
+from fmapviz.render.records import heat_records, layer_records, notices_of
 from fmapviz.runs.shards import describe_members, identify
 from fmapviz.runs.unit import KIND, commit, distinction
 
@@ -136,12 +137,7 @@ class UnitWriter:
         for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets) if plan.drawn else ():
             self._check()
             pictures.append(picture)
-        notices = (
-            *result.image.notices,
-            *drawn.notices,
-            *empty_map_notices(drawn, sheets=plan.sheets),
-            *overflow_notices(drawn),
-        )
+        notices = (*result.image.notices, *drawn.notices, *notices_of(drawn, sheets=plan.sheets))
         record: dict[str, Any] = {}
         if member.group.number is None:
             record = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import files
-from fmapviz.core.drawings import Bars, Grid
+from fmapviz.core.drawings import Grid
 from fmapviz.core.errors import printable
 from fmapviz.runs.failures import read_failures
 from fmapviz.writers import base
@@ -133,7 +133,7 @@ def _describe(picture: Picture) -> dict[str, Any]:
         "shape": list(picture.layer.shape),
     }
     content = picture.drawing.content if picture.drawing else None
-    channels = content.channels if isinstance(content, Grid | Bars) else None
+    channels = content.channels if isinstance(content, Grid) else None
     statistics = None
     if picture.layer and picture.tiles and (measures := picture.layer.measures):
         # The script reads them in this order.

@@ -1,0 +1,147 @@
+"""Describe in words what a picture shows: its facts are its header and the text of its PNG file."""
+
+from __future__ import annotations
+
+from math import isfinite, isnan
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rgb
+from fmapviz.render.heatmap import colormap_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.drawings import Content
+    from fmapviz.core.types import LayerResult
+
+MOST_NAMED = 4  # empty cells, and layers with values that are not finite
+_MOST_NUMBERS = 32
+_SHOWS = {
+    "input": "what goes into the layer",
+    "gradient": "the gradient of the class's score at the layer's output",
+    "input gradient": "the gradient of the class's score at the layer's input",
+    "weights": "the layer's weights: filters, input channels, rows, columns",
+}
+_COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
+
+
+def describe(layer: LayerResult, content: Content, style: Style) -> dict[str, str]:
+    """Return the facts of a drawing."""
+    chosen = " (chosen automatically)" if layer.automatic else ""
+    named = layer.layer or not isinstance(content, HeatMap)  # else it is a heat map of the network's input
+    facts = {
+        "Layer": f"{layer.layer}{chosen}" if named else None,
+        "Type": layer.type if named else None,
+        "Shape": shape_of(layer),
+        "Shows": _SHOWS.get(layer.of),
+        "Class": str(layer.target) if layer.target else None,
+        **(_of_heat_map(content, style) if isinstance(content, HeatMap) else _of_channels(layer, content, style)),
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def shape_of(layer: LayerResult) -> str:
+    """Return the shape of a layer's output in words."""
+    return " x ".join(map(str, layer.shape))
+
+
+def number(value: float | None) -> str:
+    """Return a number with four significant digits."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def first_of(words: Sequence[str], kind: str) -> list[str]:
+    """Return the first of several words, and how many more of a kind there are."""
+    more = len(words) - MOST_NAMED
+    return [*words[:MOST_NAMED], *([f"{more} more {kind}"] if more > 0 else [])]
+
+
+def why_empty(heat: HeatMap) -> str | None:
+    """Return why the map of a class shows nothing; None if it shows something."""
+    if not heat.finite.all():
+        return "not finite: NaN and infinite values are drawn as zero"
+    if not heat.empty:
+        return None
+    if not heat.raw.any():
+        return "zero everywhere: so is the gradient of the class score, or what the layer returned"
+    return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
+
+
+def value_range(heat: HeatMap) -> str:
+    """Return the smallest and largest raw value in words; of a reduction, of its finite values."""
+    low, high = heat.extremes
+    return "no finite value" if heat.limits and isnan(low) else f"{number(low)} to {number(high)}"
+
+
+def _of_channels(layer: LayerResult, content: Grid | Histogram | Rgb, style: Style) -> dict[str, str | None]:
+    """Return the facts about all channels of a layer."""
+    statistics = layer.statistics
+    assert statistics is not None
+    known, bad = statistics.minimum is not None, statistics.nonfinite
+    if isinstance(content, Histogram):
+        scaling, shown = "the share of values in each of equal parts of the range", "not counted"
+    elif isinstance(content, Rgb):
+        scaling = f"the first three principal components, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
+        shown = f"at {content.nonfinite} of {content.pixels[..., 0].size} places, drawn as a checkerboard"
+    else:
+        scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
+    samples = f"the layer saw {layer.samples} samples for this image; the first is drawn"
+    return {
+        "Range": f"{number(statistics.minimum)} to {number(statistics.maximum)}" if known else "no finite value",
+        "Mean": number(statistics.mean),
+        "Scaling": scaling,
+        "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,
+        "Constant channels": _list_numbers(statistics.constant),
+        "Not finite": f"{bad} values are NaN or infinite, {shown}" if bad else None,
+        "Samples": samples if layer.samples > 1 else None,
+    }
+
+
+def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
+    of_weights = layer.of == "weights"
+    palette = None if of_weights and layer.shape[1] == 3 else style.palette
+    colours = f", in {palette}" if palette else ""
+    if style.norm == "signed" and not grid.bars:
+        each = "filter" if of_weights else "channel"
+        return f"zero is in the middle, each {each}'s largest magnitude at an end, of {palette or 'grey'}"
+    if grid.limits and (of_weights or style.norm == "run"):
+        whose = "all filters alike" if of_weights else "the range of all images of the run"
+        return f"{number(grid.limits[0])} to {number(grid.limits[1])}, {whose}{colours}"
+    if of_weights:
+        return f"each filter from its smallest weight to its largest{colours}"
+    fixed = [f"{limit:g}" for limit in style.limits or ()]
+    if grid.bars:
+        low, high = fixed or ("the smallest value, or zero,", "the largest, or zero")
+        return f"bars from zero, each row from {low} to {high}"
+    whose = "the layer's" if style.norm == "layer" else "each channel's"
+    low, high = fixed or (f"{whose} minimum", "its maximum")
+    return f"from {low} to {high}{colours}" if palette else f"{low} is black, {high} {'is ' if fixed else ''}white"
+
+
+def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
+    """Return the facts about a heat map."""
+    colours = colormap_of(heat, style).replace("gray", "grey")
+    if heat.over:
+        colours = f"{colours}, {style.alpha:g} over the input"
+    if heat.limits is None:
+        scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
+    elif isfinite(sum(heat.limits)):
+        whose = ", the range of all images of the run" if style.norm == "run" else ""
+        scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"
+    else:
+        scaling = f"no finite value: {colours}"
+    bad = f"{heat.nonfinite} values are NaN or infinite and take no part"
+    if not heat.finite.all():
+        places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
+        bad += f"; {places}, where there is no other, are drawn as a checkerboard"
+    return {"Range": value_range(heat), "Scaling": scaling, "Not finite": bad if heat.nonfinite else None}
+
+
+def _list_numbers(numbers: Sequence[int] | None) -> str | None:
+    if not numbers:
+        return None
+    shown = ", ".join(map(str, numbers[:_MOST_NUMBERS]))
+    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > _MOST_NUMBERS else shown
