@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,22 +45,9 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
     return _scaled(_interpolate(_scaled(positive), size))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretched:
-    """Maps scaled to 0..255.
-
-    Attributes:
-        pixels: uint8 `(N, H, W)`.
-        low: Value at 0, float32 `(N,)`; NaN for a map without any finite value.
-        high: Value at 255, likewise.
-    """
-
-    pixels: Tensor
-    low: Tensor
-    high: Tensor
-
-
-def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None) -> Stretched:
+def stretch(
+    raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Enlarge maps of any range bilinearly, and scale them to 0..255.
 
     Args:
@@ -71,10 +57,14 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
         style: With its `norm` `signed` zero is in the middle.
         limits: Values at 0 and 255; None: each enlarged map's smallest and largest value.
 
+    Returns:
+        The levels, uint8 `(N, H, W)`, and the values at 0 and at 255, float32 `(N,)` each; NaN for a map without any finite
+        value.
+
     Example:
         >>> from fmapviz.core.config import Style
         >>> maps = torch.tensor([[[-1.0, 2.0]]])
-        >>> stretch(maps, (1, 2), Style()).pixels.tolist(), stretch(maps, (1, 2), Style("signed")).pixels.tolist()
+        >>> stretch(maps, (1, 2), Style())[0].tolist(), stretch(maps, (1, 2), Style("signed"))[0].tolist()
         ([[[0, 255]]], [[[64, 255]]])
     """
     raw, finite = _enlarge(raw.float(), size)
@@ -88,9 +78,9 @@ def stretch(raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[floa
     span = (high - low).clamp(min=_TINY)
     levels = (raw - low.view(each)) / span.view(each)
     if finite is None:
-        return Stretched(_bytes(levels), low, high)
+        return _bytes(levels), low, high
     some = finite.flatten(1).any(1)
-    return Stretched(_bytes(levels.where(finite, 0)), low.where(some, torch.nan), high.where(some, torch.nan))
+    return _bytes(levels.where(finite, 0)), low.where(some, torch.nan), high.where(some, torch.nan)
 
 
 def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tensor:

@@ -168,8 +168,8 @@ def draw_reduced(
         raise NotAMapError("a vector, without rows and columns to lay over the image")
     raw = reduce(maps.values)
     size = maps.picture if over and maps.picture else (raw.shape[1], raw.shape[2])
-    stretched = stretch(raw, size, style, style.limits or (maps.limits if style.norm == "run" else None))
-    tensors = {"raw": raw, "pixels": stretched.pixels, "low": stretched.low, "high": stretched.high}
+    pixels, low, high = stretch(raw, size, style, style.limits or (maps.limits if style.norm == "run" else None))
+    tensors = {"raw": raw, "pixels": pixels, "low": low, "high": high}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = maps.ranges.bad.sum(1)
 

@@ -80,13 +80,13 @@ def assert_alike(pixels, expected):
 def test_a_map_beside_values_that_are_not_finite_looks_as_if_it_ended_there(bad, size, columns):
     raw = random(2, 5, 9)
     raw[:, :, 6:] = bad
-    drawn = stretch(raw, size, Style())
+    drawn, low, high = stretch(raw, size, Style())
     alone = enlarged(raw[:, :, :6], (size[0], columns))
-    for image, pixels in zip(alone, drawn.pixels, strict=True):
+    for image, pixels in zip(alone, drawn, strict=True):
         assert_alike(pixels[:, :columns], levels_of(image))
         assert not pixels[:, columns:].any()
-    torch.testing.assert_close(drawn.low, alone.amin((1, 2)), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(drawn.high, alone.amax((1, 2)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(low, alone.amin((1, 2)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(high, alone.amax((1, 2)), rtol=1e-5, atol=1e-5)
 
 
 def test_around_a_hole_the_finite_neighbours_share_its_weight():
@@ -106,7 +106,7 @@ def test_around_a_hole_the_finite_neighbours_share_its_weight():
         large[down, across] = sum(share * raw[0, y, x].item() for share, y, x in near) / weight if weight else 0
         hole[down, across] = not known[down // 10, across // 10]
     low, high = large[~hole].min(), large[~hole].max()
-    pixels = stretch(raw, (60, 70), Style()).pixels[0].numpy()
+    pixels = stretch(raw, (60, 70), Style())[0][0].numpy()
     expected = ((large - low) / (high - low) * 255).clip(0, 255)
     assert abs(pixels - expected)[~hole].max() <= 0.51
     assert not pixels[hole].any()
@@ -118,8 +118,7 @@ def test_finite_maps_are_drawn_the_same_whatever_is_drawn_with_them():
     raw[1, 3] = NAN
     together = stretch(raw, (50, 60), Style())
     for image in (0, 2):
-        assert torch.equal(together.pixels[image], alone[image].pixels[0])
-        assert (together.low[image], together.high[image]) == (alone[image].low[0], alone[image].high[0])
+        assert all(torch.equal(each[image], own[0]) for each, own in zip(together, alone[image], strict=True))
 
 
 @pytest.mark.parametrize("value", [0.1, -1234.567, 1e30, 3e38])
@@ -128,15 +127,16 @@ def test_equal_values_stay_equal(value, holes):
     raw = torch.full((1, 5, 6), value)
     if holes:
         raw[0, 1, 2] = raw[0, 3, 3] = NAN
-    drawn = stretch(raw, (53, 47), Style())
-    assert not drawn.pixels.any()
-    assert drawn.low == drawn.high == raw[0, 0, 0]
+    pixels, low, high = stretch(raw, (53, 47), Style())
+    assert not pixels.any()
+    assert low == high == raw[0, 0, 0]
 
 
 def test_without_a_finite_value_there_is_no_scale():
-    drawn = stretch(torch.stack([torch.full((3, 4), NAN), torch.arange(12.0).view(3, 4)]), (30, 40), Style("signed"))
-    assert not drawn.pixels[0].any()
-    assert drawn.low.isnan().tolist() == drawn.high.isnan().tolist() == [True, False]
+    maps = torch.stack([torch.full((3, 4), NAN), torch.arange(12.0).view(3, 4)])
+    pixels, low, high = stretch(maps, (30, 40), Style("signed"))
+    assert not pixels[0].any()
+    assert low.isnan().tolist() == high.isnan().tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("have", "wanted"), [(1, 5), (7, 224), (9, 20), (20, 9), (13, 13)])

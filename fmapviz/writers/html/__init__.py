@@ -110,15 +110,11 @@ def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
     while True:
         names = ["/".join(source.parts[-length:]) for (_, source), length in zip(images, lengths, strict=True)]
         counts = Counter(names)
-        longer = [
-            index
-            for index, (name, (_, source)) in enumerate(zip(names, images, strict=True))
-            if counts[name] > 1 and lengths[index] < len(source.parts)
-        ]
-        if not longer:
+        most = [len(source.parts) if counts[name] > 1 else 0 for name, (_, source) in zip(names, images, strict=True)]
+        longer = [max(length, min(length + 1, limit)) for length, limit in zip(lengths, most, strict=True)]
+        if longer == lengths:
             return list(map(printable, names))
-        for index in longer:
-            lengths[index] += 1
+        lengths = longer
 
 
 def _href(unit: Path, run: Path) -> str:

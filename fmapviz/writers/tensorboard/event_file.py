@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_BEFORE, _BEHIND = 12, 4  # bytes before and after the data of a record: its length and two checksums
+_BEFORE = 12  # bytes before the data of a record: its length, and a checksum of that
 
 
 @contextmanager
@@ -34,14 +34,10 @@ def create(path: Path) -> Iterator[Callable[[Event], int]]:
     """
     unfinished = path.with_name("events.partial")
     with files.create(unfinished) as file:
-        end = 0
 
         def append(event: Event) -> int:
-            nonlocal end
-            data = event.SerializeToString()
-            write_record(file, data)
-            begin = end + _BEFORE
-            end = begin + len(data) + _BEHIND
+            begin = file.tell() + _BEFORE
+            write_record(file, event.SerializeToString())
             return begin
 
         header = Event(wall_time=time.time(), file_version="brain.Event:2")
