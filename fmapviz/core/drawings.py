@@ -54,8 +54,8 @@ class Grid:
 
     Attributes:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
-        tiles: Position of the tiles; None if each filter is a row of tiles.
-        rows: Position of those rows of tiles, else None.
+        tiles: Position of the tiles.
+        rows: Whether each of them is a row of tiles that belong together: a filter.
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
         bars: Whether the tiles are bars.
@@ -63,7 +63,7 @@ class Grid:
 
     pixels: NDArray[np.uint8]
     tiles: Tiles | None = None
-    rows: Tiles | None = None
+    rows: bool = False
     channels: tuple[int, ...] | None = None
     limits: tuple[float, float] | None = None
     bars: bool = False

@@ -58,9 +58,7 @@ def number_tiles(pixels: NDArray[np.uint8], tiles: Tiles, numbers: Sequence[int]
     labels = _draw_numbers(numbers)
     count, high, wide = labels.shape
     room, more = wide + _BESIDE, _ABOVE + high + _BELOW
-    together = tiles.across == tiles.width < room and _may_touch(numbers)
-    step = _power_of_two((3 if _is_counted(numbers) else 1) * room / tiles.width) if together else 1
-    across = tiles.across if together else max(tiles.across, room)
+    across, step = _space(tiles.width, tiles.across, room, numbers, apart=3 if _is_counted(numbers) else 1)
     moved = replace(tiles, top=tiles.top + more, across=across, down=tiles.down + more)
     rows = ceil(count / tiles.columns)
     last = (tiles.columns - 1) // step * step * across
@@ -108,12 +106,10 @@ def number_rows(pixels: NDArray[np.uint8], rows: Tiles, numbers: Sequence[int]) 
     labels = _draw_numbers(numbers, ">")
     _, high, wide = labels.shape
     room, more = high + _BELOW, _BESIDE + wide + _BESIDE
-    together = rows.down == rows.height < room and _may_touch(numbers)
-    step = _power_of_two(room / rows.height) if together else 1
-    down = rows.down if together else max(rows.down, room)
+    down, step = _space(rows.height, rows.down, room, numbers)
     moved = replace(rows, left=rows.left + more, top=rows.top + (down - rows.down) // 2, down=down)
     labels = labels[::step]
-    top = moved.top + (0 if together else (rows.height - high) // 2)
+    top = moved.top + (0 if step > 1 else (rows.height - high) // 2)
     places = Tiles(_BESIDE, top, wide, high, wide, step * down, 1, len(labels))
     height = max(len(pixels) + rows.count * (down - rows.down), places.corner(len(labels) - 1)[1] + high)
     numbered = np.zeros((height, pixels.shape[1] + more, *pixels.shape[2:]), np.uint8)
@@ -181,13 +177,24 @@ def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.ui
     return draw(column([Box(_NARROWEST, 0), header, picture(pixels)]), BLACK)
 
 
+def _space(size: int, distance: int, room: int, numbers: Sequence[int], *, apart: int = 1) -> tuple[int, int]:
+    """Return the distance from one tile to the next, and of how many tiles one is numbered: 1, 2, 4, ...
+
+    Args:
+        size: Of a tile.
+        distance: From one tile to the next, without numbers.
+        room: For a number.
+        numbers: One per tile.
+        apart: Distance between numbers of tiles that stay together, as a multiple of `room`.
+    """
+    if distance == size < room and (len(numbers) > _FEW or _is_counted(numbers)):
+        return distance, 1 << ceil(log2(apart * room / size))
+    return max(distance, room), 1
+
+
 def _is_counted(numbers: Sequence[int]) -> bool:
     """Return whether numbers count from 0, so that a reader can infer the ones that are left out."""
     return list(numbers) == list(range(len(numbers)))
-
-
-def _may_touch(numbers: Sequence[int]) -> bool:
-    return len(numbers) > _FEW or _is_counted(numbers)
 
 
 def _draw_numbers(numbers: Sequence[int], alignment: str = "<") -> NDArray[np.uint8]:
@@ -207,10 +214,6 @@ def _digits() -> NDArray[np.uint8]:
     glyphs = np.zeros((128, int(np.ptp(inked)) + 1, drawn.shape[2]), np.uint8)
     glyphs[ord("0") : ord("9") + 1] = drawn[:, inked[0] : inked[-1] + 1]
     return glyphs
-
-
-def _power_of_two(least: float) -> int:
-    return 1 << max(0, ceil(log2(least)))
 
 
 def _blocks(pixels: NDArray[np.uint8], tiles: Tiles) -> NDArray[np.uint8]:

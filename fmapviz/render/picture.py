@@ -139,11 +139,11 @@ def frame(
     """Add what `style.labels` and `style.colorbar` ask for; return the tiles' position in the framed picture too."""
     pixels, tiles = rendered.pixels, None
     if isinstance(content, Grid):
-        tiles, numbered = content.tiles, content.tiles or content.rows
-        if numbered and is_numbered(style):
-            add_numbers = number_tiles if tiles else number_rows
-            pixels, numbered = add_numbers(pixels, numbered, content.channels or range(numbered.count))
-            tiles = tiles and numbered
+        tiles = content.tiles
+        if tiles and is_numbered(style):
+            add_numbers = number_rows if content.rows else number_tiles
+            pixels, tiles = add_numbers(pixels, tiles, content.channels or range(tiles.count))
+        tiles = None if content.rows else tiles
     if style.colorbar and rendered.marks:
         pixels = add_colorbar(pixels, colormap=rendered.colormap, marks=rendered.marks)
     if style.labels and lines:

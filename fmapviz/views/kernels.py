@@ -53,11 +53,10 @@ def draw(weight: Tensor, style: Style) -> Grid:
     if style.norm in {"layer", "run"}:
         known = shown[shown.isfinite()]
         limits = (float(known.min()), float(known.max())) if len(known) else None
-    positions = positions_of(shown.shape, style)
     return Grid(
         pixels=tile_kernels(shown, style).cpu().numpy(),
-        tiles=positions if is_tile(weight.shape) else None,
-        rows=None if is_tile(weight.shape) else positions,
+        tiles=positions_of(shown.shape, style),
+        rows=not is_tile(weight.shape),
         channels=None if chosen is None else tuple(chosen.tolist()),
         limits=limits,
     )

@@ -34,13 +34,8 @@ class TarArchive:
     """Appends the pictures of images to an archive."""
 
     def __init__(self, archive: TarFile) -> None:
+        self.members = {UNIT_FILES: 0}
         self._archive = archive
-        self._count = 0
-
-    @property
-    def members(self) -> dict[str, int]:
-        """See `fmapviz.writers.base.Writer`."""
-        return {UNIT_FILES: self._count}
 
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
         """See `fmapviz.writers.base.Writer`."""
@@ -73,7 +68,7 @@ class TarArchive:
         stored = StoredAt(UNIT_FILES, self._archive.offset + BLOCKSIZE)
         self._archive.addfile(header, BytesIO(data))
         self._archive.getmembers().clear()  # else the headers of all files of a shard stay in memory
-        self._count += 1
+        self.members[UNIT_FILES] += 1
         return stored
 
 

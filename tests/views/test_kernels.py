@@ -294,17 +294,17 @@ def test_every_filters_tile_is_where_it_is_said_to_be(shape, style):
 
 def test_a_row_of_tiles_is_not_one_tile():
     grid = draw(random_kernels(10, 4, 3, 3), Style())
-    assert (grid.tiles, grid.rows.count) == (None, 10)
+    assert (grid.tiles.count, grid.rows) == (10, True)
     for style in (Style(), Style(colormap="jet"), Style(norm="signed")):
         grid = draw(random_kernels(10, 3, 3, 3), style)
-        assert (grid.tiles.count, grid.rows) == (10, None)
+        assert (grid.tiles.count, grid.rows) == (10, False)
 
 
 @pytest.mark.parametrize("shape", [(10, 4, 3, 3), (7, 2, 3, 5, 4), (12, 30, 1, 1), (1, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("style", [{}, {"columns": 4, "padding": 5}, {"channels": "0,3-5"}, {"channels": "top:2"}], ids=str)
 def test_every_filters_row_is_where_it_is_said_to_be(shape, style):
     grid, levels, numbers = of_own_levels(shape, style)
-    pixels, rows = torch.from_numpy(grid.pixels), grid.rows
+    pixels, rows = torch.from_numpy(grid.pixels), grid.tiles
     assert (rows.count, rows.columns) == (len(numbers), 1)
     for position, number in enumerate(numbers):
         down, across = (pixels == as_bytes(levels[number].clone())).nonzero().unbind(1)
@@ -317,16 +317,16 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     """So no room is lost to numbers between filters: they stand as near to each other as the padding says."""
     plain, style = Style(labels=False), Style(labels=True)
     grid = draw(torch.zeros(shape), style)
-    tiles, rows, pixels = grid.tiles, grid.rows, grid.pixels
+    tiles, pixels = grid.tiles, grid.pixels
     smaller = positions_of(shape, plain)
     framed, moved = frame(Rendered(pixels), grid, style, [])
-    if tiles:
+    if not grid.rows:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
         assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across
     else:
         assert moved is None
         assert (framed.shape[0], framed.shape[1]) == (pixels.shape[0], pixels.shape[1] + 3 * 6 + 8)
-        assert rows.height > smaller.height
+        assert tiles.height > smaller.height
 
 
 # --- weights

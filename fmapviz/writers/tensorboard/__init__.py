@@ -33,14 +33,9 @@ class TensorBoardRun:
     """Appends the pictures of images to an event file, the number of the image as the step."""
 
     def __init__(self, append: Callable[[Event], int], *, many: bool) -> None:
+        self.members = {UNIT_FILES: 1}  # the file's own header
         self._append = append
         self._many = many
-        self._count = 1  # the file's own header
-
-    @property
-    def members(self) -> dict[str, int]:
-        """See `fmapviz.writers.base.Writer`."""
-        return {UNIT_FILES: self._count}
 
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> list[StoredAt]:
         """See `fmapviz.writers.base.Writer`."""
@@ -53,7 +48,7 @@ class TensorBoardRun:
                 stored.append(StoredAt(UNIT_FILES, begin + first.SerializeToString().rfind(picture.png)))
             for event in others:
                 self._append(event)
-            self._count += 1 + len(others)
+            self.members[UNIT_FILES] += 1 + len(others)
         return stored
 
 
