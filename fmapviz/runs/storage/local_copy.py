@@ -110,7 +110,8 @@ def naming_addresses(directory: Path, store: Store) -> Iterator[None]:
     try:
         yield
     except (RefusedError, RequestError, DamagedError) as error:
-        raise type(error)(str(error).replace(str(directory), store.url), hint=error.hint) from error
+        error.args = (str(error).replace(str(directory), store.url),)
+        raise
 
 
 def _download(copy: LocalCopy, store: Store, sync: RunSync) -> None:

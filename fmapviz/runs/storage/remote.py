@@ -59,6 +59,7 @@ def open_remote(url: str) -> Iterator[RemoteDestination]:
             directory = stack.enter_context(stage(here, _ENDING))
             files.protect(directory)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        stack.enter_context(naming_addresses(directory, store))
         yield RemoteDestination(store, directory, pool)
 
 
@@ -88,8 +89,7 @@ class RemoteDestination:
         """See `LocalDestination`."""
         with self._writing():
             self._download_run_files(info, name)
-        with naming_addresses(self.directory, self._store):
-            run = runs.find_run(self.directory, info, name=name)
+        run = runs.find_run(self.directory, info, name=name)
         if files.exists(run):
             self._refresh(run)
         return run
@@ -100,8 +100,7 @@ class RemoteDestination:
         for _ in range(TRIES):
             with self._writing():
                 chosen = self._download_run_files(info, name)
-                with naming_addresses(self.directory, self._store):
-                    run = runs.open_run(self.directory, info, name=chosen, sync=sync)
+                run = runs.open_run(self.directory, info, name=chosen, sync=sync)
                 self.share_file(run, RUN_FILE)
             if (runs.read_run(run) or {}).get("fingerprint") == info.fingerprint:
                 self._refresh(run)
@@ -164,8 +163,7 @@ class RemoteDestination:
         left_out: list[Path] = []
         for _ in range(TRIES):
             self._refresh(run)
-            with naming_addresses(self.directory, self._store):
-                left_out = make()
+            left_out = make()
             with self._writing():
                 made = run_files.read(run) or {"files": []}
                 names = [*(entry["name"] for entry in made["files"]), RUN_FILES_RECORD]
