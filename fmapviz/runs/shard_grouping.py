@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import quote
+from fmapviz.core.events import Outcome
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.images.find import look_again
 from fmapviz.runs.shards import KnownImages, members_of
@@ -20,39 +21,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finished:
-    """An image whose shard is up to date.
+class Failed:
+    """An image that could not be read or drawn, or is not tried again."""
 
-    Attributes:
-        file: The image.
-        unit: The shard's directory.
-    """
-
-    file: ImageFile
-    unit: Path
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupEnd:
-    """Marks that a group has no further members."""
-
-    group: Group
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenUp:
-    """An image that is not tried again.
-
-    Attributes:
-        item: The image.
-        failure: The reason.
-    """
-
-    item: Member | ImageFile
+    member: Member
     failure: Failure
+    bytes: int = 0
 
 
-Item = ImageFile | Failure | Member | Finished | GroupEnd | GivenUp
+Item = ImageFile | Failure | Member | Failed | Outcome
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +87,7 @@ class Grouping:
                 unit = self._known.directories[entry.shard]
                 if entry.same and not self.force and (self.is_intact is None or self.is_intact(unit)):
                     self._known.report(entry)
-                    yield Finished(file, unit)
+                    yield Outcome(file.path, "skipped", unit=unit)
                 else:
                     yield from self._redraw(entry.shard, file)
         yield from self._end()
@@ -124,23 +101,29 @@ class Grouping:
         return self.part is None or self.part.has(index)
 
     def _add(self, file: ImageFile) -> Iterator[Item]:
-        """Add an image to the shard that is being filled."""
+        """Add an image to the shard that is being filled, and yield the one before it, which is not the last one then."""
         if self._open is None:
             while self._next in self._taken:
                 self._next += 1
             self._taken.add(self._next)
             self._open = Group(self._next, self.size, redraw=self.force or self.is_intact is not None)
-        group = self._open
-        group.members.append(file)
-        if len(group.members) == self.size:
-            group.complete, self._open = True, None
-        if group.number is not None and self._is_mine(group.number):
-            yield Member(group, len(group.members) - 1)
+        self._open.members.append(file)
+        count = len(self._open.members)
+        if count > 1:
+            yield from self._member(count - 2)
+        if count == self.size:
+            yield from self._end()
 
     def _end(self) -> Iterator[Item]:
-        group, self._open = self._open, None
-        if group and group.number is not None and self._is_mine(group.number):
-            yield GroupEnd(group)
+        """Yield the last image of the shard that is being filled."""
+        if self._open:
+            self._open.complete = True
+            yield from self._member(len(self._open.members) - 1)
+            self._open = None
+
+    def _member(self, position: int) -> Iterator[Item]:
+        if self._open and self._open.number is not None and self._is_mine(self._open.number):
+            yield Member(self._open, position)
 
     def _redraw(self, shard: int, file: ImageFile) -> Iterator[Item]:
         """Redraw all images of a shard because one has changed, unless another one is missing: it would be lost."""

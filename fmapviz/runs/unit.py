@@ -42,7 +42,7 @@ class Group:
         keep: Positions of images that the replaced shard holds and that must not be lost.
         reported: Positions of images that were reported as finished before the shard was drawn again.
         redraw: Whether to replace an up-to-date unit.
-        complete: Whether all members are listed.
+        complete: Whether all members are listed; so it is once the last one is in work.
     """
 
     number: int | None

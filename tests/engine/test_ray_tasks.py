@@ -19,7 +19,7 @@ from fmapviz.engine.pipeline.work import Progress
 from fmapviz.engine.ray.tasks import ATTEMPTS, IMAGES, MOST_UNEXPLAINED, Begun, Task, after_death, divide, do
 from fmapviz.engine.session import load_session
 from fmapviz.images.find import find_images
-from fmapviz.runs.shard_grouping import Finished, GroupEnd, Grouping
+from fmapviz.runs.shard_grouping import Grouping
 from fmapviz.runs.unit import Group, Member
 
 FILES = [ImageFile(f"/in/{number}.png", f"{number}.png", 1, 1) for number in range(40)]
@@ -47,7 +47,7 @@ def test_a_shard_is_a_task_as_soon_as_it_is_whole(tmp_path):
 
 
 def test_what_is_there_is_no_task(tmp_path):
-    (event,) = divide([Finished(FILES[0], tmp_path)])
+    (event,) = divide([Outcome("/in/0.png", "skipped", unit=tmp_path)])
     assert event == Outcome("/in/0.png", "skipped", unit=tmp_path)
 
 
@@ -61,7 +61,13 @@ def test_what_was_told_before_is_not_counted_again():
 def test_an_ending_ends_a_shard_that_is_not_full():
     shard = Group(0, 9)
     shard.members += FILES[:2]
-    (task,) = divide([Member(shard, 0), Member(shard, 1), GroupEnd(shard)])
+
+    def items():
+        yield Member(shard, 0)
+        shard.complete = True
+        yield Member(shard, 1)
+
+    (task,) = divide(items())
     assert [item.file for item in task.items] == FILES[:2]
 
 

@@ -20,11 +20,12 @@ from fmapviz.core.types import Failure
 from fmapviz.engine.forward_pass import ForwardError, attach
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
-from fmapviz.engine.pipeline.scheduler import Failed, Limits, Processed
+from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.models.network import input_type
 from fmapviz.models.replicas import replicate
 from fmapviz.models.user_code import report_of
+from fmapviz.runs.shard_grouping import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,9 +10,9 @@ import torch
 from fmapviz.core.errors import InputError
 from fmapviz.core.events import Outcome
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.engine.pipeline.scheduler import Ended, Failed, Preprocessed
+from fmapviz.engine.pipeline.scheduler import Preprocessed
 from fmapviz.models.user_code import report_of
-from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
+from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class Naming:
 def counted(items: Iterable[Item], progress: Progress) -> Iterator[Item]:
     """Count the inputs; an image that was reported as finished before its shard is redrawn counts once."""
     for item in items:
-        if not isinstance(item, GroupEnd):
-            progress.found += not (isinstance(item, Member) and item.position in item.group.reported)
+        progress.found += not (isinstance(item, Member) and item.position in item.group.reported)
         yield item
 
 
@@ -88,13 +87,10 @@ class ImageReader:
         """
         if isinstance(item, Failure):
             tell(Outcome(item.path, "failed", failure=item))
-        elif isinstance(item, Finished):
-            tell(Outcome(item.file.path, "skipped", unit=item.unit))
-        elif isinstance(item, GroupEnd):
-            return None, Ended(item.group)
-        elif isinstance(item, GivenUp):
-            member = item.item if isinstance(item.item, Member) else Member(Group.of_one(item.item), 0)
-            return None, Failed(member, item.failure)
+        elif isinstance(item, Outcome):
+            tell(item)
+        elif isinstance(item, Failed):
+            return None, item
         elif isinstance(item, Member):
             return self._decode(item, tell)
         elif self._release is None:

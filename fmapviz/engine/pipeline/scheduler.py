@@ -19,6 +19,8 @@ from queue import Empty, Full, Queue
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol
 
+from fmapviz.runs.shard_grouping import Failed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.events import Notice, Outcome, Staged
-    from fmapviz.core.types import Failure, ImageResult
+    from fmapviz.core.types import ImageResult
     from fmapviz.runs.shard_grouping import Item
-    from fmapviz.runs.unit import Group, Member
+    from fmapviz.runs.unit import Member
 
     Event = Outcome | Notice | Staged
     Tell = Callable[[Event], None]
@@ -85,24 +87,7 @@ class Processed:
         return self.drawn.bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Failed:
-    """An image that could not be read or drawn."""
-
-    member: Member
-    failure: Failure
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ended:
-    """A group of images without further members."""
-
-    group: Group
-    bytes: int = 0
-
-
-Result = Processed | Failed | Ended
+Result = Processed | Failed
 
 
 class StoppedError(Exception):

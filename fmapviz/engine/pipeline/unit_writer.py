@@ -18,10 +18,11 @@ from fmapviz.core.errors import quote
 from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
-from fmapviz.engine.pipeline.scheduler import Ended, Failed, StoppedError
+from fmapviz.engine.pipeline.scheduler import StoppedError
 from fmapviz.images.preprocess import as_seen
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import heat_records, layer_records, notices_of
+from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.shards import describe_members, identify
 from fmapviz.runs.unit import KIND, commit, distinction
 
@@ -90,20 +91,14 @@ class UnitWriter:
         Raises:
             OutputError: The output could not be written.
         """
-        page: _Page | Failure | None = None
-        position = 0
-        if isinstance(result, Ended):
-            group = result.group
-            group.complete = True
+        member = result.member if isinstance(result, Failed) else result.image.member
+        group, position = member.group, member.position
+        if isinstance(result, Failed):
+            page: _Page | Failure = result.failure
+            if position not in group.reported:
+                tell(Outcome(result.failure.path, "failed", failure=result.failure))
         else:
-            member = result.member if isinstance(result, Failed) else result.image.member
-            group, position = member.group, member.position
-            if isinstance(result, Failed):
-                page = result.failure
-                if position not in group.reported:
-                    tell(Outcome(page.path, "failed", failure=page))
-            else:
-                page = self._encode(result)
+            page = self._encode(result)
         with self._lock:
             unit = self._units.setdefault(id(group), _Unit(group, self._session, self._release, self._check))
         try:
@@ -192,14 +187,13 @@ class _Unit:
         with self._lock:
             return sum(page.bytes for page in self._pending.values() if isinstance(page, _Page))
 
-    def turns(self, position: int, page: _Page | Failure | None) -> Iterator[_Page | Failure | None]:
-        """Add an image, if there is one; yield the images whose turn it is, unless another thread does, and None at the end.
+    def turns(self, position: int, page: _Page | Failure) -> Iterator[_Page | Failure | None]:
+        """Add an image; yield the images whose turn it is, unless another thread does, and None at the end.
 
         If what is yielded cannot be written, nothing more of the unit is.
         """
         with self._lock:
-            if page:
-                self._pending[position] = page
+            self._pending[position] = page
         del page
         while True:
             with self._lock:

@@ -17,8 +17,8 @@ from fmapviz.core.events import Notice, Outcome, Staged
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.runs.run import remedy_of
-from fmapviz.runs.shard_grouping import Finished, GivenUp, GroupEnd
-from fmapviz.runs.unit import Member
+from fmapviz.runs.shard_grouping import Failed
+from fmapviz.runs.unit import Group, Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -122,20 +122,15 @@ def divide(items: Iterable[Item]) -> Iterator[Task | Outcome]:
     for item in items:
         if isinstance(item, Failure):
             yield Outcome(item.path, "failed", failure=item)
-        elif isinstance(item, Finished):
-            yield Outcome(item.file.path, "skipped", unit=item.unit)
+        elif isinstance(item, Outcome):
+            yield item
         elif isinstance(item, ImageFile):
             images.append(item)
             if len(images) == IMAGES:
                 yield Task(tuple(images))
                 images = []
-        elif isinstance(item, GroupEnd | Member):
-            group = item.group
-            if isinstance(item, GroupEnd):
-                group.complete = True
-            elif not group.complete or item.position < len(group.members) - 1:
-                continue
-            yield Task(tuple(Member(group, position) for position in range(len(group.members))))
+        elif isinstance(item, Member) and item.group.complete and item.position == len(item.group.members) - 1:
+            yield Task(tuple(Member(item.group, position) for position in range(len(item.group.members))))
     if images:
         yield Task(tuple(images))
 
@@ -162,8 +157,9 @@ def after_death(task: Task, under_way: str | None) -> Task:
 
 def _items(task: Task) -> Iterator[Item]:
     for item in task.items:
-        path = item.file.path if isinstance(item, Member) else item.path
-        yield GivenUp(item, task.lost[path]) if path in task.lost else item
+        member = item if isinstance(item, Member) else Member(Group.of_one(item), 0)
+        failure = task.lost.get(member.file.path)
+        yield Failed(member, failure) if failure else item
 
 
 def _blame(path: str) -> Failure:
