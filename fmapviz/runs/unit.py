@@ -201,14 +201,15 @@ def check_only_own_files(directory: Path, record: Mapping[str, Any], *, shown: P
         RefusedError: It holds another file.
     """
     own = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
-    for path in sorted(directory.iterdir()):
-        # A directory would be an image's of such a name. A file that is gone was replaced by another process.
-        if path.name not in own or (path.is_dir() and not path.is_symlink()):
-            raise RefusedError(
-                f"{quote((shown or directory) / path.name)} was not made by fmapviz, and the directory around it would be "
-                "replaced",
-                hint="move it away, and the same command continues",
-            )
+    with suppress(FileNotFoundError):  # another process is replacing it
+        for path in sorted(directory.iterdir()):
+            # A directory would be an image's of such a name. A file that is gone was replaced by another process.
+            if path.name not in own or (path.is_dir() and not path.is_symlink()):
+                raise RefusedError(
+                    f"{quote((shown or directory) / path.name)} was not made by fmapviz, and the directory around it would "
+                    "be replaced",
+                    hint="move it away, and the same command continues",
+                )
 
 
 def commit(

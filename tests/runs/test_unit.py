@@ -24,7 +24,7 @@ from fmapviz.core.errors import RefusedError
 from fmapviz.core.files import stage
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
-from fmapviz.runs.unit import commit, find_done, read_unit, sweep
+from fmapviz.runs.unit import check_only_own_files, commit, find_done, read_unit, sweep
 from fmapviz.runs.verify import verify
 
 HOST = sha256(socket.gethostname().encode()).hexdigest()[:6]
@@ -395,6 +395,16 @@ def test_a_foreign_file_that_comes_at_the_last_moment_is_kept(run):
     assert result.stdout.startswith(f"'{directory}/notes.txt' was not made by fmapviz"), result.stderr
     assert tree(directory) == {**before, "notes.txt": b"mine"}
     assert [path.name for path in run.iterdir()] == ["lena.png"]
+
+
+def test_a_unit_that_another_process_is_replacing_is_not_looked_into(run):
+    directory = finish(run, source())
+    record = read_unit(directory)
+    (directory / "notes.txt").write_text("mine")
+    with pytest.raises(RefusedError, match=r"'.*/lena.png/notes.txt' was not made by fmapviz"):
+        check_only_own_files(directory, record)
+    directory.rename(run / "aside")
+    check_only_own_files(directory, record)
 
 
 # --- names that are taken
