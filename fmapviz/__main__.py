@@ -6,16 +6,16 @@ import os
 import sys
 from typing import NoReturn
 
-from fmapviz.cli.process import Interrupted, handling_signals
+from fmapviz.cli.process import Interrupted, handle_signals
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     try:
-        with handling_signals():
-            from fmapviz.cli import app
+        handle_signals()
+        from fmapviz.cli import app
 
-            app.main()
+        app.main()
     except Interrupted as interruption:  # before the command starts, or after it ended
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()

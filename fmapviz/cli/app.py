@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from fmapviz.cli import extract, layers, run, verify
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
-from fmapviz.cli.process import Interrupted, exit_now, handling_signals, open_missing_streams, remove_staged
+from fmapviz.cli.process import Interrupted, exit_now, handle_signals, open_missing_streams, remove_staged
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.version import __version__
 
@@ -89,22 +89,22 @@ def fmapviz(
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
+    handle_signals(_report_interruption)
     exit_now(_main())
 
 
 def _main() -> int:
     open_missing_streams()
-    with handling_signals(_report_interruption):
-        try:
-            return int(app(standalone_mode=False) or 0)
-        except (FmapvizError, typer.TyperException) as error:
-            shown = error if isinstance(error, FmapvizError) else _usage_error(error)
-            print_error(shown)
-            return _end_json(shown.exit_code, shown)
-        except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
-            return 0 if stop.code in {None, 0, 1} else 2
-        except (Interrupted, Exception) as error:  # noqa: BLE001  a bug: --json still ends with a summary
-            return _end_after(error)
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except (FmapvizError, typer.TyperException) as error:
+        shown = error if isinstance(error, FmapvizError) else _usage_error(error)
+        print_error(shown)
+        return _end_json(shown.exit_code, shown)
+    except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
+        return 0 if stop.code in {None, 0, 1} else 2
+    except (Interrupted, Exception) as error:  # noqa: BLE001  a bug: --json still ends with a summary
+        return _end_after(error)
 
 
 def _end_after(error: BaseException) -> int:

@@ -55,9 +55,8 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-@contextmanager
-def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iterator[None]:
-    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP; exit immediately at the second.
+def handle_signals(report: Callable[[Interrupted], int] | None = None) -> None:
+    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP, from now on; exit immediately at the second.
 
     Python ignores what is raised in a finalizer or the callback of a weak reference: there the signal is sent once more. The
     process exits after `GRACE_SECONDS` in any case: foreign code may block or catch the exception.
@@ -65,7 +64,6 @@ def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iter
     Args:
         report: Called before such an exit.
     """
-    handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     seen: list[int] = []
     ignored: list[int] = []
     report_unraisable = sys.unraisablehook
@@ -87,14 +85,10 @@ def handling_signals(report: Callable[[Interrupted], int] | None = None) -> Iter
         ignored.append(unraisable.exc_value.number)
         threading.Thread(target=_send, args=(ignored[-1],), daemon=True).start()
 
-    before = {number: signal.signal(number, interrupt) for number in handled}
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, interrupt)
     sys.unraisablehook = send_again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = report_unraisable
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _send(number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import gc, os, signal, sys, time, weakref
-from fmapviz.cli.process import Interrupted, handling_signals
+from fmapviz.cli.process import Interrupted, handle_signals
 
 class Thing:
     pass
@@ -20,15 +20,15 @@ def end(*_):
 
 begun = time.monotonic()
 try:
-    with handling_signals():
-        thing = Thing()
-        if sys.argv[1] == "weakref":
-            reference = weakref.ref(thing, end)
-        else:
-            Thing.__del__ = end
-        del thing
-        while True:
-            time.sleep(0.01)
+    handle_signals()
+    thing = Thing()
+    if sys.argv[1] == "weakref":
+        reference = weakref.ref(thing, end)
+    else:
+        Thing.__del__ = end
+    del thing
+    while True:
+        time.sleep(0.01)
 except Interrupted as interruption:
     print(interruption.number == signal.SIGHUP, time.monotonic() - begun < 1.5, flush=True)
     os._exit(7)

@@ -5,7 +5,6 @@ arguments, Ray workers receive them, and `run.json` stores those that change pic
 """
 
 from fmapviz.core.config.execution import Engine as Engine
-from fmapviz.core.config.execution import Execution as Execution
 from fmapviz.core.config.execution import Part as Part
 from fmapviz.core.config.input_options import InputOptions as InputOptions
 from fmapviz.core.config.options import RUNNING as RUNNING
