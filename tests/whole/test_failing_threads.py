@@ -223,11 +223,11 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 import torch
 from torch import nn
 from fmapviz.cli.app import main
-from fmapviz.writers import png
+from fmapviz.writers import base
 
 torch.set_num_threads(2)
 reached, calls = Path("reached"), count(1)
-pool, add = nn.MaxPool2d.forward, png.PngFiles.add
+pool, add = nn.MaxPool2d.forward, base.SeparateFiles.add
 
 
 def add_slowly(self, image, pictures):
@@ -261,9 +261,9 @@ def hang(work):
 
 what = sys.argv.pop(1)
 if what == "slow writer":
-    png.PngFiles.add = add_slowly
+    base.SeparateFiles.add = add_slowly
 elif what == "failing writer":
-    png.PngFiles.add = add_or_fail
+    base.SeparateFiles.add = add_or_fail
 elif what == "long sleep":
     nn.MaxPool2d.forward = hang(lambda: time.sleep(30))
 elif what == "long computation":
