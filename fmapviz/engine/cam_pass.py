@@ -255,7 +255,7 @@ class Pass:
                     results.note(views, point.name, why)
 
     def _draw_heat_map(self, view: str, point: GraphPoint, targets: Targets) -> None:
-        record, method, automatic = self.record, self.maps.of_layers[view], self.maps.automatic
+        record, method = self.record, self.maps.of_layers[view]
         captured = {"activations": record.maps(point, point.values)}
         if method.exact and self.pooling:
             captured |= self.pooling.of(point, [target.index if target else 0 for target in targets])
@@ -269,17 +269,10 @@ class Pass:
                 self.results.note([view], point.name, record.why_only_prefix())
                 return
         raw = method.apply(**captured)
-        feature_map = point.feature_map
-        frames = len(frames_of(feature_map, point.values, record.pixels, ordered=record.ordered))
-        index = 0 if automatic else feature_map.index
-        layer = LayerResult(
-            feature_map.name,
-            feature_map.layer.type,
-            feature_map.call,
-            index=index,
-            shape=feature_map.shape[1:],
-            automatic=automatic,
-        )
+        own, automatic = point.feature_map, self.maps.automatic
+        frames = len(frames_of(own, point.values, record.pixels, ordered=record.ordered))
+        index = 0 if automatic else own.index
+        layer = LayerResult(own.name, own.layer.type, own.call, index, own.shape[1:], automatic=automatic)
         self._add_heat_map(view, raw.reshape(*raw.shape[:2], frames, -1).mean(2), layer, targets)
 
     def _draw_pixels(self, view: str, targets: Targets) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Sequence
 from math import ceil
@@ -142,7 +141,7 @@ def free_space(path: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     # Some file systems have no fixed number of inodes.
-    return shutil.disk_usage(path).free, status.f_favail if status.f_files else None
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
 
 def format_bytes(number: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import time
@@ -114,11 +113,11 @@ def estimate(config: RunConfig) -> Estimate:
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        return _estimate(config, [os.fspath(path) for path in config.paths], destination)
+        return _estimate(replace(config, inputs=list(config.paths)), destination)  # which may be an iterator
 
 
-def _estimate(config: RunConfig, paths: list[str], destination: Destination) -> Estimate:
-    sample, images = _sample(find_images(paths, avoid=destination.address))
+def _estimate(config: RunConfig, destination: Destination) -> Estimate:
+    sample, images = _sample(find_images(config.paths, avoid=destination.address))
     if not sample:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     shard, parts = config.shard, config.part.count if config.part else 1
@@ -143,7 +142,7 @@ def _estimate(config: RunConfig, paths: list[str], destination: Destination) -> 
     run_directory = destination.find_run(info, name=config.name)
     to_draw = images
     if run_directory.exists() and not config.force:
-        found = find_images(paths, avoid=destination.address)
+        found = find_images(config.paths, avoid=destination.address)
         images, to_draw = count_unfinished(found, run_directory, info.fingerprint, shards=shard is not None)
     to_draw = -(-to_draw // parts)
     succeeding = summary.done / max(1, summary.found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from inspect import signature
 from itertools import chain
@@ -78,7 +78,7 @@ def run(config: RunConfig) -> RunSummary:
             stack.callback(destination.discard_run, session.directory)
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
-            stack.enter_context(_hinted())
+            stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
         if not session.plan.of_images and config.paths:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
@@ -208,14 +208,10 @@ def _draw_images(
     )
 
 
-@contextmanager
-def _hinted() -> Iterator[None]:
+def _add_hint(_kind: object, error: object, _traceback: object) -> None:
     """Add a hint to a failure to write that has none."""
-    try:
-        yield
-    except OutputError as error:
+    if isinstance(error, OutputError):
         error.hint = error.hint or remedy_of(error)
-        raise
 
 
 def _require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:

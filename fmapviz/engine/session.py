@@ -29,7 +29,7 @@ from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.runs.storage.destination import LocalDestination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig
     from fmapviz.core.types import Layer, Model
@@ -97,7 +97,8 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     existing = find_layers(loaded.module)
     types = tuple(sorted(config.types)) or default_types(existing)
     narrowed = bool(config.layers or config.exclude)
-    formats = _with_implied(config.to)
+    implied = (registry.constant(WRITERS, form, "WITH") for form in config.to)
+    formats = tuple(sorted({*config.to, *filter(None, implied)}))
     plan = make_plan(
         tuple(dict.fromkeys(config.views)),
         targets=config.target_names,
@@ -192,12 +193,6 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
 def needs_of(form: str) -> list[str]:
     """Return what a format is made of: `pictures`, `measures`, `values`."""
     return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
-
-
-def _with_implied(formats: Iterable[str]) -> tuple[str, ...]:
-    """Add the formats that others need."""
-    implied = (registry.constant(WRITERS, form, "WITH") for form in formats)
-    return tuple(sorted({*formats, *filter(None, implied)}))
 
 
 def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]) -> Iterator[str]:

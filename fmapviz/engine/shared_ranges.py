@@ -83,10 +83,11 @@ def survey(
             f"{len(surveyor.paths)} of these or others are given now",
             hint="--force, with at least all images of the run, redraws everything; or start another run with --name",
         )
+    made = surveyor.finish()
     with writing_to(session.directory):
-        saved = save(session.directory, session.info.fingerprint, surveyor.finish(), sync=session.config.fsync)
+        save(session.directory, session.info.fingerprint, made, sync=session.config.fsync)
     session.output.share_file(session.directory, SURVEY_FILE)
-    return (load(session.directory, session.info.fingerprint) or saved).shared
+    return (load(session.directory, session.info.fingerprint) or made).shared
 
 
 class Surveyor:
@@ -138,11 +139,8 @@ class Survey:
     shared: Mapping[Key, Shared]
 
 
-def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> Survey:
+def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> None:
     """Store a survey in the run, unless another process was faster.
-
-    Returns:
-        The survey that the run holds from now on.
 
     Raises:
         RefusedError: There is a file of that name that fmapviz did not make.
@@ -163,9 +161,6 @@ def save(run: Path, fingerprint: str, survey: Survey, *, sync: bool) -> Survey:
                 files.replace(staging / SURVEY_FILE, run / SURVEY_FILE)
         if sync:
             files.sync(run)
-    known = load(run, fingerprint)
-    assert known is not None
-    return known
 
 
 def load(run: Path, fingerprint: str) -> Survey | None:

@@ -222,11 +222,12 @@ class _Driver:
                     if not is_listed and len(self._attempts) < size:
                         with suppress(queue.Empty):
                             task = self._tasks.get(timeout=0 if self._attempts else _POLL_SECONDS)
+                            if task:
+                                self._submit(recipe, task)
                             is_listed = task is None
-                            self._submit(recipe, task)
                             continue
                     for stream in ray.wait([*self._attempts], timeout=_POLL_SECONDS)[0] if self._attempts else ():
-                        self._submit(recipe, self._receive(stream))
+                        self._receive(recipe, stream)
                     self._check_workers()
             finally:
                 for stream in self._attempts:
@@ -236,10 +237,8 @@ class _Driver:
         self._put(self._reports, None)
 
     # Any: Ray's reference to the recipe.
-    def _submit(self, recipe: Any, task: Task | None) -> None:
-        """Send a task to a worker, if there is one."""
-        if task is None:
-            return
+    def _submit(self, recipe: Any, task: Task) -> None:
+        """Send a task to a worker."""
         function: Any = _ray().remote(_work)
         function = function.options(
             num_cpus=self._engine.cpus,
@@ -252,9 +251,9 @@ class _Driver:
         )
         self._attempts[function.remote(recipe, replace(task, accepted=self._progress.accepted))] = _Attempt(task)
 
-    # Any: Ray's stream of object references.
-    def _receive(self, stream: Any) -> Task | None:
-        """Receive a worker's next report; if the worker has died, return its task as it is to be retried."""
+    # Any: likewise, and its stream of references.
+    def _receive(self, recipe: Any, stream: Any) -> None:
+        """Receive a worker's next report; if the worker has died, retry its task."""
         ray, attempt = _ray(), self._attempts[stream]
         try:
             report = ray.get(next(stream))
@@ -262,9 +261,10 @@ class _Driver:
             del self._attempts[stream]
             if not self._any_ended:
                 self._early_deaths.append(error)
-            if attempt.node and not any(each["NodeID"] == attempt.node and each["Alive"] for each in ray.nodes()):
-                return attempt.task  # the node is lost: no image is to blame
-            return after_death(attempt.task, attempt.under_way)
+            alive = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
+            is_lost = attempt.node and attempt.node not in alive  # with its node: no image is to blame
+            self._submit(recipe, attempt.task if is_lost else after_death(attempt.task, attempt.under_way))
+            return
         if isinstance(report, Receipt):
             del self._attempts[stream]
             self._any_ended = True
@@ -275,7 +275,6 @@ class _Driver:
             self._put(self._reports, report)
         else:
             attempt.node = report
-        return None
 
     def _check_workers(self) -> None:
         """Check that some worker starts, and that not all die.
