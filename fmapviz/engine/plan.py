@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Of
     from fmapviz.inspection.targets import Wanted
     from fmapviz.render.grid import Shared
-    from fmapviz.render.picture import Compose
+    from fmapviz.render.picture import Composed, Sheet
     from fmapviz.views.base import BatchContent, LayerMaps, ModelView
 
     # None: the view is requested, but no requested format shows pictures.
@@ -98,7 +98,7 @@ class Plan:
     input_gradients: Mapping[str, Draw] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
     of_model: Mapping[str, ModelView] = field(default_factory=dict)
-    sheets: Mapping[str, Compose] = field(default_factory=dict)
+    sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     unscaled: frozenset[str] = frozenset()
     targets: tuple[Wanted, ...] = (TOP1,)

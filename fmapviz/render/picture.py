@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from fmapviz.core.types import ImageFile, ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
-    # Composes the maps of all layers into one picture, see `fmapviz.views.base.ImageView`.
-    Compose = Callable[..., tuple[NDArray[np.uint8], dict[str, str]]]
+    Composed = tuple[NDArray[np.uint8], dict[str, str]]
     Marks = Sequence[tuple[float, str]]
 
-_NO_SHEETS: Mapping[str, Compose] = MappingProxyType({})
+
 _NOTHING = np.zeros((0, 0), np.uint8)
 
 
@@ -54,13 +53,32 @@ class Rendered:
     marks: Marks = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sheet:
+    """The maps of all layers of an image, to be composed into one picture; see `fmapviz.views.base.ImageView`.
+
+    Attributes:
+        cells: In the order of execution.
+        seen: The input as the network saw it, uint8 `(H, W)` or `(H, W, 3)`.
+        title: Model and image.
+        result: Everything found out about the image.
+        style: How pictures look.
+    """
+
+    cells: Sequence[Cell]
+    seen: NDArray[np.uint8]
+    title: str
+    result: ImageResult
+    style: Style
+
+
 def make_pictures(
     result: ImageResult,
     seen: NDArray[np.uint8],
     file: ImageFile,
     info: RunInfo,
     *,
-    sheets: Mapping[str, Compose] = _NO_SHEETS,
+    sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
 ) -> Iterator[Picture]:
     """Encode one image's drawings, one at a time.
 
@@ -91,8 +109,7 @@ def make_pictures(
             yield make_picture(layer, drawing, info, seen=seen, common=common, digits=digits)
     for view, compose in sheets.items():
         if cells[view]:
-            title = f"{info.label}: {file.unit}"
-            pixels, facts = compose(cells[view], seen, title=title, result=result, style=info.config.style)
+            pixels, facts = compose(Sheet(cells[view], seen, f"{info.label}: {file.unit}", result, info.config.style))
             yield _encode(view, view, pixels, facts | common)
 
 

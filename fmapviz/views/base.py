@@ -27,7 +27,7 @@ from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.heatmap import stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import Style
     from fmapviz.core.drawings import Content, Grid
-    from fmapviz.core.types import ImageResult, LayerResult
     from fmapviz.render.grid import Ranges
-
-    Cell = tuple[LayerResult, HeatMap]
+    from fmapviz.render.picture import Composed, Sheet
 
 
 class NoChannelsError(NotAMapError):
@@ -126,18 +124,8 @@ class ImageView(Protocol):
 
     SHEET: bool
 
-    def compose(
-        self, cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
-    ) -> tuple[NDArray[np.uint8], dict[str, str]]:
-        """Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and what it shows in words.
-
-        Args:
-            cells: In the order of execution.
-            seen: The input as the network saw it.
-            title: Model and image.
-            result: Everything found out about the image.
-            style: How pictures look.
-        """
+    def compose(self, sheet: Sheet, /) -> Composed:
+        """Return the picture, uint8 `(H, W)` or `(H, W, 3)`, and what it shows in words."""
 
 
 class ModelView(Protocol):

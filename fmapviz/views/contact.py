@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.render.colormaps import table
 from fmapviz.render.facts import first_of, shape_of
-from fmapviz.render.heatmap import colormap_of, mark_nonfinite
+from fmapviz.render.heatmap import draw_heat_map
 from fmapviz.render.sheets import draw_contact
 from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fmapviz.core.config import Style
-    from fmapviz.core.types import ImageResult
-    from fmapviz.views.base import Cell
+    from fmapviz.render.picture import Cell, Composed, Sheet
 
 NEEDS = "outputs"
 OVER = False
@@ -36,25 +30,16 @@ _SCALINGS = {
 }
 
 
-def compose(
-    cells: Sequence[Cell],
-    seen: NDArray[np.uint8],
-    *,
-    title: str,
-    result: ImageResult,  # noqa: ARG001  every view of an image receives it
-    style: Style,
-) -> tuple[NDArray[np.uint8], dict[str, str]]:
+def compose(sheet: Sheet) -> Composed:
     """Compose the input and the map of each layer; see `fmapviz.views.base.ImageView`."""
+    cells, style = sheet.cells, sheet.style
     scaling = _SCALINGS[style.norm.partition(":")[0]]
-    tiles = [
-        (mark_nonfinite(table(colormap_of(heat, style))[heat.pixels], heat), layer.layer, shape_of(layer))
-        for layer, heat in cells
-    ]
+    tiles = [(draw_heat_map(heat, sheet.seen, style), layer.layer, shape_of(layer)) for layer, heat in cells]
     finite = all(heat.finite.all() for _, heat in cells)
     board = "" if finite else " Where no channel has a finite value there is a checkerboard."
     note = f"Of each layer the mean of all its channels, {scaling}.{board}"
     facts = {"Shows": "the input and the mean of each layer's channels", "Layers": str(len(cells)), "Scaling": scaling}
-    return draw_contact(seen, tiles, title=title, note=note), facts | _nonfinite_facts(cells)
+    return draw_contact(sheet.seen, tiles, title=sheet.title, note=note), facts | _nonfinite_facts(cells)
 
 
 def _nonfinite_facts(cells: Sequence[Cell]) -> dict[str, str]:

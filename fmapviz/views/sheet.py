@@ -10,14 +10,7 @@ from fmapviz.render.sheets import draw_sheet
 from fmapviz.views.gradcam import attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fmapviz.core.config import Style
-    from fmapviz.core.types import ImageResult
-    from fmapviz.views.base import Cell
+    from fmapviz.render.picture import Composed, Sheet
 
 NEEDS = "activations gradients"
 TARGETS = "top3"  # unless the user names others
@@ -26,20 +19,19 @@ SHEET = True
 __all__ = ["NEEDS", "SHEET", "TARGETS", "attribute", "compose"]
 
 
-def compose(
-    cells: Sequence[Cell], seen: NDArray[np.uint8], *, title: str, result: ImageResult, style: Style
-) -> tuple[NDArray[np.uint8], dict[str, str]]:
+def compose(sheet: Sheet) -> Composed:
     """Compose a table of layers and classes; see `fmapviz.views.base.ImageView`."""
+    cells, style = sheet.cells, sheet.style
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): heat for layer, heat in cells if layer.target}
-    shares = {each.index: str(each).removeprefix(each.name).strip() for each in result.predictions}
+    shares = {each.index: str(each).removeprefix(each.name).strip() for each in sheet.result.predictions}
     if not all(target.index in shares for target in targets.values()):
         shares = {}  # all columns show the same unit
     pixels = draw_sheet(
         [
             [
-                draw_heat_map(maps[row, label], seen, style) if (row, label) in maps else "no map: see the notices"
+                draw_heat_map(maps[row, label], sheet.seen, style) if (row, label) in maps else "no map: see the notices"
                 for label in targets
             ]
             for row in rows
@@ -48,9 +40,9 @@ def compose(
         columns=[
             f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
         ],
-        title=title,
+        title=sheet.title,
         note="Grad-CAM: where each layer speaks for each class. Each cell reaches from its smallest value to its largest.",
-        corner=seen,
+        corner=sheet.seen,
     )
     chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
     facts = {
