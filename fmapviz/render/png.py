@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 _SMALL_BYTES = 2048
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_NO_TEXT: Mapping[str, str] = MappingProxyType({})
 
 
-def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = _NO_TEXT) -> bytes:
+def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = MappingProxyType({})) -> bytes:
     r"""Encode pixels as a PNG file. Large pictures are compressed without the interpreter lock.
 
     Args:
