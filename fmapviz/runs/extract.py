@@ -93,11 +93,7 @@ def _shards(directory: Path) -> list[Path]:
         return [directory]
     if not directory.is_dir():
         raise RequestError(f"no such directory: {quote(directory)}")
-    runs = (
-        [directory]
-        if files.exists(directory / RUN_FILE)
-        else sorted(path.parent for path in directory.glob(f"*/{RUN_FILE}"))
-    )
+    runs = [path.parent for path in (directory / RUN_FILE, *sorted(directory.glob(f"*/{RUN_FILE}"))) if files.exists(path)]
     return [shard for run in runs for shard in find_shards(run) if files.exists(shard / UNIT_FILE)]
 
 

@@ -224,8 +224,8 @@ class RemoteDestination:
             name = f"{run}/{entry.name}"
             if name.endswith(f"/{UNIT_FILE}"):
                 self._sync.download(name)
-                if self._sync.is_known(name):
-                    return {"fingerprint": (read_unit((self.directory / name).parent) or {}).get("run")}
+                if record := read_unit((self.directory / name).parent):
+                    return {"fingerprint": record.get("run")}
         return {}
 
     def _name(self, path: Path) -> str:
