@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmapviz.inspection.cam_layers import Chosen, Eligibility, choose_rows, find_last, find_maps
+from fmapviz.inspection.cam_layers import Chosen, choose_rows, find_last, find_maps
 from fmapviz.inspection.exact_cam import refuse
 from fmapviz.inspection.reshape import NotAMapError
-from fmapviz.inspection.targets import before_softmax, scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,22 +70,20 @@ def choose_layers(current: Pass, indices: Sequence[int | None]) -> Chosen:
     """
     record, scores, methods = current.record, current.scores, current.maps.of_layers.values()
     assert scores
-    as_maps = Eligibility(record, scores).as_maps
     chosen, certain = Chosen(), True
     if any(not method.exact for method in methods):
-        before = before_softmax(scores, indices)
-        last = find_last(record.kept, scores_at(scores, indices), as_maps, before=before)
+        last = find_last(record, scores, indices)
         chosen, certain = Chosen(layer=last.point.name), last.certain
         record.known[last.point.identity, tuple(indices)] = last.gradient
     if any(method.sheet for method in methods):
-        maps = [point for point in find_maps(record.kept, as_maps) if point.edge is not None][::-1]
+        maps = [point for point in find_maps(record, scores) if point.edge is not None][::-1]
         maps = maps[: [point.name for point in maps].index(chosen.layer) + 1]
-        rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], as_maps)
+        rows = choose_rows([point for point in maps if point.intact or point is maps[-1]], record)
         chosen = replace(chosen, rows=tuple(point.name for point in rows))
     if current.pooling:
-        chosen = replace(chosen, pooled=current.pooling.choose(find_maps(record.kept, as_maps)).name)
+        chosen = replace(chosen, pooled=current.pooling.choose(find_maps(record, scores)).name)
     elif current.maps.exact:
         certain = False  # the scores of other images may be finite
     chosen = current.maps.choices.layers.setdefault(record.pixels.shape[1:], chosen) if certain else chosen
-    record.keep_only(chosen.names, find_maps(record.kept, as_maps))
+    record.keep_only(chosen.names, find_maps(record, scores))
     return chosen

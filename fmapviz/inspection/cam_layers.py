@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 from fmapviz.core.errors import quote
 from fmapviz.inspection.gradients import gradients_at
 from fmapviz.inspection.reshape import CHANNELS_FIRST, NotAMapError, picture_size
+from fmapviz.inspection.targets import before_softmax, scores_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
     from torch import Tensor
-    from torch.autograd.graph import GradientEdge
 
     from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
     from fmapviz.inspection.targets import ClassScores
-
-    # Reshapes values of a point to maps `(N, C, h, w)`; raises NotAMapError if they are not maps of the picture.
-    AsMaps = Callable[[GraphPoint, Tensor], Tensor]
 
 ROWS = 6  # of a sheet
 _PARTS = (1, 8, 64, 512, 4096)
@@ -82,52 +79,7 @@ class Last:
     certain: bool
 
 
-class Eligibility:
-    """Decides which outputs are certainly maps of the picture, by the sizes that convolutions have returned.
-
-    Args:
-        record: A forward pass in which all layers were recorded.
-        scores: Of the classes.
-    """
-
-    def __init__(self, record: ForwardRecord, scores: ClassScores) -> None:
-        self._record = record
-        self._scores = scores
-        values = (point.feature_map.values for point in record.kept if isinstance(point.layer.module, CHANNELS_FIRST))
-        self._sizes = {tuple(each.shape[2:]) for each in values if each.ndim == 4}
-        self._has_backbone = any(point.name.startswith(_BACKBONE) for point in record.kept)
-
-    def as_maps(self, point: GraphPoint, values: Tensor) -> Tensor:
-        """Reshape values of a point to maps of the picture, see `ForwardRecord.maps`.
-
-        Raises:
-            NotAMapError: They are not maps, or things other than maps have such shapes too.
-        """
-        maps = self._record.maps(point, values)
-        size = (maps.shape[-2], maps.shape[-1])
-        classes = self._scores.values.shape[1]
-        wrong = {
-            "class scores themselves": (self._scores.of_pixels or values.ndim == 3) and maps.shape[1] == classes,
-            "boxes": self._scores.open_ended and self._has_backbone and not point.name.startswith(_BACKBONE),
-            "a part of attention": values.ndim == 3 and any("att" in part for part in point.name.split(".")[:-1]),
-            "no map of the picture": values.ndim < 5 and size not in self._sizes and not self._is_of_picture(size),
-            "no clip": values.ndim == 5 and self._record.pixels.ndim < 5,
-        }
-        for reason, holds in wrong.items():
-            if holds:
-                raise NotAMapError(reason)
-        return maps
-
-    def _is_of_picture(self, size: tuple[int, int]) -> bool:
-        """Return True if there is one row and one column for every whole number of pixels."""
-        whole = picture_size(self._record.pixels) or (0, 0)
-        steps = [max(1, round(pixels / own)) for own, pixels in zip(size, whole, strict=True)]
-        return all(abs(own - pixels / step) <= _TOLERANCE for own, pixels, step in zip(size, whole, steps, strict=True))
-
-
-def find_last(
-    points: Sequence[GraphPoint], scores: Tensor, as_maps: AsMaps, *, before: tuple[GradientEdge, Tensor] | None = None
-) -> Last:
+def find_last(record: ForwardRecord, scores: ClassScores, indices: Sequence[int | None]) -> Last:
     """Find the last layer with a gradient other than zero; the last with any gradient, if all are zero.
 
     It is the last layer whose output is a map of more than one pixel and which the score depends on: the last convolution
@@ -135,47 +87,47 @@ def find_last(
     the class token counts, not the patches.
 
     Args:
-        points: The outputs of all layers, in the order of execution.
-        scores: `(N,)`, the score of a class for each image.
-        as_maps: See `Eligibility`.
-        before: See `fmapviz.inspection.gradients.gradients_at`.
+        record: A forward pass in which all layers were recorded.
+        scores: Of the classes.
+        indices: A class for each image.
 
     Raises:
         NoMapError: The score depends on no map, as far as there are gradients.
     """
-    if not scores.requires_grad:
-        raise _no_gradient(points)
-    maps, connected, alive = find_maps(points, as_maps), None, True
+    own, before = scores_at(scores, indices), before_softmax(scores, indices)
+    if not own.requires_grad:
+        raise _no_gradient(record.kept)
+    maps, connected, alive = find_maps(record, scores), None, True
     for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
         part = list(islice(maps, size)) if alive or connected is None or size <= _PARTS[1] else []
         alive = False
-        gradients = gradients_at(scores, [point.edge for point in part], more=True, before=before)
+        gradients = gradients_at(own, [point.edge for point in part], more=True, before=before)
         for point, gradient in zip(part, gradients, strict=True):
             if gradient is not None:
                 connected = connected or Last(point, gradient, certain=False)
                 alive = alive or bool(gradient.any())
-                if bool(as_maps(point, gradient).any()):
+                if bool(record.maps(point, gradient).any()):
                     return Last(point, gradient, certain=True)
     if connected is None:
         raise NoMapError("no layer whose output is a map of the picture has a gradient of the class score")
     # With gradients that are all zero, the first layer of the last block of a vision transformer.
-    for point in reversed(points):
+    for point in reversed(record.kept):
         if point.edge is not None and point.name.endswith((".ln_1", ".norm1")):
             return Last(point, point.feature_map.values.detach() * 0, certain=False)
     return connected
 
 
-def choose_rows(maps: Sequence[GraphPoint], as_maps: AsMaps) -> list[GraphPoint]:
+def choose_rows(maps: Sequence[GraphPoint], record: ForwardRecord) -> list[GraphPoint]:
     """Choose several layers for a sheet.
 
     Args:
         maps: In the order of execution, up to the last that counts.
-        as_maps: See `Eligibility`.
+        record: Their forward pass.
 
     Returns:
         The last of each resolution, at most six; if these are fewer than four, blocks of the network too.
     """
-    sizes = {point.name: tuple(as_maps(point, point.feature_map.values).shape[-2:]) for point in maps}
+    sizes = {point.name: tuple(record.maps(point, point.values).shape[-2:]) for point in maps}
     last = {sizes[point.name]: point for point in maps}  # of each resolution
     chosen = {point.name for point in list(last.values())[-ROWS:]}
     if len(chosen) < _FEW:
@@ -185,21 +137,50 @@ def choose_rows(maps: Sequence[GraphPoint], as_maps: AsMaps) -> list[GraphPoint]
     return [point for point in maps if point.name in chosen]
 
 
-def find_maps(points: Sequence[GraphPoint], as_maps: AsMaps) -> Iterator[GraphPoint]:
-    """Yield the points whose output is a map of more than one pixel, the last executed first.
+def find_maps(record: ForwardRecord, scores: ClassScores) -> Iterator[GraphPoint]:
+    """Yield the points whose output certainly is a map of the picture, of more than one pixel, the last executed first.
 
     If a module and those around it return the same tensor, the outermost one is yielded.
+
+    Args:
+        record: A forward pass in which all layers were recorded.
+        scores: Of the classes.
     """
-    for _, same in groupby(reversed(points), key=lambda point: point.identity):
-        yield from islice((point for point in same if _is_map(point, as_maps)), 1)
+    values = (point.values for point in record.kept if isinstance(point.layer.module, CHANNELS_FIRST))
+    sizes = {tuple(each.shape[2:]) for each in values if each.ndim == 4}  # that convolutions have returned
+    boxes = scores.open_ended and any(point.name.startswith(_BACKBONE) for point in record.kept)
+    for _, same in groupby(reversed(record.kept), key=lambda point: point.identity):
+        maps = (point for point in same if _is_map(point, record, scores, sizes=sizes, boxes=boxes))
+        yield from islice(maps, 1)
 
 
-def _is_map(point: GraphPoint, as_maps: AsMaps) -> bool:
+def _is_map(
+    point: GraphPoint, record: ForwardRecord, scores: ClassScores, *, sizes: set[tuple[int, ...]], boxes: bool
+) -> bool:
+    """Return False for what is no map of the picture, and for other things that have such shapes too."""
+    values, parts = point.values, point.name.split(".")
     try:
-        maps = as_maps(point, point.feature_map.values)
+        maps = record.maps(point, values)
     except NotAMapError:
         return False
-    return maps.shape[-1] * maps.shape[-2] > 1
+    size = (maps.shape[-2], maps.shape[-1])
+    return not (
+        size == (1, 1)
+        or ((scores.of_pixels or values.ndim == 3) and maps.shape[1] == scores.values.shape[1])  # class scores themselves
+        or (boxes and not point.name.startswith(_BACKBONE))
+        or (values.ndim == 3 and any("att" in part for part in parts[:-1]))  # a part of attention
+        or (values.ndim < 5 and size not in sizes and not _is_of_picture(size, record.pixels))
+        or (values.ndim == 5 and record.pixels.ndim < 5)  # no clip
+    )
+
+
+def _is_of_picture(size: tuple[int, int], pixels: Tensor) -> bool:
+    """Return True if there is one row and one column for every whole number of pixels."""
+    for own, whole in zip(size, picture_size(pixels) or (0, 0), strict=True):
+        step = max(1, round(whole / own))
+        if abs(own - whole / step) > _TOLERANCE:
+            return False
+    return True
 
 
 def _blocks(maps: Sequence[GraphPoint]) -> list[GraphPoint]:
