@@ -11,7 +11,6 @@ What a format writes is said in its module; see `fmapviz.writers.base`.
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 
 from fmapviz.core import registry
@@ -24,28 +23,6 @@ FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
 RUN_FILES_RECORD = "products.json"  # the record of the files that are made of all units
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
-
-
-def picture_file(name: str, view: str) -> str:
-    """Return the file name of a picture, safe for any layer name.
-
-    Args:
-        name: Number and layer, `00 features.0`.
-        view: The view that drew it.
-
-    Example:
-        >>> picture_file("03 ../a b", "maps")
-        '03_..%2Fa%20b.maps.png'
-    """
-    number, _, layer = name.partition(" ")
-    stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
-    if len(stem) > 180:  # file systems allow 255 bytes
-        stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    return f"{number}_{stem}.{view}.png" if stem else f"{number}.png"
-
-
-def _percent(ch: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))
 
 
 @cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core.drawings import HeatMap
-from fmapviz.core.layout import picture_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -143,9 +143,10 @@ class FeatureMap:
 
     Attributes:
         layer: The layer.
+        name: The layer's name, with `#2` for its second call, and the path to this tensor in a tuple or dict output: `[0]`,
+            `['out']`.
         call: Call of the layer within the forward pass, from 1.
         index: Position in the order of execution among the hooked layers, from 0.
-        part: Path to this tensor in a tuple or dict output: `[0]`, `['out']`; empty for a plain tensor.
         values: The tensor the layer returned, `(N, C, H, W)` for a convolution, any range, on the model's device.
         passed_on: Whether `values` is the layer's input, or a view of it.
         gradient: Gradient of a score with respect to `values`, of the same shape; None if not requested, or if the score
@@ -153,17 +154,12 @@ class FeatureMap:
     """
 
     layer: Layer
+    name: str
     call: int
     index: int
-    part: str
     values: Tensor
     passed_on: bool = False
     gradient: Tensor | None = None
-
-    @property
-    def name(self) -> str:
-        """The layer's name, with `#2` for its second call and the part of its output."""
-        return f"{self.layer.name}{f'#{self.call}' if self.call > 1 else ''}{self.part}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -370,7 +366,7 @@ class LayerResult:
         target: Class whose score was differentiated, else None.
         samples: Number of samples for this image, such as regions of a detector; the first is drawn.
         automatic: Whether the layer was chosen automatically.
-        statistics: None for heat maps of classes.
+        statistics: Of all channels; None if there are only heat maps. `unit.json` lists it as a layer if there are any.
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
         maps: All channels, float32 `(N, C, h, w)` of N samples, if the run's principal components are computed from them.
@@ -391,12 +387,6 @@ class LayerResult:
     values: RawValues | None = None
     maps: NDArray[np.float32] | None = None
     drawings: tuple[Drawing, ...] = ()
-
-    @property
-    def described(self) -> bool:
-        """Whether `unit.json` lists it as a layer; a result with heat maps only is listed under `heat_maps`."""
-        more = any(not isinstance(drawing.content, HeatMap) for drawing in self.drawings)
-        return self.statistics is not None and (more or self.measures is not None or self.maps is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -478,11 +468,19 @@ class Picture:
             >>> Picture("maps", "03 ../a b", b"", 1, 1, {}).file_name
             '03_..%2Fa%20b.maps.png'
         """
-        return picture_file(self.name, self.group)
+        number, _, layer = self.name.partition(" ")
+        stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
+        if len(stem) > 180:  # file systems allow 255 bytes
+            stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        return f"{number}_{stem}.{self.group}.png" if stem else f"{number}.png"
 
     def _repr_png_(self) -> bytes:
         """Return the PNG file, for notebooks."""
         return self.png
+
+
+def _percent(ch: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

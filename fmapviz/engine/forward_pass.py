@@ -12,7 +12,7 @@ from torch import Tensor
 from fmapviz.core.errors import FmapvizError, quote
 from fmapviz.core.types import ImageResult, Prediction
 from fmapviz.engine.cam_pass import ClassMaps
-from fmapviz.engine.layer_results import BatchResults, draw_feature_map, finish_all
+from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import Style
     from fmapviz.core.types import FeatureMap, Layer, Model
-    from fmapviz.engine.layer_results import LayerBatch
     from fmapviz.engine.plan import Plan
 
 TOP = 3  # predicted classes per image by default
@@ -245,10 +244,19 @@ class Drawer:
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in current.seen}
         undrawn = {name: why for batch in current.layers for name, why in batch.undrawn.items()} | results.undrawn | silent
-        finished = finish_all([*current.layers, *results.layers], images)
+        if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
+            torch.cuda.synchronize(current.record.pixels.device)
+        finished = list(map(LayerBatch.finish, [*current.layers, *results.layers]))
         return [
-            ImageResult(layers, missed, undrawn, seen, tuple(notices), tuple(results.remarks))
-            for layers, seen, notices in zip(finished, predictions, results.notices, strict=True)
+            ImageResult(
+                tuple(filter(None, (layer[image] for layer in finished))),
+                missed,
+                undrawn,
+                predictions[image],
+                tuple(results.notices[image]),
+                tuple(results.remarks),
+            )
+            for image in range(images)
         ]
 
     def receive(self, feature_map: FeatureMap) -> None:
@@ -343,7 +351,7 @@ def _ranked(scores: Tensor, classes: Sequence[str], top: int, *, of: str = "") -
         return ()
     values, indices = scores.topk(min(top, len(classes)))
     ranked = zip(indices.tolist(), values.tolist(), strict=True)
-    return tuple(_prediction(index, classes, score, of) for index, score in ranked if score > 0 or not of)
+    return tuple(Prediction(index, classes[index], score, of) for index, score in ranked if score > 0 or not of)
 
 
 def _detected(found: Mapping[str, Tensor], classes: Sequence[str], top: int) -> tuple[Prediction, ...]:
@@ -354,10 +362,6 @@ def _detected(found: Mapping[str, Tensor], classes: Sequence[str], top: int) -> 
     ranked = []
     for label in sorted(best, key=lambda label: -max(best[label]))[:top]:
         likely = sum(score >= 0.5 for score in best[label])
-        ranked.append(_prediction(label, classes, max(best[label]), f"in {likely} boxes" if likely > 1 else ""))
+        name = classes[label] if 0 <= label < len(classes) else f"class {label}"
+        ranked.append(Prediction(label, name, max(best[label]), f"in {likely} boxes" if likely > 1 else ""))
     return tuple(ranked)
-
-
-def _prediction(index: int, classes: Sequence[str], score: float, of: str) -> Prediction:
-    name = classes[index] if 0 <= index < len(classes) else f"class {index}"
-    return Prediction(index, name, score, of)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmapviz.core.drawings import Drawing
+from fmapviz.core.drawings import Drawing, HeatMap
 from fmapviz.core.types import LayerResult, Measures, RawValues, Statistics
 from fmapviz.inspection.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.render.grid import as_floats, measure
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -62,30 +62,31 @@ class LayerBatch:
     drawings: dict[str, BatchContent | None] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
 
-    def finish(self) -> Iterator[LayerResult | None]:
-        """Yield each image's result; None if nothing was found, or the image does not have the class."""
+    def finish(self) -> list[LayerResult | None]:
+        """Return each image's result, once a GPU has copied all; None if nothing was found, or the class is not there."""
         absent: list[Any] = [None] * self.images  # Any: of optional values
         if not (self.drawings or self.moments or self.values or self.maps is not None):
-            yield from absent
-            return
-        statistics = _statistics(self.ranges, single=self.single) if self.ranges else absent
+            return absent
+        contents = dict(zip(self.drawings, map(_contents, self.drawings.values(), repeat(self.images)), strict=True))
+        # A heat map has a range of its own.
+        of_channels = self.moments or self.maps is not None
+        of_channels = of_channels or any(not isinstance(each[0], HeatMap) for each in contents.values())
+        statistics = _statistics(self.ranges, single=self.single) if self.ranges and of_channels else absent
         measures = measures_of(self.moments) if self.moments else absent
         maps = None if self.maps is None else _numbers(self.maps)
-        contents = list(zip(self.drawings, map(_contents, self.drawings.values(), repeat(self.images)), strict=True))
-        for image in range(self.images):
-            target = self.targets[image] if self.targets else None
-            if self.targets and target is None:
-                yield None
-                continue
-            yield replace(
+        results: list[LayerResult | None] = []
+        for image, target in enumerate(self.targets or absent):
+            result = replace(
                 self.template,
                 target=target,
                 statistics=statistics[image],
                 measures=measures[image],
                 values=self.values[image] if self.values else None,
                 maps=maps if maps is None or self.images == 1 else maps[image : image + 1],
-                drawings=tuple(Drawing(view, each[image]) for view, each in contents),
+                drawings=tuple(Drawing(view, each[image]) for view, each in contents.items()),
             )
+            results.append(None if self.targets and target is None else result)
+        return results
 
 
 class BatchResults:
@@ -128,19 +129,6 @@ class BatchResults:
                 own.append(f"nothing is drawn for {shown}: {reason}")
 
 
-def finish_all(batches: Sequence[LayerBatch], images: int) -> list[tuple[LayerResult, ...]]:
-    """Return each image's results, after waiting once for everything that a GPU still has to copy."""
-    device = next((batch.ranges.mean.device for batch in batches if batch.ranges), None)
-    if device and device.type == "cuda":
-        torch.cuda.synchronize(device)
-    results: list[list[LayerResult]] = [[] for _ in range(images)]
-    for batch in batches:
-        for own, result in zip(results, batch.finish(), strict=True):
-            if result is not None:
-                own.append(result)
-    return [tuple(own) for own in results]
-
-
 def draw_feature_map(
     feature_map: FeatureMap,
     values: Tensor,
@@ -169,7 +157,7 @@ def draw_feature_map(
         MixedBatchError: The number of samples is not the number of images.
     """
     views, images, raw = plan.draws[of], len(record.pixels), None
-    shape = () if values.is_nested else feature_map.shape[1:]  # a nested tensor has none
+    shape = () if values.is_nested else tuple(values.shape[1:])  # a nested tensor has none
     template = LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape, of)
     values = values.detach() if values.requires_grad else values
     try:

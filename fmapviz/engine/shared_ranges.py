@@ -104,7 +104,7 @@ class Surveyor:
         with self._lock:
             self.paths.add(file.path)
             for layer in drawn.layers:
-                if layer.described and layer.statistics:
+                if layer.statistics:
                     key = (layer.of, layer.layer, layer.target.label if layer.target else "")
                     self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
                     if layer.maps is not None:

@@ -67,10 +67,11 @@ def observe(
             counter.calls[module] += 1
             call = counter.calls[module]
             entries.leave(module)
+            name = layer.name if call == 1 else f"{layer.name}#{call}"
             for part, values in tensors(rest[-1]):
                 given = values.detach() if values.requires_grad and not attached else values
                 passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
-                receive(FeatureMap(layer, call, next(counter.executed), part, given, passed_on))
+                receive(FeatureMap(layer, f"{name}{part}", call, next(counter.executed), given, passed_on))
 
         return hook
 
@@ -79,12 +80,13 @@ def observe(
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             counter.entries[module] += 1
             call, index = counter.entries[module], next(counter.entered)
+            name = layer.name if call == 1 else f"{layer.name}#{call}"
             direct = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
             single = direct and sum(1 for _ in tensors((args, kwargs))) == 1
             changed: list[tuple[Tensor, Tensor]] = []
 
             def change(part: str, values: Tensor) -> Tensor:
-                own = enter(FeatureMap(layer, call, index, "" if single else part, values))
+                own = enter(FeatureMap(layer, name if single else f"{name}{part}", call, index, values))
                 changed.append((values, own))
                 return own
 

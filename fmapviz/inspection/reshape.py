@@ -44,14 +44,16 @@ def frames_of(feature_map: FeatureMap, values: Tensor, pixels: Tensor, *, ordere
     Example:
         >>> from fmapviz.core.types import FeatureMap, Layer
         >>> tokens = torch.zeros(1, 197, 768)  # a class token and 14 x 14 patches
-        >>> feature_map = FeatureMap(Layer("encoder", "Identity", nn.Identity()), 1, 0, "", tokens)
+        >>> feature_map = FeatureMap(Layer("encoder", "Identity", nn.Identity()), "encoder", 1, 0, tokens)
         >>> frames_of(feature_map, tokens, torch.zeros(1, 3, 224, 224))[""].shape
         torch.Size([1, 768, 14, 14])
     """
     module, picture = feature_map.layer.module, picture_size(pixels)
-    portions = not values.is_nested and values.shape[:1] != pixels.shape[:1]
-    last = not values.is_nested and values.ndim > 3 and is_channels_last(values.shape, module)
-    _check(values, module, feature_map.name, last=last, picture=picture, portions=portions, ordered=ordered)
+    if values.is_nested:
+        raise NotAMapError("a nested tensor, of images that differ in size")
+    portions, first = values.shape[:1] != pixels.shape[:1], isinstance(module, CHANNELS_FIRST)
+    last = not first and values.ndim > 3 and is_channels_last(values.shape, module)
+    _check(values, feature_map, first=first, last=last, picture=picture, portions=portions, ordered=ordered)
     if values.is_quantized:
         values = values.dequantize()
     if values.ndim == 2:
@@ -69,18 +71,26 @@ def frames_of(feature_map: FeatureMap, values: Tensor, pixels: Tensor, *, ordere
 
 def _check(
     values: Tensor,
-    module: nn.Module,
-    name: str,
+    feature_map: FeatureMap,
     *,
+    first: bool,
     last: bool,
     picture: tuple[int, int] | None,
     portions: bool,
     ordered: bool,
 ) -> None:
-    """Raise NotAMapError unless values are maps of the picture, or a vector; `last`: the last axis holds the channels."""
-    if values.is_nested:
-        raise NotAMapError("a nested tensor, of images that differ in size")
-    shape, maps_only = _written(values), isinstance(module, CHANNELS_FIRST)
+    """Raise NotAMapError unless values are maps of the picture, or a vector.
+
+    Args:
+        values: Of the feature map, or of its shape.
+        feature_map: Its module and name show what the values are.
+        first: Whether the module works on `(N, C, H, W)` and never on the last axis.
+        last: Whether the last axis holds the channels.
+        picture: Height and width of the input.
+        portions: Whether there are several values for each image.
+        ordered: Whether tokens are in the order of rows and columns.
+    """
+    module, name, shape = feature_map.layer.module, feature_map.name, f"({', '.join(map(str, values.shape))})"
     if values.layout is not torch.strided:
         raise NotAMapError(f"a sparse tensor {shape}")
     if values.is_complex():
@@ -89,9 +99,9 @@ def _check(
         raise NotAMapError(f"empty: {shape}")
     if values.ndim < 2:
         raise NotAMapError(f"no batch: {shape} has no rows and columns")
-    if values.ndim > 5 or (values.ndim == 3 and maps_only):
+    if values.ndim > 5 or (values.ndim == 3 and first):
         raise NotAMapError(f"{values.ndim} dimensions {shape}, no rows and columns")
-    if _is_attention(values, module, name):
+    if not first and _is_attention(values, module, name):
         raise NotAMapError(f"attention weights {shape} between tokens, not a map of the image")
     if "cpb_mlp" in name:  # Swin V2
         raise NotAMapError(f"{shape}: position biases, the same for every image")
@@ -99,7 +109,7 @@ def _check(
         raise NotAMapError(f"{shape}: several for each image, of windows or regions, not a map of the whole")
     if values.ndim == 3 and not ordered:
         raise NotAMapError(f"tokens {shape} by the units of a mask, not by rows and columns")
-    in_attention = "attn" in name.lower() and not maps_only and not list(module.children())
+    in_attention = "attn" in name.lower() and not first and not list(module.children())
     sides = values.shape[1:3] if last else values.shape[2:]
     if values.ndim == 4 and picture and (last or in_attention) and not _fits(sides, picture):
         raise NotAMapError(f"{shape}: by windows or heads, not by rows and columns of the image")
@@ -179,8 +189,4 @@ def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:
             grid = round(height / step), round(width / step)
             if prod(grid) == length - prefix > 1:
                 return values[:, prefix:].reshape(-1, *grid, values.shape[2]).permute(0, 3, 1, 2)
-    raise NotAMapError(f"{length} tokens {_written(values)} do not form rows and columns of patches")
-
-
-def _written(values: Tensor) -> str:
-    return f"({', '.join(map(str, values.shape))})"
+    raise NotAMapError(f"{length} tokens {tuple(values.shape)} do not form rows and columns of patches")

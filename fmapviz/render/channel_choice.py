@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fmapviz.render.grid import Ranges
 
 
-def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
-    """Resolve `style.channels` to channel numbers.
+def choose_channels(ranges: Ranges, style: Style) -> Tensor:
+    """Resolve a `style.channels` other than `all` to channel numbers.
 
     Returns:
-        int64 `(N, K)`, per image; None for all channels. Numbers beyond the last channel are dropped, so K may be 0. Ties
-        go to the lower number, and a channel without a finite value comes last.
+        int64 `(N, K)`, per image. Numbers beyond the last channel are dropped, so K may be 0. Ties go to the lower number,
+        and a channel without a finite value comes last.
     """
     values = ranges.high
     if style.rank != "max":
@@ -27,13 +27,14 @@ def choose_channels(ranges: Ranges, style: Style) -> Tensor | None:
     return choose(values, style)
 
 
-def choose(values: Tensor, style: Style) -> Tensor | None:
-    """Resolve `style.channels` by the values `(N, C)` that rank the channels; see `choose_channels`."""
+def choose(values: Tensor, style: Style) -> Tensor:
+    """Resolve a `style.channels` other than `all` by the values `(N, C)` that rank the channels; see `choose_channels`."""
     images, count = values.shape
     if style.listed is not None:
         existing = [number for number in style.listed if number < count]
         return torch.tensor(existing, dtype=torch.int64, device=values.device).expand(images, -1)
-    return None if style.top is None else _highest(values.nan_to_num(nan=-torch.inf), style.top)
+    assert style.top
+    return _highest(values.nan_to_num(nan=-torch.inf), style.top)
 
 
 def _highest(values: Tensor, count: int) -> Tensor:

@@ -114,16 +114,9 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         return tile(maps[None], style, ranges)[0]
     maps = as_floats(maps.detach())
     ranges = ranges or measure(maps)
-    levels = scale(maps, scale_limits(ranges, style), style)
-    if ranges.bad is not None:
-        board = checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1)
-        levels = torch.where(maps.isfinite(), levels, board)
     layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
-    grids = arrange(levels, layout)
-    if style.palette is None:
-        return grids
-    coloured = arrange(maps.isfinite(), layout).bool()  # neither the padding nor a checkerboard
-    return torch.where(coloured[..., None], colorize(grids, style.palette), grids[..., None])
+    grids = arrange(scale(maps, ranges, scale_limits(ranges, style), style), layout)
+    return colour(grids, maps, layout, style.palette) if style.palette else grids
 
 
 def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles:
@@ -254,7 +247,7 @@ def scale_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def scale(maps: Tensor, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
+def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
     """Scale maps to levels as `make_grid` and `save_image` do, with the same roundings in the same order.
 
     Clamping is skipped where it cannot change a value: to a channel's or a layer's own extremes. The norm `signed` puts
@@ -263,26 +256,39 @@ def scale(maps: Tensor, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
 
     Args:
         maps: `(N, C, H, W)` as returned by `as_floats`.
+        ranges: The result of `measure(maps)`.
         limits: The result of `scale_limits`.
         style: Of it only `norm` counts.
 
     Returns:
-        float32 `(N, C, H, W)`, a new tensor. Finite values are in 0..256, to be truncated to whole levels.
+        float32 `(N, C, H, W)`, a new tensor, in 0..256, to be truncated to whole levels. The levels of NaN and infinite
+        values are a checkerboard.
     """
-    maps, (low, high) = maps.float(), limits
+    values, (low, high) = maps.float(), limits
     if style.norm == "signed":
         largest = torch.maximum(low.abs(), high.abs())
         divisor = largest.where(largest > 0, 1)[..., None, None]  # a channel of zeros stays zero
-        return (maps / divisor).mul_(127.5).add_(128)
-    span = high - low
-    if style.limits:
-        # make_grid subtracts the limits as Python floats, which float32 rounds to another span.
-        span = torch.full_like(low, style.limits[1] - style.limits[0])
-        maps = maps.clamp(*style.limits)
-    each = (*low.shape, 1, 1)
-    scaled = maps - low.view(each)
-    scaled.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
-    return scaled.clamp_(0, 255) if style.limits or style.norm == "run" else scaled
+        levels = (values / divisor).mul_(127.5).add_(128)
+    else:
+        span = high - low
+        if style.limits:
+            # make_grid subtracts the limits as Python floats, which float32 rounds to another span.
+            span = torch.full_like(low, style.limits[1] - style.limits[0])
+            values = values.clamp(*style.limits)
+        each = (*low.shape, 1, 1)
+        levels = values - low.view(each)
+        levels.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
+        if style.limits or style.norm == "run":
+            levels.clamp_(0, 255)
+    if ranges.bad is None:
+        return levels
+    return torch.where(maps.isfinite(), levels, checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1))
+
+
+def colour(grids: Tensor, maps: Tensor, layout: Tiles, palette: str) -> Tensor:
+    """Apply a colour map to the finite values of `arrange`d maps, neither to the padding nor to a checkerboard."""
+    coloured = arrange(maps.isfinite(), layout).bool()
+    return torch.where(coloured[..., None], colorize(grids, palette), grids[..., None])
 
 
 def arrange(tiles: Tensor, layout: Tiles) -> Tensor:

@@ -18,10 +18,9 @@ def layer_records(result: ImageResult) -> list[dict[str, Any]]:
     """Describe each drawn or measured feature map."""
     records: dict[object, dict[str, Any]] = {}
     for layer in result.layers:
-        if not layer.described:
-            continue
         statistics = layer.statistics
-        assert statistics is not None
+        if statistics is None:
+            continue
         contents = [drawing.content for drawing in layer.drawings]
         channels = next((each.channels for each in contents if isinstance(each, Grid)), None)
         nonfinite = next((each.nonfinite for each in contents if isinstance(each, Rgb)), 0)

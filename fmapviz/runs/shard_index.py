@@ -90,7 +90,7 @@ class Index:
             for drawing in layer.drawings:
                 if id(drawing) not in shown:
                     self._append({**common, "view": drawing.view, **_describe(layer, drawing)})
-            if layer.described and all(isinstance(drawing.content, HeatMap) for drawing in layer.drawings):
+            if layer.statistics and all(isinstance(drawing.content, HeatMap) for drawing in layer.drawings):
                 self._append({**common, "view": "", **_describe(layer, None)})
         if len(self._columns["key"]) >= _ROWS:
             self.flush()

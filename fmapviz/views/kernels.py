@@ -106,9 +106,10 @@ def choose(weight: Tensor, style: Style) -> Tensor | None:
         >>> choose(torch.tensor([1.0, -3.0, 2.0]).view(3, 1, 1, 1), Style(channels="top:2"))
         tensor([1, 2])
     """
+    if style.channels == "all":
+        return None
     norms = weight.flatten(1).nan_to_num(nan=0, posinf=0, neginf=0).norm(dim=1)
-    chosen = channel_choice.choose(norms[None], style)
-    return None if chosen is None else chosen[0]
+    return channel_choice.choose(norms[None], style)[0]
 
 
 def positions_of(shape: Sequence[int], style: Style) -> Tiles:

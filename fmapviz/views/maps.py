@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fmapviz.core.drawings import Grid
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose_channels
-from fmapviz.render.grid import scale_limits, take_channels
 from fmapviz.views.base import BatchContent, NoChannelsError
 
 if TYPE_CHECKING:
@@ -34,25 +33,21 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         NoChannelsError: None of the chosen channels exists.
     """
     shown, ranges = maps.values, maps.ranges
-    chosen = choose_channels(ranges, style)
-    if chosen is not None:
+    tensors: dict[str, Tensor] = {}
+    if style.channels != "all":
+        chosen = tensors["channels"] = choose_channels(ranges, style)
         if not chosen.shape[1]:
             raise NoChannelsError(f"has {shown.shape[1]} channels, none of those chosen")
-        shown, ranges = take_channels(shown, ranges, chosen)
+        shown, ranges = grid.take_channels(shown, ranges, chosen)
+    count, height, width = shown.shape[1:]
     if maps.vector:
-        tiles = bars.lay_out(shown.shape[1], style)
-        pixels = bars.draw_bars(shown.flatten(1), style, ranges)
-        limits: tuple[Tensor, Tensor] | None = bars.axis_limits(ranges, style)
+        tiles, limits = bars.lay_out(count, style), bars.axis_limits(ranges, style)
+        tensors["pixels"] = bars.draw_bars(shown.flatten(1), style, ranges)
     else:
-        count, height, width = shown.shape[1:]
-        tiles = grid.lay_out(count, height, width, style)
-        pixels = grid.tile(shown, style, ranges)
-        # Under these two norms each channel has limits of its own.
-        limits = None if style.norm in {"channel", "signed"} else scale_limits(ranges, style)
-    tensors = {"pixels": pixels}
-    if chosen is not None:
-        tensors["channels"] = chosen
-    if limits is not None:
+        tiles, limits = grid.lay_out(count, height, width, style), grid.scale_limits(ranges, style)
+        pixels = grid.arrange(grid.scale(shown, ranges, limits, style), tiles)
+        tensors["pixels"] = grid.colour(pixels, shown, tiles, style.palette) if style.palette else pixels
+    if maps.vector or style.norm not in {"channel", "signed"}:  # under these two each channel has limits of its own
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
 
     def make(

@@ -188,7 +188,7 @@ def test_of_several_chosen_layers_the_others_are_named(tmp_path):
 
 
 def head(values, module, name="head"):
-    return FeatureMap(Layer(name, type(module).__name__, module), 1, 0, "", values)
+    return FeatureMap(Layer(name, type(module).__name__, module), name, 1, 0, values)
 
 
 def test_the_classifier_is_the_last_layer_that_returned_the_logits():

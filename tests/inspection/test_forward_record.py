@@ -24,7 +24,7 @@ from fmapviz.inspection.layers import find_layers, select_layers
 
 def mapped(values, module=None, part=""):
     module = module or nn.Identity()
-    return FeatureMap(Layer("layer", type(module).__name__, module), 1, 0, part, values)
+    return FeatureMap(Layer("layer", type(module).__name__, module), f"layer{part}", 1, 0, values)
 
 
 def receive_all(network, batch, *, names=None, heads=False):

@@ -372,6 +372,27 @@ def test_a_pass_after_one_that_failed_starts_afresh():
         assert list(maps) == ["first", "second.0", "third"]
 
 
+def test_feature_maps_are_named_by_layer_call_and_part():
+    class Last(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return {"out": [x]} if self.calls == 3 else x
+
+    layer, entered, received = Last(), [], []
+
+    def enter(feature_map):
+        entered.append((feature_map.name, feature_map.call))
+        return feature_map.values
+
+    model = nn.Sequential(nn.Sequential(layer, layer, layer))
+    with observe(model, select_layers(find_layers(model), types=["Last"]), received.append, enter=enter):
+        model(images())
+    assert entered == [("0.0", 1), ("0.0#2", 2), ("0.0#3", 3)]
+    assert [(each.name, each.call) for each in received] == [("0.0", 1), ("0.0#2", 2), ("0.0#3['out'][0]", 3)]
+
+
 def test_a_network_that_calls_itself_is_one_pass():
     model = Recursive()
     for _ in range(2):

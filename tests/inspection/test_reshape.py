@@ -55,7 +55,7 @@ def as_maps(values, module, *, picture=None, portions=False, ordered=True, name=
     """Reshape values of a module; of a picture of this height and width, or of several for each picture."""
     images = len(values) if values.ndim and not values.is_nested else 1
     pixels = torch.empty(images + portions, *((3, *picture) if picture else ()))
-    return frames_of(FeatureMap(Layer(name, "", module), 1, 0, "", values), values, pixels, ordered=ordered)
+    return frames_of(FeatureMap(Layer(name, "", module), name, 1, 0, values), values, pixels, ordered=ordered)
 
 
 def shape_of(values, module):

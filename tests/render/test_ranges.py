@@ -46,10 +46,6 @@ def highs(*rows):
     return Ranges(values - 1, values, values.mean(1))
 
 
-def test_all_channels_are_none():
-    assert choose_channels(highs([1.0, 2.0]), Style()) is None
-
-
 @pytest.mark.parametrize(
     ("channels", "expected"),
     [

@@ -19,9 +19,10 @@ from fmapviz.core.registry import VIEWS
 from fmapviz.engine.forward_pass import attach
 from fmapviz.engine.plan import Plan, make_method, make_plan
 from fmapviz.inspection.layers import find_layers, select_layers
-from fmapviz.render.grid import tile
+from fmapviz.render.grid import measure, tile
 from fmapviz.views import inputs as inputs_view
-from fmapviz.views import is_heat_map
+from fmapviz.views import is_heat_map, maps
+from fmapviz.views.base import LayerMaps
 
 NAMES = registry.names(VIEWS)
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
@@ -318,3 +319,10 @@ def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
     with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
         drawer.draw(images())
     assert torch.equal(returned[0], network(images()))
+
+
+def test_unless_channels_are_chosen_all_are_drawn():
+    values = torch.tensor([[[[1.0]], [[2.0]]]])
+    content = maps.draw(LayerMaps(values, measure(values)), Style())
+    assert "channels" not in content.tensors
+    assert torch.equal(content.tensors["pixels"], tile(values))
