@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,11 +80,11 @@ class BatchRunner:
         """Remove all hooks."""
         self._hooks.close()
 
-    def draw(self, batch: list[Preprocessed], tell: Tell) -> tuple[list[Result], list[Preprocessed]]:
+    def draw(self, batch: list[Preprocessed], tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
         """Run a batch; where it fails, its parts, down to the single image that is to blame.
 
         Returns:
-            The results, and images to be drawn again later.
+            Images to be drawn again later, and the results.
         """
         begun = time.monotonic()
         torch.set_num_threads(self._cores)
@@ -117,7 +118,7 @@ class BatchRunner:
         if drawer.numbers.drawn:
             self.limits.drawing = 1  # the random numbers come from one sequence
         self._idle.append(drawer)
-        return results, [*(image for part in reversed(parts) for image in part), *back]
+        return [*back, *chain.from_iterable(parts)], results
 
     def _may_share(self, batch: list[Preprocessed], drawer: Drawer) -> bool:
         """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""

@@ -76,8 +76,8 @@ class ImageReader:
         self._on_begun = on_begun
         self._cores = max(1, torch.get_num_threads() // session.workers)
 
-    def read(self, item: Item, tell: Tell) -> tuple[Preprocessed | None, Result | None]:
-        """Read one input.
+    def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
+        """Read one input, of this position in the list.
 
         Returns:
             The image, if it is to be drawn, and what is to be written without drawing.
@@ -85,41 +85,36 @@ class ImageReader:
         Raises:
             RefusedError: The unit that would be replaced holds files that fmapviz did not make.
         """
-        if isinstance(item, Failure):
-            tell(Outcome(item.path, "failed", failure=item))
-        elif isinstance(item, Outcome):
-            tell(item)
-        elif isinstance(item, Failed):
-            return None, item
-        elif isinstance(item, Member):
-            return self._decode(item, tell)
-        elif self._release is None:
-            return self._decode(Member(Group.of_one(item), 0), tell)
-        else:
-            unit, redraw = self._find_done(item)
-            if unit is None:
-                return self._decode(Member(Group.of_one(item, redraw=redraw), 0), tell)
-            self._release(item)
-            tell(Outcome(item.path, "skipped", unit=unit))
-        return None, None
-
-    def _find_done(self, file: ImageFile) -> tuple[Path | None, bool]:
-        """Return the finished unit, None if the image is to be drawn, and whether an up-to-date unit is replaced."""
-        run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
-        is_intact = self._session.output.is_intact if config.repair else None
-        done = None if config.force else find_done(run, file, fingerprint, is_intact=is_intact)
-        if done is None and (existing := find_own(run, file)):
-            check_only_own_files(*existing)  # before the image is drawn in vain
-        return done, config.force or (config.repair and done is None)
-
-    def _decode(self, member: Member, tell: Tell) -> tuple[Preprocessed | None, Failed | None]:
-        torch.set_num_threads(self._cores)
-        file, preparation = member.file, self._session.model.preparation
-        if self._on_begun:
-            self._on_begun(file, tell)
+        if isinstance(item, ImageFile):
+            item = self._look_up(item)
+        if isinstance(item, Failed):
+            return [], [item]
+        if not isinstance(item, Member):
+            tell(Outcome(item.path, "failed", failure=item) if isinstance(item, Failure) else item)
+            return [], []
         try:
-            image = self._decode_pool.read(file, channels=preparation.channels, notify=tell)
-            return Preprocessed(member, image.notices, preparation.apply(image.pixels)), None
+            return [self._decode(number, item, tell)], []
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
-            return None, Failed(member, Failure(file.path, error.code, str(error), error.hint, report))
+            return [], [Failed(item, Failure(item.file.path, error.code, str(error), error.hint, report))]
+
+    def _look_up(self, file: ImageFile) -> Member | Outcome:
+        """Find out whether an image that has a unit of its own is finished."""
+        if self._release is None:
+            return Member(Group.of_one(file), 0)
+        run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
+        is_intact = self._session.output.is_intact if config.repair else None
+        if not config.force and (done := find_done(run, file, fingerprint, is_intact=is_intact)):
+            self._release(file)
+            return Outcome(file.path, "skipped", unit=done)
+        if existing := find_own(run, file):
+            check_only_own_files(*existing)  # before the image is drawn in vain
+        return Member(Group.of_one(file, redraw=config.force or config.repair), 0)
+
+    def _decode(self, number: int, member: Member, tell: Tell) -> Preprocessed:
+        torch.set_num_threads(self._cores)
+        if self._on_begun:
+            self._on_begun(member.file, tell)
+        preparation = self._session.model.preparation
+        image = self._decode_pool.read(member.file, channels=preparation.channels, notify=tell)
+        return Preprocessed(number, member, image.notices, preparation.apply(image.pixels))

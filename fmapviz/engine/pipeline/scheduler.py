@@ -12,12 +12,12 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice, takewhile
-from operator import itemgetter
+from operator import attrgetter
 from queue import Empty, Full, Queue
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fmapviz.runs.shard_grouping import Failed
 
@@ -47,11 +47,13 @@ class Preprocessed:
     """An image as the network gets it.
 
     Attributes:
+        number: Position in listing order.
         member: The image and its unit.
         notices: Remarks on its decoding, for the user.
         values: float32 `(C, H, W)`, on the CPU.
     """
 
+    number: int
     member: Member
     notices: tuple[str, ...]
     values: Tensor
@@ -134,7 +136,7 @@ class Limits:
 class Reader(Protocol):
     """Reads inputs, in many threads."""
 
-    def read(self, item: Item, tell: Tell, /) -> tuple[Preprocessed | None, Result | None]:
+    def read(self, number: int, item: Item, tell: Tell, /) -> tuple[list[Preprocessed], list[Result]]:
         """Read an input; return an image to be drawn, or a result to be written, or neither."""
 
 
@@ -145,8 +147,8 @@ class Runner(Protocol):
     def limits(self) -> Limits:
         """Limits of what is done at once."""
 
-    def draw(self, batch: list[Preprocessed], tell: Tell, /) -> tuple[list[Result], list[Preprocessed]]:
-        """Draw a batch; return the results, and images to be drawn again later."""
+    def draw(self, batch: list[Preprocessed], tell: Tell, /) -> tuple[list[Preprocessed], list[Result]]:
+        """Draw a batch; return images to be drawn again later, and the results."""
 
 
 class Writer(Protocol):
@@ -172,10 +174,10 @@ class Schedule:
         self._writer = writer
         self._stop = stop or Stop()
         self._limits = runner.limits
-        self._events: Queue[Event | _Ended] = Queue(2 * self._limits.threads)
+        self._events: Queue[Event | BaseException | None] = Queue(2 * self._limits.threads)  # None: everything is done
         self._changed = Condition()
-        self._listed: deque[tuple[int, Item]] = deque()
-        self._read: list[tuple[int, Preprocessed]] = []  # in listing order
+        self._listed: deque[_Read] = deque()
+        self._read: list[Preprocessed] = []  # in listing order
         self._drawn: deque[Result] = deque()
         self._listing = True
         self._running: Counter[type[_Step]] = Counter()
@@ -201,12 +203,11 @@ class Schedule:
                     event = self._events.get(timeout=_SIGNAL_SECONDS)
                 except Empty:
                     continue
-                if not isinstance(event, _Ended):
-                    yield event
-                    continue
-                if event.error is not None:
-                    raise event.error
-                return
+                if event is None:
+                    return
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
         finally:
             self._end()
             until = time.monotonic() + PARTING_SECONDS
@@ -218,7 +219,7 @@ class Schedule:
         try:
             for numbered in enumerate(found):
                 with self._changed:
-                    self._listed.append(numbered)
+                    self._listed.append(_Read(*numbered))
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._stop.stopped or len(self._listed) < 2 * self._limits.threads)
                 if self._stop.stopped:
@@ -233,15 +234,17 @@ class Schedule:
         """Take one step after another, until everything is done or the run has ended."""
         try:
             while step := self._next_step():
+                images: list[Preprocessed] = []
+                results: list[Result] = []
                 if isinstance(step, _Write):
                     self._writer.write(step.result, self._tell)
                 elif isinstance(step, _Draw):
-                    step.results, step.back = self._runner.draw([each for _, each in step.images], self._tell)
+                    images, results = self._runner.draw(step.batch, self._tell)
                 else:
-                    step.image, step.result = self._reader.read(step.item, self._tell)
-                self._finish(step)
-                del step  # and its image, before waiting for another
-            self._tell(_Ended(None))
+                    images, results = self._reader.read(step.number, step.item, self._tell)
+                self._finish(step, images, results)
+                del step, images, results  # before waiting for another
+            self._tell(None)
         except StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001  it is raised again in the caller's thread
@@ -271,13 +274,13 @@ class Schedule:
             return _Write(self._drawn.popleft())
         if self._listed and self._may_read():
             self._changed.notify_all()  # there is room in the list
-            return _Read(*self._listed.popleft())
+            return self._listed.popleft()
         return None
 
     def _may_read(self) -> bool:
         ahead = len(self._read) + self._running[_Read]
         wanted = self._limits.batch_size * self._limits.drawing + self._limits.threads
-        return ahead < wanted and sum(each.bytes for _, each in self._read) < READ_BYTES
+        return ahead < wanted and sum(each.bytes for each in self._read) < READ_BYTES
 
     def _may_draw(self) -> bool:
         """Return True if a batch may be drawn now, and is complete or will not be completed soon."""
@@ -294,28 +297,22 @@ class Schedule:
         more = self._running[_Read] or ((self._listing or self._listed) and self._may_read())
         return not more or time.monotonic() >= self._last_read + BATCH_SECONDS
 
-    def _finish(self, step: _Step) -> None:
-        """Queue what a step has made."""
+    def _finish(self, step: _Step, images: list[Preprocessed], results: list[Result]) -> None:
+        """Queue what a step has made: images to be drawn, and results to be written."""
         with self._changed:
             self._running[type(step)] -= 1
-            if isinstance(step, _Read):
-                if step.image is not None:
-                    insort(self._read, (step.number, step.image), key=itemgetter(0))
-                    self._last_read = time.monotonic()
-                if step.result is not None:
-                    self._drawn.append(step.result)
-            elif isinstance(step, _Draw):
+            for image in images:
+                insort(self._read, image, key=attrgetter("number"))
+            self._drawn += results
+            if isinstance(step, _Draw):
                 self._tried = True
-                self._drawn += step.results
-                back = {id(each) for each in step.back}
-                for numbered in step.images:
-                    if id(numbered[1]) in back:
-                        insort(self._read, numbered, key=itemgetter(0))
+            elif images:
+                self._last_read = time.monotonic()
             self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         with suppress(StoppedError):
-            self._tell(_Ended(error))
+            self._tell(error)
         self._end()
 
     def _end(self) -> None:
@@ -323,7 +320,7 @@ class Schedule:
             self._stop.stopped = True
             self._changed.notify_all()
 
-    def _tell(self, event: Event | _Ended) -> None:
+    def _tell(self, event: Event | BaseException | None) -> None:
         while not self._stop.stopped:
             with suppress(Full):
                 self._events.put(event, timeout=BATCH_SECONDS)
@@ -331,42 +328,27 @@ class Schedule:
         raise StoppedError
 
 
-def _first_batch(images: list[tuple[int, Preprocessed]], size: int) -> list[tuple[int, Preprocessed]]:
-    shape = images[0][1].shape
-    return list(takewhile(lambda each: each[1].shape == shape, islice(images, size)))
+def _first_batch(images: list[Preprocessed], size: int) -> list[Preprocessed]:
+    return list(takewhile(lambda each: each.shape == images[0].shape, islice(images, size)))
 
 
-@dataclass(slots=True, eq=False)
-class _Read:
-    """Takes an input from the list; leaves an image to be drawn, or a result."""
+class _Read(NamedTuple):
+    """Takes an input from the list, with its position."""
 
     number: int
     item: Item
-    image: Preprocessed | None = None
-    result: Result | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Draw:
-    """Takes a batch of images with their numbers; leaves results, and images to be drawn again."""
+class _Draw(NamedTuple):
+    """Takes images that were read."""
 
-    images: list[tuple[int, Preprocessed]]
-    results: list[Result] = field(default_factory=list)
-    back: list[Preprocessed] = field(default_factory=list)
+    batch: list[Preprocessed]
 
 
-@dataclass(slots=True, eq=False)
-class _Write:
+class _Write(NamedTuple):
     """Takes a result."""
 
     result: Result
 
 
 _Step = _Read | _Draw | _Write
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The last event of a run."""
-
-    error: BaseException | None

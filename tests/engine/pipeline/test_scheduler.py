@@ -45,7 +45,7 @@ class Fake:
 
     def draw(self, batch, _tell):
         self.log += [("draw", item.number) for item in batch]
-        return batch, []
+        return [], batch
 
     def write(self, item, tell):
         self.log.append(("write", item.number))
@@ -64,8 +64,9 @@ class Reading:
     def __init__(self, steps):
         self.steps = steps
 
-    def read(self, item, tell):
-        return self.steps.read(item, tell), None
+    def read(self, _number, item, tell):
+        item = self.steps.read(item, tell)
+        return [item] if item else [], []
 
 
 class Peak:
@@ -129,8 +130,8 @@ def test_what_is_done_with_after_reading_or_drawing_goes_no_further(threads):
             return super().read(item, tell) if item.number % 3 else None
 
         def draw(self, batch, tell):
-            drawn, back = super().draw(batch, tell)
-            return [item for item in drawn if item.number % 3 == 1], back
+            back, drawn = super().draw(batch, tell)
+            return back, [item for item in drawn if item.number % 3 == 1]
 
     steps = Some(threads, batch_size=4)
     told = list(steps.run(things(30)))
@@ -153,8 +154,9 @@ def test_what_the_reader_says_is_to_be_written_is_not_drawn():
             super().__init__()
             self.schedule = Schedule(self, self, self)
 
-        def read(self, item, _tell):
-            return (None, item) if item.number % 2 else (item, None)
+        def read(self, number, item, _tell):
+            assert number == item.number
+            return ([], [item]) if number % 2 else ([item], [])
 
     steps = Undrawn()
     assert sorted(item.number for item in steps.run(things(9))) == list(range(9))
@@ -258,7 +260,7 @@ def test_what_could_not_be_drawn_is_drawn_again_in_its_turn():
         def draw(self, batch, tell):
             half = (len(batch) + 1) // 2
             super().draw(batch[:half], tell)
-            return batch[:half], batch[half:]
+            return batch[half:], batch[:half]
 
     steps = Halving(1, batch_size=5)
     assert list(steps.run(things(23))) == things(23)
@@ -273,9 +275,8 @@ def test_what_could_not_be_drawn_is_drawn_again_by_several_threads():
 
         def draw(self, batch, _tell):
             self.tried.update(item.number for item in batch)
-            return [item for item in batch if self.tried[item.number] == 3], [
-                item for item in batch if self.tried[item.number] < 3
-            ]
+            drawn = [item for item in batch if self.tried[item.number] == 3]
+            return [item for item in batch if item not in drawn], drawn
 
     steps = Refusing(4, batch_size=3)
     assert Counter(steps.run(things(30, ("square", "wide")))) == Counter(things(30, ("square", "wide")))
@@ -329,7 +330,7 @@ def test_no_more_steps_than_threads_are_under_way():
         def draw(self, batch, _tell):
             with peak:
                 time.sleep(0.001)
-            return batch, []
+            return [], batch
 
         def write(self, item, tell):
             with peak:
@@ -346,7 +347,7 @@ def test_so_much_may_wait_to_be_written_when_another_batch_is_drawn(drawn_ahead,
         def draw(self, batch, tell):
             self.limits.batch_size = 1
             super().draw(batch[:1], tell)
-            return batch[:1], batch[1:]
+            return batch[1:], batch[:1]
 
     steps = OneByOne(1, batch_size=4, drawn_ahead=drawn_ahead)
     assert len(list(steps.run(things(4)))) == 4
@@ -360,9 +361,7 @@ class Weighed(Fake):
 
     def weigh(self, waiting):
         with self.schedule._changed:
-            items = getattr(self.schedule, waiting)
-            items = [item for _, item in items] if waiting == "_read" else items
-            self.waiting = (*self.waiting, sum(item.bytes for item in items))
+            self.waiting = (*self.waiting, sum(item.bytes for item in getattr(self.schedule, waiting)))
 
 
 @pytest.mark.parametrize(("threads", "drawing", "batch_size"), [(2, 1, 1), (4, 2, 1), (4, 2, 3), (5, 5, 1)])
