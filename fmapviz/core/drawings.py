@@ -140,13 +140,13 @@ class HeatMap:
 Content = Grid | Histogram | Rgb | HeatMap
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Drawing:
     """The drawing of one feature map of one image by one view.
 
     Attributes:
         view: Name of the view.
-        content: None if no requested format shows pictures.
+        content: None if no requested format shows pictures. Without its pixels as soon as these are encoded.
     """
 
     view: str

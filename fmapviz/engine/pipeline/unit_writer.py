@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from fmapviz.core.drawings import Drawing
-    from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Picture, StoredAt
+    from fmapviz.core.types import ImageFile, ImageResult, Picture, StoredAt
     from fmapviz.engine.pipeline.scheduler import Processed, Result, Tell
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_index import Index
@@ -48,18 +47,14 @@ class _Page:
     Attributes:
         image: The image and its results, without pixels.
         pictures: Its pictures.
-        record: What `unit.json` records of an image that has a unit of its own.
         begun: Time at which its batch was begun, see `time.monotonic`.
-        seconds: Duration from then until it was encoded.
-        bytes: Size of the encoded pictures.
+        outcome: What is reported of it: with the duration until it was encoded, and the size of the encoded pictures.
     """
 
     image: UnitImage
     pictures: Sequence[Picture]
-    record: dict[str, Any]
     begun: float
-    seconds: float
-    bytes: int
+    outcome: Outcome
 
 
 class UnitWriter:
@@ -133,25 +128,18 @@ class UnitWriter:
             self._check()
             pictures.append(picture)
         notices = (*result.image.notices, *drawn.notices, *notices_of(drawn, sheets=plan.sheets))
-        record: dict[str, Any] = {}
-        if member.group.number is None:
-            record = {
-                "notices": list(notices),
-                "layers": layer_records(drawn),
-                **({"heat_maps": heat_maps} if (heat_maps := heat_records(drawn)) else {}),
-                "not_executed": list(drawn.not_executed),
-                "undrawn": dict(drawn.undrawn),
-                **({"predictions": [each.record for each in drawn.predictions]} if info.config.top else {}),
-            }
-        slim, kept = _without_pixels(drawn, pictures)  # the image may have to wait for its turn
-        return _Page(
-            UnitImage(file=file, result=slim, notices=notices, info=info, key=member.group.key(member.position)),
-            kept,
-            record,
-            result.begun,
-            time.monotonic() - result.begun,
-            sum(len(picture.png) for picture in pictures),
+        _drop_pixels(drawn)  # the image may have to wait for its turn
+        outcome = Outcome(
+            file.path,
+            "done",
+            notices=notices,
+            pictures=len(pictures),
+            seconds=time.monotonic() - result.begun,
+            predictions=drawn.predictions,
+            bytes=sum(len(picture.png) for picture in pictures),
         )
+        image = UnitImage(file=file, result=drawn, notices=notices, info=info, key=member.group.key(member.position))
+        return _Page(image, pictures, result.begun, outcome)
 
 
 class _Unit:
@@ -171,13 +159,12 @@ class _Unit:
         self._busy = False
         self._staging: Path | None = None
         self._staged = ExitStack()
-        self._open = ExitStack()
+        self._open = self._staged.enter_context(ExitStack())  # a second one: files are closed before the unit is committed
         self._index: Index | None = None
         self._writers: list[Writer] = []
         self._written: dict[int, Outcome] = {}
         self._failed: dict[int, Failure] = {}
-        self._record: dict[str, Any] = {}  # of a single image
-        self._begun = 0.0  # likewise
+        self._page: _Page | None = None  # the last that was written
         self._not_executed: set[str] = set()
         self._undrawn: dict[str, str] = {}
 
@@ -185,7 +172,7 @@ class _Unit:
     def held(self) -> int:
         """Bytes of encoded images that wait for their turn."""
         with self._lock:
-            return sum(page.bytes for page in self._pending.values() if isinstance(page, _Page))
+            return sum(page.outcome.bytes for page in self._pending.values() if isinstance(page, _Page))
 
     def turns(self, position: int, page: _Page | Failure) -> Iterator[_Page | Failure | None]:
         """Add an image; yield the images whose turn it is, unless another thread does, and None at the end.
@@ -219,9 +206,7 @@ class _Unit:
     def remove(self) -> None:
         """Remove what is staged."""
         with suppress(OSError):  # the disk may be full
-            self._open.__exit__(StoppedError, StoppedError(), None)
-        with suppress(OSError):
-            self._staged.close()
+            self._staged.__exit__(StoppedError, StoppedError(), None)
 
     def note_failure(self, failure: Failure) -> None:
         """Note why the next image is not in the unit."""
@@ -235,30 +220,21 @@ class _Unit:
         Raises:
             OutputError: The output could not be written.
         """
-        path, result = self._group.members[self._next].path, page.image.result
         stored: Sequence[StoredAt] = ()
         size = 0
         with writing_to(self._session.directory):
             for writer in self._writers or self._begin():
                 positions = writer.add(page.image, _unless_stopped(page.pictures, self._check))
                 stored = stored or positions
-                size += page.bytes if positions else 0
+                size += page.outcome.bytes if positions else 0
             if self._index:
                 self._index.add(page.image, page.pictures, stored)
-        self._written[self._next] = Outcome(
-            path,
-            "done",
-            notices=page.image.notices,
-            pictures=len(page.pictures),
-            seconds=page.seconds,
-            predictions=result.predictions,
-            bytes=size,
-        )
-        self._record, self._begun = page.record, page.begun
-        self._not_executed.update(result.not_executed)
-        self._undrawn.update(result.undrawn)
+        self._page = page
+        self._written[self._next] = replace(page.outcome, bytes=size)
+        self._not_executed.update(page.image.result.not_executed)
+        self._undrawn.update(page.image.result.undrawn)
         if self._group.number is not None:
-            tell(Staged(path, size))
+            tell(Staged(page.outcome.path, size))
 
     def _begin(self) -> list[Writer]:
         """Open the files; only before the first image that is written, so that a unit without images leaves nothing."""
@@ -282,8 +258,7 @@ class _Unit:
             OutputError: The output could not be written.
         """
         session, group = self._session, self._group
-        lost = sorted(group.keep & self._failed.keys())
-        if lost:
+        if lost := sorted(group.keep & self._failed.keys()):
             self.remove()
             self._report_kept(group.members[lost[0]], tell)
             return
@@ -306,8 +281,8 @@ class _Unit:
             self._staged.close()
         for position, outcome in self._written.items():
             self._release(group.members[position])
-            if group.number is None:
-                outcome = replace(outcome, seconds=time.monotonic() - self._begun, bytes=size)  # noqa: PLW2901
+            if self._page and group.number is None:
+                outcome = replace(outcome, seconds=time.monotonic() - self._page.begun, bytes=size)  # noqa: PLW2901
             if position not in group.reported:
                 tell(replace(outcome, unit=unit))
 
@@ -315,8 +290,8 @@ class _Unit:
         """Return the fields of `unit.json`."""
         group, info = self._group, self._session.info
         record = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
-        if group.number is None:
-            return record | self._record
+        if self._page and group.number is None:
+            return record | _describe(self._page.image)
         return {
             "kind": KIND,
             **record,
@@ -342,16 +317,23 @@ def _unless_stopped(pictures: Iterable[Picture], check: Callable[[], object]) ->
         yield picture
 
 
-def _without_pixels(result: ImageResult, pictures: Iterable[Picture]) -> tuple[ImageResult, list[Picture]]:
-    """Return an image's results and pictures without the pixels that the pictures were encoded from."""
-    layers: dict[int, LayerResult] = {}
-    drawings: dict[int, Drawing] = {}
-    for layer in result.layers:
-        for drawing in layer.drawings:
-            content: Any = drawing.content  # Any: of the classes of content that have pixels
-            has_pixels = content is not None and "pixels" in content.__slots__
-            drawings[id(drawing)] = replace(drawing, content=replace(content, pixels=_NO_PIXELS)) if has_pixels else drawing
-        slim = tuple(drawings[id(drawing)] for drawing in layer.drawings)
-        layers[id(layer)] = replace(layer, maps=None, drawings=slim)
-    kept = [replace(each, layer=layers.get(id(each.layer)), drawing=drawings.get(id(each.drawing))) for each in pictures]
-    return replace(result, layers=tuple(layers.values())), kept
+def _drop_pixels(result: ImageResult) -> None:
+    """Keep of an image's drawings only what describes them."""
+    for drawing in (drawing for layer in result.layers for drawing in layer.drawings):
+        content: Any = drawing.content  # Any: of the classes of content that have pixels
+        if content is not None and "pixels" in content.__slots__:
+            drawing.content = replace(content, pixels=_NO_PIXELS)
+
+
+def _describe(image: UnitImage) -> dict[str, Any]:
+    """Return what `unit.json` records of an image that has a unit of its own."""
+    result = image.result
+    heat_maps = heat_records(result)
+    return {
+        "notices": list(image.notices),
+        "layers": layer_records(result),
+        **({"heat_maps": heat_maps} if heat_maps else {}),
+        "not_executed": list(result.not_executed),
+        "undrawn": dict(result.undrawn),
+        **({"predictions": [each.record for each in result.predictions]} if image.info.config.top else {}),
+    }
