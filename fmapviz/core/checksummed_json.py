@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fmapviz.core import files
@@ -24,6 +25,9 @@ MAX_BYTES = 2**28  # a record of 500,000 files; a larger file is none, and is no
 
 _CHECKSUM = b',\n "sha256": "'
 _BEGINNING = b'{\n "fmapviz": '
+
+
+read = partial(files.read, most=MAX_BYTES + 1)  # a record, and one byte more than it may have
 
 
 class Json(str):
@@ -91,15 +95,6 @@ def parse(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
-
-
-def read(path: Path) -> bytes:
-    """Read a record, and one byte more than it may have.
-
-    Raises:
-        OSError: It is missing, for example, or not a regular file.
-    """
-    return files.read(path, most=MAX_BYTES + 1)
 
 
 def load(path: Path, *, intact: bool = False) -> dict[str, Any] | None:

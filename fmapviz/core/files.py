@@ -18,7 +18,6 @@ from fmapviz.core.layout import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from io import FileIO
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -293,9 +292,11 @@ def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    with _reading(path) as (file, size):
-        file.seek(max(0, size + start) if start < 0 else start)
-        return file.read(min(most, size) if most >= 0 else -1)
+    with _opened(path, _READ) as descriptor:
+        size = _size_of_file(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            file.seek(max(0, size + start) if start < 0 else start)
+            return file.read(min(most, size) if most >= 0 else -1)
 
 
 def measure(path: str | Path) -> tuple[int, str]:
@@ -304,10 +305,12 @@ def measure(path: str | Path) -> tuple[int, str]:
     Raises:
         OSError: For instance, the path does not exist or is not a regular file.
     """
-    with _reading(path) as (file, size):
-        if size > SMALL_BYTES:
-            return size, hashlib.file_digest(file, "sha256").hexdigest()
-        return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
+    with _opened(path, _READ) as descriptor:
+        size = _size_of_file(descriptor)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            if size > SMALL_BYTES:
+                return size, hashlib.file_digest(file, "sha256").hexdigest()
+            return size, hashlib.sha256(file.read(size)).hexdigest()  # `file_digest` allocates 256 KiB
 
 
 def exists(path: Path) -> bool:
@@ -338,15 +341,6 @@ def _opened(path: str | Path, flags: int) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-@contextmanager
-def _reading(path: str | Path) -> Iterator[tuple[FileIO, int]]:
-    """Open a regular file, which is no link, and measure it."""
-    with _opened(path, _READ) as descriptor:
-        size = _size_of_file(descriptor)
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            yield file, size
 
 
 def _size_of_file(file: int) -> int:
