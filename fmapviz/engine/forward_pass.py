@@ -24,6 +24,7 @@ from fmapviz.inspection.targets import is_detection, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Self
 
     from torch import nn
 
@@ -48,54 +49,6 @@ class _EnoughError(Exception):
     """The last requested layer has run."""
 
 
-@contextmanager
-def attach(
-    model: Model,
-    layers: Sequence[Layer],
-    plan: Plan,
-    style: Style,
-    *,
-    top: int = 0,
-    early_stop: EarlyStop | None = None,
-    choices: Choices | None = None,
-    check: Callable[[], object] = bool,
-) -> Iterator[Drawer]:
-    """Attach hooks to a model for any number of images, and remove them afterwards.
-
-    Args:
-        model: On the device of the images.
-        layers: The layers to draw.
-        plan: What to draw of them.
-        style: How the pictures look.
-        top: Number of classes to predict per image; that takes the whole forward pass.
-        early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
-            learnt from the first pass that is certainly like all others. None: every pass runs to its end.
-        choices: What earlier passes have shown about the model, if other threads share it.
-        check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
-    """
-    whole = top or plan.of_classes
-    drawer = Drawer(
-        model,
-        layers,
-        plan,
-        style,
-        top=top,
-        early_stop=None if whole else early_stop,
-        choices=choices or Choices(),
-        check=check,
-    )
-    enter = drawer.enter if plan.inputs or plan.input_gradients else None
-    with ExitStack() as stack:
-        observed = observe(model.module, layers, drawer.receive, enter=enter, attached=plan.of_classes)
-        drawer.calls = stack.enter_context(observed)
-        if plan.of_maps:
-            everything = find_layers(model.module)
-            stack.enter_context(observe(model.module, everything, drawer.keep, attached=True))
-        if plan.of_classes:
-            stack.enter_context(frozen(model.module))
-        yield drawer
-
-
 @dataclass(slots=True, eq=False)
 class _Pass:
     """One forward pass.
@@ -106,7 +59,6 @@ class _Pass:
         enough: Number of outputs after which it ends, None if it runs to its end.
         watch: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
         received: Number of outputs so far.
-        layers: Drawn so far.
         seen: Layers that returned a tensor.
         last: The last feature map.
         complete: Whether it has been ended early.
@@ -118,7 +70,6 @@ class _Pass:
     enough: int | None = None
     watch: Watch | None = None
     received: int = 0
-    layers: list[LayerBatch] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     last: str = ""
     complete: bool = False
@@ -149,7 +100,18 @@ class _Pass:
 
 
 class Drawer:
-    """A model with hooks, made by `attach`.
+    """A model that has hooks within a `with` block, where any number of images may be drawn.
+
+    Args:
+        model: On the device of the images.
+        layers: The layers to draw.
+        plan: What to draw of them.
+        style: How the pictures look.
+        top: Number of classes to predict per image; that takes the whole forward pass.
+        early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
+            learnt from the first pass that is certainly like all others. None: every pass runs to its end.
+        choices: What earlier passes have shown about the model, if other threads share it.
+        check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
 
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
@@ -163,10 +125,10 @@ class Drawer:
         plan: Plan,
         style: Style,
         *,
-        top: int,
-        early_stop: EarlyStop | None,
-        choices: Choices,
-        check: Callable[[], object],
+        top: int = 0,
+        early_stop: EarlyStop | None = None,
+        choices: Choices | None = None,
+        check: Callable[[], object] = bool,
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
         self.numbers = Numbers()
@@ -175,11 +137,30 @@ class Drawer:
         self._plan = plan
         self._style = style
         self._top = top
-        self._early_stop = early_stop
+        self._early_stop = None if top or plan.of_classes else early_stop
         self._check = check
         self._ordered = not is_unrolled(model.module.modules())
-        self._class_maps = ClassMaps(model, plan, style, choices, ordered=self._ordered)
+        self._class_maps = ClassMaps(model, plan, style, choices=choices or Choices(), ordered=self._ordered)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Attach the hooks."""
+        plan, network = self._plan, self._model.module
+        enter = self.enter if plan.inputs or plan.input_gradients else None
+        with ExitStack() as hooks:
+            observed = observe(network, self._layers, self.receive, enter=enter, attached=plan.of_classes)
+            self.calls = hooks.enter_context(observed)
+            if plan.of_maps:
+                hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True))
+            if plan.of_classes:
+                hooks.enter_context(frozen(network))
+            self._hooks = hooks.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Remove the hooks."""
+        self._hooks.close()
 
     def draw(self, batch: Tensor) -> list[ImageResult]:
         """Run the model and draw what the plan requests of each layer.
@@ -243,15 +224,14 @@ class Drawer:
         missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
         ran = (layer.name for layer in self._layers if self.calls[layer.module])
         silent = {name: "returned no tensor" for name in ran if name not in current.seen}
-        undrawn = {name: why for batch in current.layers for name, why in batch.undrawn.items()} | results.undrawn | silent
         if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
             torch.cuda.synchronize(current.record.pixels.device)
-        finished = list(map(LayerBatch.finish, [*current.layers, *results.layers]))
+        finished = list(map(LayerBatch.finish, results.layers))
         return [
             ImageResult(
                 tuple(filter(None, (layer[image] for layer in finished))),
                 missed,
-                undrawn,
+                results.undrawn | silent,
                 predictions[image],
                 tuple(results.notices[image]),
                 tuple(results.remarks),
@@ -272,8 +252,8 @@ class Drawer:
             if self._plan.gradients or heats:
                 current.record.outputs.append(current.record.point(feature_map, copied=heats))
             if self._plan.outputs:
-                current.layers += draw_feature_map(
-                    feature_map, feature_map.values, self._plan, self._style, record=current.record
+                current.results.add(
+                    draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
                 )
             current.received += 1
             if current.received == current.enough:
@@ -288,8 +268,8 @@ class Drawer:
                 return values
             self._check()
             if self._plan.inputs:
-                current.layers += draw_feature_map(
-                    feature_map, values, self._plan, self._style, record=current.record, of="input"
+                current.results.add(
+                    draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
                 )
             if not self._plan.input_gradients:
                 return values

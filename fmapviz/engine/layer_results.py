@@ -106,6 +106,12 @@ class BatchResults:
         self.remarks: list[str] = []
         self._missing: list[list[str]] = [[] for _ in range(images)]
 
+    def add(self, drawn: Sequence[LayerBatch]) -> None:
+        """Add what was drawn of an output or input."""
+        self.layers += drawn
+        for batch in drawn:
+            self.undrawn |= batch.undrawn
+
     def note(self, views: Iterable[str], layer: str, reason: str) -> None:
         """Record why some views of a layer drew nothing."""
         self.undrawn[f"{', '.join(views)} of {layer}"] = reason

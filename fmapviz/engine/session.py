@@ -53,7 +53,7 @@ class Session:
         device: Where to compute.
         batch_size: Images in one forward pass; None: see `fmapviz.engine.pipeline.batching`.
         workers: Threads.
-        early_stop: See `fmapviz.engine.forward_pass.attach`.
+        early_stop: See `fmapviz.engine.forward_pass.Drawer`.
         output: The destination of all runs.
         directory: The run's directory; of a remote run, of its local copy.
         several: Whether more than one image is expected.

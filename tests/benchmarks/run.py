@@ -39,7 +39,7 @@ from ways import (
 
 import fmapviz
 from fmapviz.core.config import Style
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import find_layers, select_layers
@@ -227,7 +227,7 @@ def early(place, quick):
     batch = model.preparation.apply(Image.open(PICTURE).convert("RGB"))[None]
     unhooked = fmapviz.load_model("resnet50", weights="random")
     whole, part = [], []
-    with attach(model, layers, Plan(), Style(), early_stop=EarlyStop(len(layers))) as drawer:
+    with Drawer(model, layers, Plan(), Style(), early_stop=EarlyStop(len(layers))) as drawer:
         for _ in range(4 if quick else 30):
             part.append(timed(lambda: drawer.draw(batch)))
             with torch.no_grad():

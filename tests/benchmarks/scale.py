@@ -21,7 +21,7 @@ from PIL import Image
 
 from fmapviz.core.config import RunConfig
 from fmapviz.core.types import UnitImage
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.session import load_session
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
@@ -149,7 +149,7 @@ def share(place, quick):
     for _ in range(rounds):
         values = session.model.preparation.apply(read_image(file, channels=3).pixels)
     yield "resnet18: to read and prepare an image, core-ms", round(1000 * (time.process_time() - begun) / rounds, 1)
-    with undisturbed(), attach(session.model, session.layers, session.plan, session.config.style) as drawer:
+    with undisturbed(), Drawer(session.model, session.layers, session.plan, session.config.style) as drawer:
         (drawn,) = drawer.draw(values[None])
     seen = as_seen(values, session.model.preparation)
     begun = time.process_time()

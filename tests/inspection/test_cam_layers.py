@@ -15,7 +15,7 @@ from torchvision import models
 import fmapviz
 from fmapviz.core.config import Style
 from fmapviz.core.errors import RequestError
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import make_plan
 
 WIDE = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -36,7 +36,7 @@ def vision_transformer(layers=2):
 def rows_of(network, batch):
     """Give the layers on a sheet, from top to bottom."""
     plan = make_plan(["sheet"], targets=["top1"], classes=(), output=None, automatic=True)
-    with attach(as_model(network), [], plan, Style()) as drawer:
+    with Drawer(as_model(network), [], plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)
     assert all(heat.automatic for heat in heats_of(drawn))
     return [heat.layer for heat in heats_of(drawn)]
@@ -183,7 +183,7 @@ def test_an_image_that_tells_nothing_decides_nothing():
     )
     plan = make_plan(["gradcam"], targets=["0"], classes=(), output=None, automatic=True)
     chosen = []
-    with attach(as_model(network), [], plan, Style()) as drawer:
+    with Drawer(as_model(network), [], plan, Style()) as drawer:
         for batch in (torch.zeros(1, 3, 16, 16), images(1), torch.zeros(1, 3, 16, 16)):
             (drawn,) = drawer.draw(batch)
             chosen.append((heats_of(drawn)[0].layer, heats_of(drawn)[0].empty))

@@ -14,7 +14,7 @@ from torch import nn
 import fmapviz
 from fmapviz.core.config import Style
 from fmapviz.core.types import FeatureMap, Layer
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import make_plan
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
@@ -256,7 +256,7 @@ class Twice(nn.Module):
 def test_a_tensor_that_is_returned_twice_has_a_gradient_under_both_names():
     network = Twice()
     plan = make_plan(["hirescam"], targets=["1"], classes=(), output=None, automatic=False)
-    with attach(as_model(network), select_layers(find_layers(network), types=["Both"]), plan, Style()) as drawer:
+    with Drawer(as_model(network), select_layers(find_layers(network), types=["Both"]), plan, Style()) as drawer:
         (drawn, _) = drawer.draw(images())
     assert drawn.undrawn == {}
     assert [heat.layer for heat in heats_of(drawn)] == ["both[0]", "both[1]"]

@@ -14,7 +14,7 @@ from torch import nn
 from torchvision import models
 
 from fmapviz.core.config import Style
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, frozen, gradients_at, recording
 from fmapviz.inspection.layers import find_layers, select_layers
@@ -66,7 +66,7 @@ def drawn_gradients(network, batch, *, layers=(), inputs=True):
     at_inputs = keep_as("input gradient") if inputs else {}
     plan = Plan(gradients=keep_as("gradient"), input_gradients=at_inputs, targets=parse([str(CLASS)], ()))
     chosen = select_layers(find_layers(network), types=["Conv2d"], include=layers)
-    with attach(as_model(network), chosen, plan, Style()) as drawer:
+    with Drawer(as_model(network), chosen, plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)
     assert drawn.undrawn == {}
     assert {drawing.target.index for drawing in drawings_of(drawn)} == {CLASS}

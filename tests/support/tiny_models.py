@@ -10,7 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.types import Model
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.images.preprocess import standard
 
@@ -22,7 +22,7 @@ def as_model(module, *, forward=nn.Module.__call__):
 
 def draw(model, layers, views, style, batch):
     """Draw one batch."""
-    with attach(model, layers, Plan(outputs=views), style) as drawer:
+    with Drawer(model, layers, Plan(outputs=views), style) as drawer:
         return drawer.draw(batch)
 
 

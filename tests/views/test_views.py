@@ -16,7 +16,7 @@ from torchvision import models
 from fmapviz.core import registry
 from fmapviz.core.config import Style
 from fmapviz.core.registry import VIEWS
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan, make_method, make_plan
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.render.grid import measure, tile
@@ -113,7 +113,7 @@ def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
         return inputs_view.draw(maps, style)
 
     chosen = select_layers(find_layers(network), types=types, include=layers)
-    with attach(as_model(network, forward=forward), chosen, Plan(inputs={"inputs": draw}), Style()) as drawer:
+    with Drawer(as_model(network, forward=forward), chosen, Plan(inputs={"inputs": draw}), Style()) as drawer:
         drawn = drawer.draw(batch)
     drawings = drawings_of(drawn[0])
     assert all(drawing.of == "input" for drawing in drawings)
@@ -217,7 +217,7 @@ def test_keyword_arguments_and_containers_are_looked_into(gradients):
         outputs.append(module(x))
         return outputs[0].mean((2, 3))
 
-    with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
+    with Drawer(as_model(network, forward=forward), layers, plan, Style()) as drawer:
         (drawn, _) = drawer.draw(batch)
     assert [drawing.layer for drawing in drawings_of(drawn)] == [
         "takes[0][0]",
@@ -255,7 +255,7 @@ def test_what_is_drawn_of_inputs_changes_nothing_of_what_is_drawn_of_outputs():
     )
     found = []
     for plan in (maps, both, more):
-        with attach(as_model(network, forward=lambda module, x: module(x).mean((2, 3))), layers, plan, Style()) as drawer:
+        with Drawer(as_model(network, forward=lambda module, x: module(x).mean((2, 3))), layers, plan, Style()) as drawer:
             (drawn, _) = drawer.draw(images())
         found.append([drawing for drawing in drawings_of(drawn) if drawing.of == "output"])
     for one, two, three in zip(*found, strict=True):
@@ -286,7 +286,7 @@ def test_a_dict_that_makes_its_own_entries_is_passed_on():
 
     network = Gives()
     plan = make_plan(["grad-inputs"], targets=["0"], classes=(), output=None, automatic=False)
-    with attach(as_model(network), select_layers(find_layers(network), types=["Sums"]), plan, Style()) as drawer:
+    with Drawer(as_model(network), select_layers(find_layers(network), types=["Sums"]), plan, Style()) as drawer:
         (drawn, _) = drawer.draw(images())
     assert [drawing.layer for drawing in drawings_of(drawn)] in ([], ["sums['maps']"])
 
@@ -316,7 +316,7 @@ def test_a_layer_in_place_whose_result_is_ignored_does_its_work():
         return returned[0]
 
     layers = select_layers(find_layers(network), types=["ReLU"])
-    with attach(as_model(network, forward=forward), layers, plan, Style()) as drawer:
+    with Drawer(as_model(network, forward=forward), layers, plan, Style()) as drawer:
         drawer.draw(images())
     assert torch.equal(returned[0], network(images()))
 

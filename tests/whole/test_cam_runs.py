@@ -27,7 +27,7 @@ import fmapviz
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Notice, Outcome
-from fmapviz.engine.forward_pass import attach
+from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import make_plan
 from fmapviz.inspection.captured import capture
 from fmapviz.inspection.gradients import BackwardError
@@ -473,7 +473,7 @@ def counts():
 def drawer_of(network, views, *, layers=(), targets="top3", automatic=False):
     plan = make_plan(views, targets=[targets], classes=(), output=None, automatic=automatic)
     chosen = select_layers(find_layers(network), include=layers) if plan.of_layers or layers else []
-    return attach(as_model(network), chosen, plan, Style())
+    return Drawer(as_model(network), chosen, plan, Style())
 
 
 def test_however_much_is_asked_for_there_is_one_forward_and_one_backward_pass_per_class():

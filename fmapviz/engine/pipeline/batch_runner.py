@@ -18,7 +18,7 @@ import torch
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
-from fmapviz.engine.forward_pass import ForwardError, attach
+from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.types import ImageResult
-    from fmapviz.engine.forward_pass import Drawer
     from fmapviz.engine.pipeline.scheduler import Preprocessed, Result, Tell
     from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
@@ -140,7 +139,7 @@ class BatchRunner:
         """Add hooks to the network, or to a copy of it."""
         session, copied = self._session, dict(module.named_modules())
         return self._hooks.enter_context(
-            attach(
+            Drawer(
                 replace(session.model, module=module),
                 [replace(layer, module=copied[layer.name]) for layer in session.layers],
                 session.plan,
