@@ -112,7 +112,7 @@ def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
         return f"{number(grid.limits[0])} to {number(grid.limits[1])}, {whose}{colours}"
     if of_weights:
         return f"each filter from its smallest weight to its largest{colours}"
-    fixed = [f"{limit:g}" for limit in style.limits or ()]
+    fixed = list(map("{:g}".format, style.limits or ()))
     if grid.bars:
         low, high = fixed or ("the smallest value, or zero,", "the largest, or zero")
         return f"bars from zero, each row from {low} to {high}"
