@@ -159,7 +159,7 @@ class _Unit:
         self._busy = False
         self._staging: Path | None = None
         self._staged = ExitStack()
-        self._open = self._staged.enter_context(ExitStack())  # a second one: files are closed before the unit is committed
+        self._open = ExitStack()  # in the other one: files are closed before the unit is committed or removed
         self._index: Index | None = None
         self._writers: list[Writer] = []
         self._written: dict[int, Outcome] = {}
@@ -239,6 +239,7 @@ class _Unit:
     def _begin(self) -> list[Writer]:
         """Open the files; only before the first image that is written, so that a unit without images leaves nothing."""
         self._staging = self._staged.enter_context(stage(self._session.directory))
+        self._staged.push(self._open)
         many = self._group.number is not None
         self._writers = [
             self._open.enter_context(open_writer(self._staging, many=many)) for open_writer in self._session.writers.values()
