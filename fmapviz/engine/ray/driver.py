@@ -118,7 +118,8 @@ class _Driver:
         self._stopped = False
         self._threads: list[threading.Thread] = []
         self._tasks: queue.Queue[Task | None] = queue.Queue(64)
-        self._reports: queue.Queue[Outcome | Staged | tuple[Task, Receipt] | BaseException | None] = queue.Queue(10_000)
+        self._reports: queue.Queue[Outcome | Notice | Staged | BaseException | None] = queue.Queue(10_000)  # None: the end
+        self._told: set[str] = set()  # notices, and images that are staged in tasks that have not ended
         self._attempts: dict[Any, _Attempt] = {}  # by Ray's stream of object references
         self._idle_since = time.monotonic()
         self._any_ended = False
@@ -126,7 +127,6 @@ class _Driver:
 
     def run(self) -> Iterator[Outcome | Notice | Staged]:
         """Yield the events of all inputs; at the end, workers of tasks in flight are killed."""
-        staged: set[str] = set()  # reported already, of tasks that have not ended
         self._start(self._list)
         try:
             while True:
@@ -138,46 +138,12 @@ class _Driver:
                     return
                 if isinstance(report, BaseException):
                     raise report
-                if isinstance(report, tuple):
-                    task, receipt = report
-                    yield from self._end(task, receipt, staged)
-                    staged.difference_update(task.paths)
-                elif isinstance(report, Outcome):
-                    yield report
-                elif report.path not in staged:  # a worker that had reported it may have died
-                    staged.add(report.path)
-                    yield report
+                yield report
         finally:
             self._stopped = True
             until = time.monotonic() + _STOP_SECONDS
             for thread in self._threads:
                 thread.join(max(0.0, until - time.monotonic()))
-
-    def _end(self, task: Task, receipt: Receipt, staged: set[str]) -> Iterator[Outcome | Notice | Staged]:
-        """Add what a task found out to the run's progress, and yield its events, except those that were reported before.
-
-        Raises:
-            FmapvizError: The error that ended the task.
-        """
-        progress, found = self._progress, receipt.progress
-        progress.layers = found.layers or progress.layers
-        progress.accepted |= found.accepted
-        progress.not_executed |= found.not_executed
-        progress.undrawn |= found.undrawn
-        for event in receipt.events:
-            if isinstance(event, Outcome) and event.unit:
-                yield replace(event, unit=self._session.directory / event.unit)
-            elif isinstance(event, Notice):
-                if event.message not in progress.reported:
-                    progress.reported.add(event.message)
-                    yield event
-            elif not (isinstance(event, Staged) and event.path in staged):
-                yield event
-        if receipt.error:
-            raise receipt.error
-        for item in task.items:
-            if isinstance(item, ImageFile):
-                self._names.release(item)
 
     def _start(self, target: Callable[[], None]) -> None:
         def run() -> None:
@@ -268,13 +234,44 @@ class _Driver:
         if isinstance(report, Receipt):
             del self._attempts[stream]
             self._any_ended = True
-            self._put(self._reports, (attempt.task, report))
+            self._end(attempt.task, report)
         elif isinstance(report, Begun):
             attempt.under_way = report.message
         elif isinstance(report, Staged):
-            self._put(self._reports, report)
+            self._report(report)
         else:
             attempt.node = report
+
+    def _end(self, task: Task, receipt: Receipt) -> None:
+        """Add what a task found out to the run's progress, and report its events.
+
+        Raises:
+            FmapvizError: The error that ended the task.
+        """
+        progress, found = self._progress, receipt.progress
+        progress.layers = found.layers or progress.layers
+        progress.accepted |= found.accepted
+        progress.not_executed |= found.not_executed
+        progress.undrawn |= found.undrawn
+        for event in receipt.events:
+            self._report(event)
+        self._told.difference_update(task.paths)
+        if receipt.error:
+            raise receipt.error
+        for item in task.items:
+            if isinstance(item, ImageFile):
+                self._names.release(item)
+
+    def _report(self, event: Outcome | Notice | Staged) -> None:
+        """Report a worker's event, unless another worker has done so, or the same one when it happened."""
+        if isinstance(event, Staged | Notice):
+            subject = event.path if isinstance(event, Staged) else event.message
+            if subject in self._told:
+                return
+            self._told.add(subject)
+        elif event.unit:
+            event = replace(event, unit=self._session.directory / event.unit)
+        self._put(self._reports, event)
 
     def _check_workers(self) -> None:
         """Check that some worker starts, and that not all die.

@@ -70,12 +70,12 @@ class Receipt:
     """How a task ended.
 
     Attributes:
-        events: What it reported; units are relative to the run's directory.
+        events: What else it reported; units are relative to the run's directory.
         progress: What it found out.
         error: The error that ends the whole run.
     """
 
-    events: tuple[Outcome | Notice | Staged, ...] = ()
+    events: tuple[Outcome | Notice, ...] = ()
     progress: Progress = field(default_factory=Progress)
     error: FmapvizError | None = None
 
@@ -86,7 +86,7 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
     A careful task goes on with an image only after the `Begun` of it was taken.
     """
     progress = Progress(accepted=task.accepted)
-    reported: list[Outcome | Notice | Staged] = []
+    reported: list[Outcome | Notice] = []
     error: FmapvizError | None = None
     taken = threading.Semaphore(0)
 
@@ -100,15 +100,15 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
         on_begun = begin if task.careful else None
         with closing(work(session, _items(task), progress=progress, on_begun=on_begun)) as events:
             for event in events:
-                if isinstance(event, Begun):
+                if isinstance(event, Staged):
+                    yield event
+                elif isinstance(event, Begun):
                     yield event
                     taken.release()
                 elif isinstance(event, Outcome) and event.unit:
                     reported.append(replace(event, unit=event.unit.relative_to(session.directory)))
                 else:
                     reported.append(event)
-                    if isinstance(event, Staged):
-                        yield event
     except FmapvizError as failure:
         error = failure
         if isinstance(error, OutputError):
