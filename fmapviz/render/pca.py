@@ -46,47 +46,31 @@ class Covariance:
 
     def __init__(self) -> None:
         self._count = 0
-        self._mean: Tensor | None = None
-        self._scatter: Tensor | None = None
+        self._mean = self._scatter = torch.zeros(0)
 
     def add(self, maps: Tensor) -> None:
         """Add maps.
+
+        Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 
         Args:
             maps: `(C, n)` or `(N, C, h, w)`, any floating type, any range. Positions with a NaN or infinite value are
                 ignored.
         """
         vectors, mean = _finite_vectors(maps)
-        _add_scatter(self._shift(vectors.shape[1], mean), vectors, mean)
-
-    def merge(self, other: Covariance) -> None:
-        """Add the covariance of other maps with as many channels."""
-        if other._mean is not None and other._scatter is not None:
-            scatter = self._shift(other._count, other._mean)
-            scatter += other._scatter.to(scatter.device)
-
-    def basis(self) -> Basis | None:
-        """Return the principal components; None if nothing has been added."""
-        if self._mean is None or self._scatter is None:
-            return None
-        return _make_basis(self._mean, *_leading(self._scatter), self._count)
-
-    def _shift(self, count: int, mean: Tensor) -> Tensor:
-        """Update the mean for `count` more vectors with their mean, and return the scatter matrix to add theirs to.
-
-        Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
-        """
-        if self._mean is None or self._scatter is None:
+        count, total = vectors.shape[1], self._count + vectors.shape[1]
+        if not self._count:
             self._mean, self._scatter = torch.zeros_like(mean), mean.new_zeros(len(mean), len(mean))
-        if count and self._count:
-            difference = mean.to(self._mean.device) - self._mean
-            total = self._count + count
+        if count:
+            difference = mean - self._mean
             self._scatter.addr_(difference, difference, alpha=self._count / total * count)
             self._mean += difference * (count / total)
-        elif count:
-            self._mean.copy_(mean)
-        self._count += count
-        return self._scatter
+            _add_scatter(self._scatter, vectors, mean)
+        self._count = total
+
+    def basis(self) -> Basis:
+        """Return the principal components of what has been added, one piece at least."""
+        return _make_basis(self._mean, *_leading(self._scatter), self._count)
 
 
 def fit(maps: Tensor) -> Basis:
