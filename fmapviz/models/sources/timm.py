@@ -24,11 +24,10 @@ import timm
 from timm import data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
     from fmapviz.core.config import InputOptions
+    from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
 
 REQUIRES = "timm"
@@ -48,8 +47,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     if weights == "default":
         loaded = _load_published(name, options)
     else:
-        build = partial(_build, name, options)
-        loaded = load_weights(weights, build, adapt=lambda module, state: _adapted(build, module, state))
+        loaded = load_weights(weights, partial(_build, name, options), adapt=_adapted)
     return Model(
         name=f"timm:{name}",
         module=loaded.module.eval(),
@@ -82,7 +80,7 @@ def _load_published(name: str, options: InputOptions) -> LoadedWeights:
     return LoadedWeights(module, config.tag or "default", digest.result(), classes)
 
 
-def _adapted(build: Callable[..., nn.Module], module: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
+def _adapted(build: Build, module: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
     """Build a model with the number of classes and input channels of its weights."""
     own: StateDict = module.state_dict()
     config: dict[str, Any] = getattr(module, "pretrained_cfg", {})

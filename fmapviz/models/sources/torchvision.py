@@ -7,6 +7,7 @@ import re
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import isqrt
 from operator import call
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import InputOptions
     from fmapviz.core.types import Preparation
+    from fmapviz.models.weights.fit import Build
     from fmapviz.models.weights.state_dict import StateDict
 
 # Of torchvision 0.28; a test compares them with `torchvision.models.list_models()`.
@@ -107,20 +109,20 @@ def _load_others(name: str, weights: str | None, options: InputOptions) -> Loade
     size = {} if is_file else _image_size(name, options)  # a file determines the size itself
     return load_weights(
         weights,
-        lambda: _build(name, **size),
+        partial(_build, name, **size),
         entries=list(_entries(name)),
         update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): values for key, values in state.items()},
-        adapt=lambda module, state: _adapted(name, module, state),
+        adapt=partial(_adapted, name),
     )
 
 
-def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
+def _adapted(name: str, build: Build, plain: nn.Module, state: StateDict) -> tuple[nn.Module, tuple[str, ...]]:
     """Build a model with the heads, classes and input channels of its weights.
 
     Classes and channels are changed only if nothing else differs.
     """
     heads = _heads_in(name, state)
-    module = _build(name, **heads) if heads else plain
+    module = build(**heads) if heads else plain
     built, notices = module, []
     resized = _resized(module, state)
     first = (
@@ -128,7 +130,7 @@ def _adapted(name: str, plain: nn.Module, state: StateDict) -> tuple[nn.Module, 
     )
     usual = len(_best_entry(name).meta.get("categories", ()))
     if classes := _classes_in(module, state, resized - {first}, usual=usual):
-        built = _build(name, **heads, num_classes=classes)
+        built = build(**heads, num_classes=classes)
         notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
     if first and _resized(built, state) == {first}:
         layer: Any = built.get_submodule(first.removesuffix(".weight"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor, nn
+
+    Build = Callable[..., nn.Module]  # Any: sizes and options of the source
 
 _OWN_BUILDER = "pass your own builder, such as my_net.py:build"
 
@@ -45,40 +47,45 @@ class LoadedWeights:
 
 def load_weights(
     weights: str | None,
-    build: Callable[[], nn.Module],
+    build: Build,
     *,
     entries: Sequence[str] = (),
     update_keys: Callable[[StateDict], StateDict] = lambda state: state,
-    adapt: Callable[[nn.Module, StateDict], tuple[nn.Module, tuple[str, ...]]] = lambda module, _: (module, ()),
+    adapt: Callable[[Build, nn.Module, StateDict], tuple[nn.Module, tuple[str, ...]]] = lambda _, module, __: (module, ()),
 ) -> LoadedWeights:
     """Build a network, and fill it at random or with the weights of a checkpoint.
 
     Args:
         weights: `random`, `random:SEED`, or a file, a folder or a URL, optionally followed by `#ENTRY`; None: move the
             network to the meta device.
-        build: Returns the network. It is called without initialization except for random weights, for a checkpoint after
-            the file has been read.
+        build: Returns the network; it may take sizes for `adapt`. It is called without initialization except for random
+            weights, for a checkpoint after the file has been read.
         entries: Names of published weights, for the hint.
         update_keys: Replaces outdated keys of the file.
-        adapt: Rebuilds the network for the sizes of the weights, also without initialization; returns it with notices.
+        adapt: Takes a builder without initialization, the network and the weights; returns the network, which it may have
+            built again for the sizes of the weights, with notices.
 
     Raises:
         WeightsError: The weights cannot be found, downloaded, read or fitted.
     """
-    if weights is None:
+
+    def build_uninitialized(**sizes: Any) -> nn.Module:
         with NoInitialization():
-            return LoadedWeights(build().to("meta"), "no weights")
+            return build(**sizes)
+
+    if weights is None:
+        return LoadedWeights(build_uninitialized().to("meta"), "no weights")
     seed = read_seed(weights)
     if seed is not None:
         with seeded(seed):
             return LoadedWeights(build(), f"random weights, seed {seed}")
     path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
-    with digesting(path) as digest, NoInitialization():
+    with digesting(path) as digest:
         checkpoint = read_checkpoint(path, entry)
-        module = build()
+        module = build_uninitialized()
         state, stripped = strip_prefixes(update_keys(checkpoint.state), module.state_dict(), path)
         try:
-            module, adapted = adapt(module, state)
+            module, adapted = adapt(build_uninitialized, module, state)
         except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
             message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
             raise WeightsError(message) from error
