@@ -75,10 +75,7 @@ class KnownImages:
             if not accept_damaged and checksummed_json.load(directory / UNIT_FILE, intact=True) is None:
                 continue
             shard = len(self.directories)
-            rows = (
-                (_path_key(image.path), _state_key(image), _FAILED if "failed" in entry else shard)
-                for image, entry in zip(members_of(record), record["images"], strict=True)
-            )
+            rows = (_row(image, shard) for image in record["images"])
             tables.append(np.fromiter(rows, _ROW, len(record["images"])))
             self.directories.append(directory)
             self.numbers.append(record["shard"])
@@ -94,7 +91,7 @@ class KnownImages:
         index = int(np.searchsorted(self._paths, np.uint64(key)))
         if index == len(self._paths) or int(self._paths[index]) != key:
             return None
-        return Entry(int(self._shards[index]), int(self._states[index]) == _state_key(file), index)
+        return Entry(int(self._shards[index]), int(self._states[index]) == _state_key(file.size, file.mtime_ns), index)
 
     def report(self, entry: Entry) -> None:
         """Note that an image was reported as finished."""
@@ -175,12 +172,16 @@ def members_of(record: Mapping[str, Any]) -> list[ImageFile]:
     return [ImageFile(image["path"], image["name"], image["size"], image["mtime_ns"]) for image in record["images"]]
 
 
+def _row(image: Mapping[str, Any], shard: int) -> tuple[int, int, int]:
+    return _path_key(image["path"]), _state_key(image["size"], image["mtime_ns"]), _FAILED if "failed" in image else shard
+
+
 def _path_key(path: str) -> int:
     return _digest(os.fsencode(path) if checksummed_json.is_path(path) else path.encode("utf-8", "surrogatepass"))
 
 
-def _state_key(file: ImageFile) -> int:
-    return _digest(b"%d %d" % (file.size, file.mtime_ns))
+def _state_key(size: int, mtime_ns: int) -> int:
+    return _digest(b"%d %d" % (size, mtime_ns))
 
 
 def _digest(data: bytes) -> int:
