@@ -228,8 +228,8 @@ class Pass:
             for point in self.points[view]
         ]
         if not set(alike).isdisjoint(plan.targets):
-            needed += self.record.outputs if plan.gradients else []
-            needed += self.record.inputs if plan.input_gradients else []
+            needed += self.record.outputs if plan.draws.get("gradient") else []
+            needed += self.record.inputs if plan.draws.get("input gradient") else []
         return needed
 
     def _target(self, wanted: Wanted, index: int | None, score: float, scores: ClassScores) -> Target | None:
@@ -241,7 +241,7 @@ class Pass:
 
     def _draw_gradients(self, of: Of, points: Sequence[GraphPoint], targets: Targets) -> None:
         plan, style, results = self.maps.plan, self.maps.style, self.results
-        views = plan.draws[of]
+        views = plan.draws.get(of, {})
         for point in points if views else ():
             gradient = self.gradients.get(id(point))
             if gradient is None:

@@ -147,7 +147,7 @@ class Drawer:
     def __enter__(self) -> Self:
         """Attach the hooks."""
         plan, network = self._plan, self._model.module
-        enter = self.enter if plan.inputs or plan.input_gradients else None
+        enter = self.enter if plan.draws.get("input") or plan.draws.get("input gradient") else None
         with ExitStack() as hooks:
             observed = observe(network, self._layers, self.receive, enter=enter, attached=plan.of_classes)
             self.calls = hooks.enter_context(observed)
@@ -249,9 +249,9 @@ class Drawer:
             current.seen.add(feature_map.layer.name)
             current.last = feature_map.name
             heats = self._plan.of_maps and not self._plan.automatic
-            if self._plan.gradients or heats:
+            if self._plan.draws.get("gradient") or heats:
                 current.record.outputs.append(current.record.point(feature_map, copied=heats))
-            if self._plan.outputs:
+            if self._plan.draws.get("output"):
                 current.results.add(
                     draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
                 )
@@ -267,11 +267,11 @@ class Drawer:
             if not running:
                 return values
             self._check()
-            if self._plan.inputs:
+            if self._plan.draws.get("input"):
                 current.results.add(
                     draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
                 )
-            if not self._plan.input_gradients:
+            if not self._plan.draws.get("input gradient"):
                 return values
             # A copy: the gradient at the tensor itself would include the other layers that it goes into.
             own = values.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -70,14 +71,11 @@ class Plan:
     """The views of a run, sorted by what they capture.
 
     Attributes:
-        outputs: Views of what a layer returns: from name to `draw` function.
-        inputs: Views of what goes into a layer.
-        gradients: Views of the gradient of a class score at a layer's output.
-        input_gradients: Views of the gradient at a layer's input.
+        draws: The views of a layer by what they draw of it: from name to `draw` function.
         methods: Views that are class activation maps.
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
-        reductions: The views among `outputs` whose content is a heat map, not the values themselves.
+        reductions: The views of a layer whose content is a heat map, not the values themselves.
         unscaled: The views that no norm changes.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
@@ -87,15 +85,11 @@ class Plan:
         shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
         principal: Whether all channels are requested, for principal components shared by all images.
         drawn: Whether pictures are requested.
-        draws: The views by what they draw of a layer.
         of_maps: Whether there are heat maps of layers.
         of_classes: Whether the whole forward pass is needed, and its output.
     """
 
-    outputs: Mapping[str, Draw] = field(default_factory=dict)
-    inputs: Mapping[str, Draw] = field(default_factory=dict)
-    gradients: Mapping[str, Draw] = field(default_factory=dict)
-    input_gradients: Mapping[str, Draw] = field(default_factory=dict)
+    draws: Mapping[Of, Mapping[str, Draw]] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
     of_model: Mapping[str, ModelView] = field(default_factory=dict)
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
@@ -109,25 +103,22 @@ class Plan:
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
     principal: bool = False
     drawn: bool = True
-    draws: Mapping[Of, Mapping[str, Draw]] = field(init=False)
     of_maps: bool = field(init=False)
     of_classes: bool = field(init=False)
 
     def __post_init__(self) -> None:  # these are asked for at each layer
-        draws = {
-            "output": self.outputs,
-            "input": self.inputs,
-            "gradient": self.gradients,
-            "input gradient": self.input_gradients,
-        }
-        object.__setattr__(self, "draws", draws)
         object.__setattr__(self, "of_maps", any(not method.of_pixels for method in self.methods.values()))
-        object.__setattr__(self, "of_classes", bool(self.gradients or self.input_gradients or self.methods))
+        object.__setattr__(self, "of_classes", bool(self.methods or self.of_gradients))
 
     @property
     def of_layers(self) -> bool:
         """Whether some view draws every chosen layer."""
-        return bool(self.outputs or self.inputs or self.gradients or self.input_gradients)
+        return any(self.draws.values())
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether some view draws gradients of class scores at layers."""
+        return bool(self.draws.get("gradient") or self.draws.get("input gradient"))
 
     @property
     def of_images(self) -> bool:
@@ -137,36 +128,34 @@ class Plan:
     @property
     def from_pixels(self) -> bool:
         """Whether gradients are needed before the first layer."""
-        return bool(self.input_gradients) or any(method.of_pixels for method in self.methods.values())
+        return bool(self.draws.get("input gradient")) or any(method.of_pixels for method in self.methods.values())
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
         """Every class that some view needs, each once."""
-        asked = [self.targets] if self.gradients or self.input_gradients else []
+        asked = [self.targets] if self.of_gradients else []
         asked += [method.targets for method in self.methods.values()]
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
 
     def without_pictures(self) -> Plan:
         """Return a plan that captures and measures the same but draws nothing except reductions, which are values too."""
-        return replace(
-            self,
-            outputs={view: draw if view in self.reductions else None for view, draw in self.outputs.items()},
-            inputs=dict.fromkeys(self.inputs),
-            gradients=dict.fromkeys(self.gradients),
-            input_gradients=dict.fromkeys(self.input_gradients),
-            drawn=False,
-        )
+        draws = {
+            of: {view: draw if view in self.reductions else None for view, draw in views.items()}
+            for of, views in self.draws.items()
+        }
+        return replace(self, draws=draws, drawn=False)
 
     def to_survey(self, *, principal: bool) -> Plan:
         """Return a plan for what the images of a run share: ranges, and principal components if requested."""
         plan = self.without_pictures()
-        outputs = {view: draw for view, draw in plan.outputs.items() if view not in self.unscaled}
-        return replace(plan, outputs=outputs, moments=False, kept=None, methods={}, principal=principal)
+        draws = {
+            of: {view: draw for view, draw in views.items() if view not in self.unscaled} for of, views in plan.draws.items()
+        }
+        return replace(plan, draws=draws, moments=False, kept=None, methods={}, principal=principal)
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""
-        of_layers = (self.outputs, self.inputs, self.gradients, self.input_gradients)
-        return any(view in views for views in (*of_layers, self.methods, self.of_model))
+        return any(view in views for views in (*self.draws.values(), self.methods, self.of_model))
 
 
 def make_plan(
@@ -187,7 +176,7 @@ def make_plan(
     # Any: modules, each with the functions of its kind of view.
     modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
     asked = parse(targets, classes) if targets else ()
-    drawn: dict[str, Any] = {capture: {} for capture in CAPTURES}
+    draws: dict[Of, dict[str, Any]] = defaultdict(dict)
     methods: dict[str, Method] = {}
     of_model: dict[str, ModelView] = {}
     for view, module in modules.items():
@@ -197,11 +186,11 @@ def make_plan(
             of_model[view] = module
         elif hasattr(module, "reduce"):
             over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", HEAT_COLORMAP)
-            drawn[module.NEEDS][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
+            draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
         else:
-            drawn[module.NEEDS][view] = module.draw
+            draws[CAPTURES[module.NEEDS]][view] = module.draw
     return Plan(
-        **drawn,
+        dict(draws),
         methods=methods,
         of_model=of_model,
         sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},

@@ -5,11 +5,18 @@ What must be known before a view is imported is answered from the constants in i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fmapviz.core import registry
 from fmapviz.core.registry import VIEWS
 
+if TYPE_CHECKING:
+    from fmapviz.core.types import Of
+
 # What a view of a layer may capture, see `fmapviz.views.base`.
-CAPTURES = ("outputs", "inputs", "gradients", "input_gradients")
+CAPTURES: dict[str, Of] = {
+    "outputs": "output", "inputs": "input", "gradients": "gradient", "input_gradients": "input gradient"
+}  # fmt: skip
 
 
 def is_heat_map(view: str) -> bool:

@@ -462,7 +462,7 @@ def test_a_pass_that_ends_early_frees_its_tensors_at_once():
     layers = select_layers(find_layers(module), types=["Noted"])
     gc.disable()
     try:
-        with Drawer(as_model(module), layers, Plan(outputs=VIEWS), Style(), early_stop=EarlyStop(2)) as drawer:
+        with Drawer(as_model(module), layers, Plan({"output": VIEWS}), Style(), early_stop=EarlyStop(2)) as drawer:
             (drawn,) = drawer.draw(images(1))
         assert [drawing.layer for drawing in drawings_of(drawn)] == ["0", "1"]
         assert [output() for output in outputs] == [None, None]

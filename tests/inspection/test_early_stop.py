@@ -447,7 +447,7 @@ def test_batches_of_different_sizes_each_give_all_their_outputs(counts):
 
     module, early_stop = OneByOne(), EarlyStop()
     layers = select_layers(find_layers(module), types=["Conv2d", "Flatten"])
-    with Drawer(as_model(module), layers, Plan(outputs={"maps": maps.draw}), Style(), early_stop=early_stop) as drawer:
+    with Drawer(as_model(module), layers, Plan({"output": {"maps": maps.draw}}), Style(), early_stop=early_stop) as drawer:
         for number in counts:
             for drawn in drawer.draw(images(number)):
                 assert [drawing.layer for drawing in drawings_of(drawn)] == ["a", "b"], number

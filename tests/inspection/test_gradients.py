@@ -63,8 +63,8 @@ def drawn_gradients(network, batch, *, layers=(), inputs=True):
 
         return {"kept": draw}
 
-    at_inputs = keep_as("input gradient") if inputs else {}
-    plan = Plan(gradients=keep_as("gradient"), input_gradients=at_inputs, targets=parse([str(CLASS)], ()))
+    kinds = ["gradient", "input gradient"] if inputs else ["gradient"]
+    plan = Plan({of: keep_as(of) for of in kinds}, targets=parse([str(CLASS)], ()))
     chosen = select_layers(find_layers(network), types=["Conv2d"], include=layers)
     with Drawer(as_model(network), chosen, plan, Style()) as drawer:
         (drawn,) = drawer.draw(batch)

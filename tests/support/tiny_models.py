@@ -22,7 +22,7 @@ def as_model(module, *, forward=nn.Module.__call__):
 
 def draw(model, layers, views, style, batch):
     """Draw one batch."""
-    with Drawer(model, layers, Plan(outputs=views), style) as drawer:
+    with Drawer(model, layers, Plan({"output": views}), style) as drawer:
         return drawer.draw(batch)
 
 

@@ -20,8 +20,8 @@ from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan, make_method, make_plan
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.render.grid import measure, tile
+from fmapviz.views import CAPTURES, is_heat_map, maps
 from fmapviz.views import inputs as inputs_view
-from fmapviz.views import is_heat_map, maps
 from fmapviz.views.base import LayerMaps
 
 NAMES = registry.names(VIEWS)
@@ -69,9 +69,9 @@ def test_a_plan_sorts_views_by_what_they_need():
     plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
     for need in set(GRIDS.values()) - {"weights"}:
         names = [name for name, needed in GRIDS.items() if needed == need]
-        drawn = {name: draw for name, draw in getattr(plan, need).items() if name not in REDUCED}
+        drawn = {name: draw for name, draw in plan.draws[CAPTURES[need]].items() if name not in REDUCED}
         assert drawn == {name: registry.fetch(VIEWS, name).draw for name in names}
-    assert plan.outputs.keys() >= REDUCED
+    assert plan.draws["output"].keys() >= REDUCED
     assert (plan.reductions, plan.unscaled, plan.sheets.keys()) == (REDUCED, {"histogram"}, SHEETS)
     assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
     assert plan.methods.keys() == set(NAMES) - OF_LAYERS
@@ -113,7 +113,7 @@ def inputs_of(network, batch, *, types, layers=(), forward=nn.Module.__call__):
         return inputs_view.draw(maps, style)
 
     chosen = select_layers(find_layers(network), types=types, include=layers)
-    with Drawer(as_model(network, forward=forward), chosen, Plan(inputs={"inputs": draw}), Style()) as drawer:
+    with Drawer(as_model(network, forward=forward), chosen, Plan({"input": {"inputs": draw}}), Style()) as drawer:
         drawn = drawer.draw(batch)
     drawings = drawings_of(drawn[0])
     assert all(drawing.of == "input" for drawing in drawings)
@@ -209,7 +209,7 @@ def test_keyword_arguments_and_containers_are_looked_into(gradients):
         return as_grids(maps.values.new_zeros(len(maps.values), 1, 1).byte())
 
     views = {"kept": draw}
-    plan = Plan(input_gradients=views) if gradients else Plan(inputs=views)
+    plan = Plan({"input gradient" if gradients else "input": views})
     layers = select_layers(find_layers(network), types=["Takes"])
     outputs = []
 

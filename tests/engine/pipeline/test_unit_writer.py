@@ -202,7 +202,7 @@ def make_session(directory, model=None, **changes):
         "request": info.config,
         "model": Model("net", module, "", None, standard(SMALL), nn.Module.__call__),
         "layers": select_layers(find_layers(module)),
-        "plan": Plan(outputs={"maps": maps.draw}),
+        "plan": Plan({"output": {"maps": maps.draw}}),
         "writers": {"slow": open_slow_writer},
         "info": info,
         "directory": open_run(directory, info),
