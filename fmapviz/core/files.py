@@ -18,6 +18,7 @@ from fmapviz.core.layout import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -37,30 +38,30 @@ _LINE = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | ge
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
 
 
-@contextmanager
-def writing_to(path: Path | str) -> Iterator[None]:
+def writing_to(path: Path | str) -> AbstractContextManager[None]:
     """Turn a failure to write into an `OutputError` that names the file.
 
     Raises:
         OutputError: In place of an OSError.
     """
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write to {quote(path)}: {error.strerror or error}") from error
+    return _explaining(f"cannot write to {quote(path)}")
 
 
-@contextmanager
-def reading_from(path: Path | str) -> Iterator[None]:
+def reading_from(path: Path | str) -> AbstractContextManager[None]:
     """Turn a failure to read a run into an `OutputError` that names the file.
 
     Raises:
         OutputError: In place of an OSError.
     """
+    return _explaining(f"cannot read {quote(path)}")
+
+
+@contextmanager
+def _explaining(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot read {quote(path)}: {error.strerror or error}") from error
+        raise OutputError(f"{failure}: {error.strerror or error}") from error
 
 
 def make_folders(path: Path) -> None:

@@ -84,8 +84,7 @@ class InputOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.fit is not None:
-            check_word("fit", self.fit, get_args(Fit))
+        check_word("fit", self.fit, get_args(Fit))
         if self.size and not all(1 <= side <= 16384 for side in self.size):
             raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
         if self.size and self.fit == "none":

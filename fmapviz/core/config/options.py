@@ -90,13 +90,13 @@ def changed_fields(config: Any) -> str:  # Any: a dataclass
     return f"{type(config).__name__}({changed})"
 
 
-def check_word(name: str, value: str, words: Sequence[str]) -> None:
-    """Check that a value is one of several words.
+def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
+    """Check that a value, unless it is None, is one of several words.
 
     Raises:
         RequestError: It is not.
     """
-    if value not in words:
+    if value is not None and value not in words:
         raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
 
 
