@@ -17,6 +17,7 @@ from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.types import Model
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig
-    from fmapviz.core.types import Layer, Model
+    from fmapviz.core.types import Layer
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
     from fmapviz.runs.storage.destination import Destination
@@ -225,7 +226,7 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
         raise RequestError(
             f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
         )
-    elif isinstance(model, nn.Module):
+    elif not isinstance(model, Model):
         loaded = LoadedWeights(unwrap(model), "weights as given")
         model = describe_network(loaded, name=type(loaded.module).__name__.lower(), options=options)
     return replace(model, module=unwrap(model.module))
