@@ -44,7 +44,7 @@ def writing_to(path: Path | str) -> AbstractContextManager[None]:
     Raises:
         OutputError: In place of an OSError.
     """
-    return _explaining(f"cannot write to {quote(path)}")
+    return _explaining("cannot write to", path)
 
 
 def reading_from(path: Path | str) -> AbstractContextManager[None]:
@@ -53,15 +53,15 @@ def reading_from(path: Path | str) -> AbstractContextManager[None]:
     Raises:
         OutputError: In place of an OSError.
     """
-    return _explaining(f"cannot read {quote(path)}")
+    return _explaining("cannot read", path)
 
 
 @contextmanager
-def _explaining(failure: str) -> Iterator[None]:
+def _explaining(failure: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{failure}: {error.strerror or error}") from error
+        raise OutputError(f"{failure} {quote(path)}: {error.strerror or error}") from error
 
 
 def make_folders(path: Path) -> None:
