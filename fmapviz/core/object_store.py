@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.store_connection import attempts, call, connect, obstore, open_address
-from fmapviz.core.urls import is_web, join, split
+from fmapviz.core.urls import INSTALL, is_web, join, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
 
 PIECE_BYTES = 2**24  # of a large object that are sent or read at once
-INSTALL = "pip install 'fmapviz[remote]'"
 _PARALLEL_PIECES = 4
 _PAGE = 1000  # entries of a listing
 

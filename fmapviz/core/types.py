@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image as PillowImage
     from torch import Tensor, nn
 
+    from fmapviz.core.bands import Bands
     from fmapviz.core.config import RunInfo
     from fmapviz.core.drawings import Drawing, Tiles
 
@@ -40,31 +41,6 @@ class ImageFile:
     unit: str
     size: int
     mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bands:
-    """The channels of a picture other than 8-bit grey or RGB.
-
-    Attributes:
-        planes: One Pillow image in mode F per channel, values 0..1, all of one size.
-    """
-
-    planes: tuple[PillowImage.Image, ...]
-
-    @property
-    def width(self) -> int:
-        """Pixels."""
-        return self.planes[0].width
-
-    @property
-    def height(self) -> int:
-        """Pixels."""
-        return self.planes[0].height
-
-    def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
-        """Apply a function to every channel."""
-        return Bands(tuple(map(change, self.planes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 # Other text with `://`, such as `nope://x`, may be the name of a local file.
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
+INSTALL = "pip install 'fmapviz[remote]'"  # obstore, which reads and writes them
 HINT = f"a local path, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)

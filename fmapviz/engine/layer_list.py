@@ -10,8 +10,9 @@ import torch
 from PIL import Image as PillowImage
 from torch import nn
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions
-from fmapviz.core.types import Bands, LayerInfo
+from fmapviz.core.types import LayerInfo
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.hooks import observe
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 from PIL import Image as PillowImage
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
-from fmapviz.core.types import Bands
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, wrong_channels
 
 if TYPE_CHECKING:

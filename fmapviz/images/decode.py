@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
-from fmapviz.core.types import Bands
 from fmapviz.images.errors import MAX_PIXELS, wrong_channels
 
 if TYPE_CHECKING:

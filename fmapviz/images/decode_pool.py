@@ -40,10 +40,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError, printable, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.object_store import download
-from fmapviz.core.types import Bands, Image
+from fmapviz.core.types import Image
 from fmapviz.core.urls import is_url
 from fmapviz.images.decode import decode
 from fmapviz.images.decode_worker import create_shared_memory

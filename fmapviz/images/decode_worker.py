@@ -28,8 +28,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from PIL import Image as PillowImage
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
-from fmapviz.core.types import Bands
 from fmapviz.images.decode import decode
 from fmapviz.images.errors import MAX_VALUES, classify
 

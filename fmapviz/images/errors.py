@@ -7,7 +7,7 @@ import errno
 from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError, printable, quote
-from fmapviz.core.object_store import INSTALL
+from fmapviz.core.urls import INSTALL
 
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 MAX_VALUES = 3 * MAX_PIXELS

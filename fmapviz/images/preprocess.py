@@ -10,9 +10,10 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
-from fmapviz.core.types import Bands, Preparation
+from fmapviz.core.types import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image as PillowImage
 
-    from fmapviz.core.types import Bands
+    from fmapviz.core.bands import Bands
 
 _DEFLATE = {8, 32946}
 # tifffile decodes these itself. Without imagecodecs it would also unpack LZMA, to any size.

@@ -22,9 +22,10 @@ from torchvision import models, transforms
 from torchvision.transforms import functional
 from waiting import PATIENCE
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
-from fmapviz.core.types import Bands, Image, ImageFile
+from fmapviz.core.types import Image, ImageFile
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import (

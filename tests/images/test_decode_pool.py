@@ -25,10 +25,11 @@ from test_failing_threads import Net
 from waiting import PATIENCE, wait_until
 from warm import ask
 
+from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError
 from fmapviz.core.events import Notice
-from fmapviz.core.types import Bands, ImageFile
+from fmapviz.core.types import ImageFile
 from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
 from fmapviz.images.decode_pool import DecodePool, read_image
