@@ -43,7 +43,7 @@ def test_tensorboard_reads_the_events_back_in_order(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
     with event_file.create(path) as append:
         for n in range(3):
-            append(make_image(str(n)))
+            append(make_image(str(n)), b"")
     header, *images = map(Event.FromString, read_records(path))
     assert header.file_version == "brain.Event:2"
     assert header.source_metadata.writer == "fmapviz"
@@ -80,7 +80,7 @@ def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expe
 def test_every_flipped_byte_is_noticed(tmp_path):
     whole = tmp_path / "whole.tfevents"
     with event_file.create(whole) as append:
-        append(make_image())
+        append(make_image(), b"")
     data = whole.read_bytes()
     broken = tmp_path / "broken.tfevents"
     for position in range(len(data)):
@@ -103,7 +103,7 @@ def test_the_framing_is_tfrecords(tmp_path, data):
 def test_nothing_looks_like_an_event_file_before_it_is_complete(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
     with event_file.create(path) as append:
-        append(make_image())
+        append(make_image(), b"")
         assert not list(tmp_path.glob("*tfevents*"))
     assert list(tmp_path.iterdir()) == [path]
 
@@ -113,7 +113,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
 
     def interrupted():
         with event_file.create(tmp_path / "events.out.tfevents.x") as append:
-            append(make_image())
+            append(make_image(), b"")
             appends.append(append)
             raise KeyboardInterrupt
 
@@ -121,7 +121,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
         interrupted()
     assert not list(tmp_path.glob("*tfevents*"))
     with pytest.raises(ValueError, match="closed file"):
-        appends[0](make_image())
+        appends[0](make_image(), b"")
 
 
 def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
@@ -152,7 +152,7 @@ stage = "opening"
 try:
     with events.create(Path(sys.argv[1], "events.out.tfevents.x")) as append:
         stage = "writing"
-        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}))
+        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}), b"")
         stage = "closing"
 except OSError as error:
     print(stage, error.errno)

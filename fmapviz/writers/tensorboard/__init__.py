@@ -32,7 +32,7 @@ _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
 class TensorBoardRun:
     """Appends the pictures of images to an event file, the number of the image as the step."""
 
-    def __init__(self, append: Callable[[Event], int], *, many: bool) -> None:
+    def __init__(self, append: Callable[[Event, bytes], int], *, many: bool) -> None:
         self.members = {UNIT_FILES: 1}  # the file's own header
         self._append = append
         self._many = many
@@ -42,12 +42,10 @@ class TensorBoardRun:
         stored = []
         for picture in pictures:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
-            first, *others = summaries(picture, facts, step=image.key)
-            begin = self._append(first)
-            if self._many:  # to find the picture takes as long as to write it
-                stored.append(StoredAt(UNIT_FILES, begin + first.SerializeToString().rfind(picture.png)))
-            for event in others:
-                self._append(event)
+            part = picture.png if self._many else b""
+            offset, *others = [self._append(event, part) for event in summaries(picture, facts, step=image.key)]
+            if self._many:
+                stored.append(StoredAt(UNIT_FILES, offset))
             self.members[UNIT_FILES] += 1 + len(others)
         return stored
 
