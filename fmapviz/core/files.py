@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
 
 from fmapviz.core.errors import OutputError, quote
-from fmapviz.core.layout import HIDDEN
+from fmapviz.core.file_names import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

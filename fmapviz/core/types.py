@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core.drawings import HeatMap
+from fmapviz.core.file_names import picture_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -444,19 +444,11 @@ class Picture:
             >>> Picture("maps", "03 ../a b", b"", 1, 1, {}).file_name
             '03_..%2Fa%20b.maps.png'
         """
-        number, _, layer = self.name.partition(" ")
-        stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
-        if len(stem) > 180:  # file systems allow 255 bytes
-            stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-        return f"{number}_{stem}.{self.group}.png" if stem else f"{number}.png"
+        return picture_file(self.name, self.group)
 
     def _repr_png_(self) -> bytes:
         """Return the PNG file, for notebooks."""
         return self.png
-
-
-def _percent(ch: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

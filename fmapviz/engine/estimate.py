@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from fmapviz.core import checksummed_json
 from fmapviz.core.errors import NothingToDoError, printable
 from fmapviz.core.events import Outcome, Staged, Started
+from fmapviz.core.file_names import UNIT_FILE, unit_patterns
 from fmapviz.core.files import size_in_blocks
-from fmapviz.core.layout import UNIT_FILE, unit_patterns
 from fmapviz.core.types import Failure
 from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
 from fmapviz.engine.run import run

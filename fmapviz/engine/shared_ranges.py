@@ -15,8 +15,8 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import RefusedError
 from fmapviz.core.events import Notice
+from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import stage, writing_to
-from fmapviz.core.layout import SURVEY_FILE
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.render.grid import Shared
 from fmapviz.render.pca import Basis, Covariance

@@ -19,7 +19,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core import checksummed_json, object_store
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.core.layout import RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join

@@ -14,8 +14,8 @@ from pyarrow import parquet
 
 from fmapviz.core import files
 from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
+from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.files import writing_to
-from fmapviz.core.layout import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.types import Picture
 from fmapviz.runs import shard_index
 from fmapviz.runs.shards import find_shards

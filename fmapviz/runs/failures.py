@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.file_names import FAILURES_FILE
 from fmapviz.core.files import writing_to
-from fmapviz.core.layout import FAILURES_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.files import stage, writing_to
-from fmapviz.core.layout import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.registry import VIEWS
 from fmapviz.runs.unit import read_unit, sweep
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES, FORMAT
 from fmapviz.core.errors import RefusedError, quote
+from fmapviz.core.file_names import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
 from fmapviz.core.files import stage
-from fmapviz.core.layout import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
 from fmapviz.images.find import in_natural_order
 from fmapviz.runs.failures import read_failures
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from fmapviz.core import files
 from fmapviz.core.drawings import HeatMap
 from fmapviz.core.errors import printable
-from fmapviz.core.layout import INDEX_FILE
+from fmapviz.core.file_names import INDEX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import checksummed_json
-from fmapviz.core.layout import UNIT_FILE, shard_files
+from fmapviz.core.file_names import UNIT_FILE, shard_files
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import in_natural_order
 from fmapviz.runs.unit import KIND, discard, lacks_record, read_unit

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import RefusedError, quote
+from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
-from fmapviz.core.layout import UNIT_FILE, signatures
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.core.layout import (
+from fmapviz.core.file_names import (
     FAILURES_FILE,
     HIDDEN,
     RUN_FILE,

@@ -1,7 +1,7 @@
 """The contract of a format: one module per format, which writes the files of a unit of one or of many images.
 
 A module of a format has a docstring, whose first line is its help, and these names. What a format leaves on the disk is
-constants, so that it is known without importing the format; see `fmapviz.core.layout`.
+constants, so that it is known without importing the format; see `fmapviz.core.file_names`.
 
 * `open_writer(directory, *, many=False)`: Open a `Writer` of one unit, as a context manager. Its files are complete when the
   block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.

@@ -16,7 +16,7 @@ from faults import paint
 from trees import difference, snapshot
 from warm import HEEDING, Process
 
-from fmapviz.core.layout import HIDDEN
+from fmapviz.core.file_names import HIDDEN
 from fmapviz.runs.verify import verify
 
 NETWORK = """

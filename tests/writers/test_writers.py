@@ -24,7 +24,7 @@ from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.errors import printable
-from fmapviz.core.layout import unit_patterns
+from fmapviz.core.file_names import unit_patterns
 from fmapviz.core.types import Picture
 from fmapviz.render import png
 from fmapviz.writers import tensorboard

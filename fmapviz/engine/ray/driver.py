@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import files
 from fmapviz.core.errors import FmapvizError, OutputError, RequestError, quote
 from fmapviz.core.events import Notice, Outcome, Staged
-from fmapviz.core.layout import HIDDEN
+from fmapviz.core.file_names import HIDDEN
 from fmapviz.core.types import ImageFile
 from fmapviz.core.urls import is_url
 from fmapviz.engine.pipeline.batching import Sharing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.layout import UNIT_FILE
+from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.runs.unit import read_unit
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import files
 from fmapviz.core.errors import DamagedError, RefusedError, RequestError
+from fmapviz.core.file_names import UNIT_FILE, own_run_files
 from fmapviz.core.files import reading_from
-from fmapviz.core.layout import UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_url
 from fmapviz.runs.storage.remote_units import is_safe, list_objects, object_of, orphans_of

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import RefusedError, RequestError, quote
+from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.files import leftovers, reading_from, stage, writing_to
-from fmapviz.core.layout import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_web
 from fmapviz.runs import run as runs

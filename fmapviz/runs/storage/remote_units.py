@@ -19,8 +19,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.core.files import FOREIGN_SECONDS
-from fmapviz.core.layout import UNIT_FILE
 from fmapviz.runs.unit import is_truncated_record, parse_unit, read_unit
 
 if TYPE_CHECKING:

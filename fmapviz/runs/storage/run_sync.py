@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
-from fmapviz.core.layout import FAILURES_FILE, RUN_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.runs.storage.remote_units import TRIES, RemoteRecord, is_marked, is_safe, list_objects, object_of
 from fmapviz.runs.unit import read_unit
 

@@ -11,6 +11,7 @@ What a format writes is said in its module; see `fmapviz.writers.base`.
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 
 from fmapviz.core import registry
@@ -78,3 +79,25 @@ def draws_pictures(form: str) -> bool:
     return (
         form in registry.names(WRITERS) and "pictures" in (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
     )
+
+
+def picture_file(name: str, group: str) -> str:
+    """Return the name of a picture's PNG file, safe for any name of a layer.
+
+    Args:
+        name: The picture's name: index and layer.
+        group: The view, and the class if there is one.
+
+    Example:
+        >>> picture_file("00 features.0", "maps"), picture_file("03 ../a b", "maps")
+        ('00_features.0.maps.png', '03_..%2Fa%20b.maps.png')
+    """
+    number, _, layer = name.partition(" ")
+    stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
+    if len(stem) > 180:  # file systems allow 255 bytes
+        stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return f"{number}_{stem}.{group}.png" if stem else f"{number}.png"
+
+
+def _percent(ch: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in ch.encode("utf-8", "surrogatepass"))
