@@ -39,7 +39,7 @@ torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands
 
 fuzz: $(INSTALLED) ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
-	for target in images arrays checkpoints records; do $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
+	for target in images arrays checkpoints records; do PYTHONPATH=tests/support:tests/whole $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
 
 browser: ## make sure that there are a Chromium or Chrome and GNU parallel for the tests, if they can be had
 	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
@@ -65,7 +65,7 @@ check: $(INSTALLED) ## ruff, mypy, the order of imports and the measures of the 
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
 all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/122
-	$(BIN)/python tests/all_models.py
+	PYTHONPATH=tests/support $(BIN)/python tests/all_models.py
 
 samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-HEAT_COLORMAP = "turbo"  # unless a view or the user chooses another
-
-
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Equal rectangles in rows, all measures in pixels.
@@ -114,8 +111,8 @@ class HeatMap:
 
     raw: NDArray[np.float32]
     pixels: NDArray[np.uint8]
-    over: bool = True
-    colormap: str = HEAT_COLORMAP
+    over: bool
+    colormap: str
     limits: tuple[float, float] | None = None
     nonfinite: int = 0
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from fmapviz.core import registry
 from fmapviz.core.config import Style
-from fmapviz.core.drawings import HEAT_COLORMAP
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
@@ -28,6 +27,7 @@ from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.inspection.targets import Wanted, parse
+from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import overlay
 from fmapviz.render.png import encode
 from fmapviz.views import is_heat_map

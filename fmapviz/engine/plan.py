@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import registry
-from fmapviz.core.drawings import HEAT_COLORMAP
 from fmapviz.core.registry import VIEWS
 from fmapviz.inspection.targets import TOP1, parse
+from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.views import CAPTURES
 from fmapviz.views.base import draw_reduced
 

@@ -1,4 +1,4 @@
-"""Colour maps and overlays.
+"""Colour maps, and how what is not finite is marked.
 
 The colours are tables of our own. The package cmap has exact ones, but its import takes 240 ms and 7 MB, where these take
 0.2 ms and twenty lines, and a picture would differ by up to one level from what earlier runs have drawn.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+HEAT_COLORMAP = "turbo"  # of heat maps, unless a view or the user chooses another
 _SQUARES = 32  # along the longer side of a checkerboard, about
 
 # LEVEL:COLOUR, interpolated linearly; within one level of every entry of matplotlib's table of that name. Authors: viridis

@@ -22,8 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fmapviz.core.drawings import HEAT_COLORMAP, HeatMap
+from fmapviz.core.drawings import HeatMap
 from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import stretch
 
 if TYPE_CHECKING:
