@@ -365,10 +365,10 @@ def test_a_directory_that_fmapviz_did_not_make_is_a_wrong_request(kind, tmp_path
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from fmapviz.core import layout
+from fmapviz.core import file_names
 from fmapviz.runs.verify import verify
 
-layout.own_run_files(), layout.signatures()  # reads what a process without rights may not be able to read
+file_names.own_run_files(), file_names.signatures()  # reads what a process without rights may not be able to read
 
 if os.getuid() == 0:
     os.setuid(65534)

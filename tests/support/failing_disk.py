@@ -6,9 +6,9 @@ import errno
 import io
 import os
 import shutil
+import threading
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 
 from fmapviz.core import files
 
@@ -37,7 +37,7 @@ class Disk:
         self.failed = False
         self.unsynced = set()  # inode numbers of files whose content is not yet on the disk
         self.names = []  # new names of which the same is true: the directory's inode number, the old one, the new one
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def __getattr__(self, name):
         return getattr(os, name)
@@ -178,7 +178,14 @@ class _Half:
 @contextmanager
 def put_in(monkeypatch, disk):
     """Have all output go to a disk, in a process that nobody takes for the one before."""
+    report = threading.excepthook
+
+    def report_unless_dead(ended):  # a thread that counts inputs ends with its process
+        if ended.exc_type is not Crash:
+            report(ended)
+
     with monkeypatch.context() as patch:
+        patch.setattr(threading, "excepthook", report_unless_dead)
         patch.setattr(files, "os", disk)
         patch.setattr(files, "shutil", disk)
         patch.setattr(files, "_THIS", f"{id(disk):x}")
