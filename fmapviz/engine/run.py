@@ -86,7 +86,7 @@ def run(config: RunConfig) -> RunSummary:
 
 
 def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:
-    """Give a function the parameters of a configuration, and their help, so that these are declared once."""
+    """Return a decorator that adds the parameters of a configuration, and their help, to a function that takes any."""
 
     def decorate(function: Callable[..., RunSummary]) -> Callable[P, RunSummary]:
         function.__doc__ = (function.__doc__ or "").format(options=describe(RunConfig).lstrip())
