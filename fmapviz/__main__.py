@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
-from fmapviz.cli.process import Interrupted, handle_signals
+from fmapviz.cli.process import Interrupted, handle_signals, interruption_behind
 
 
 def main() -> NoReturn:
@@ -16,7 +16,10 @@ def main() -> NoReturn:
         from fmapviz.cli import app
 
         app.main()
-    except Interrupted as interruption:  # before the command starts, or after it ended
+    except (Interrupted, Exception) as error:
+        interruption = interruption_behind(error)  # before the command starts, or after it ended
+        if interruption is None:
+            raise
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()
         os._exit(128 + interruption.number)

@@ -11,7 +11,14 @@ from typer.core import TyperGroup
 
 from fmapviz.cli import extract, layers, run, verify
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
-from fmapviz.cli.process import Interrupted, exit_now, handle_signals, open_missing_streams, remove_staged
+from fmapviz.cli.process import (
+    Interrupted,
+    exit_now,
+    handle_signals,
+    interruption_behind,
+    open_missing_streams,
+    remove_staged,
+)
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.version import __version__
 
@@ -97,22 +104,22 @@ def _main() -> int:
     open_missing_streams()
     try:
         return int(app(standalone_mode=False) or 0)
-    except (FmapvizError, typer.TyperException) as error:
-        shown = error if isinstance(error, FmapvizError) else _usage_error(error)
-        print_error(shown)
-        return _end_json(shown.exit_code, shown)
     except SystemExit as stop:  # raised by the parser, with 1 if the reader of its help is gone
         return 0 if stop.code in {None, 0, 1} else 2
-    except (Interrupted, Exception) as error:  # noqa: BLE001  a bug: --json still ends with a summary
+    except (Interrupted, Exception) as error:  # noqa: BLE001  after a bug, too, --json ends with a summary
         return _end_after(error)
 
 
 def _end_after(error: BaseException) -> int:
-    """Report a signal or a bug and return the exit code."""
-    for reason in (error, error.__cause__):  # Python 3.11 wraps exceptions raised during the creation of a class
-        if isinstance(reason, Interrupted):
-            remove_staged()
-            return _report_interruption(reason)
+    """Report an error, a signal or a bug and return the exit code."""
+    if interruption := interruption_behind(error):
+        remove_staged()
+        return _report_interruption(interruption)
+    if isinstance(error, typer.TyperException):
+        error = _usage_error(error)
+    if isinstance(error, FmapvizError):
+        print_error(error)
+        return _end_json(error.exit_code, error)
     traceback.print_exception(error)
     return _end_json(1, error)
 

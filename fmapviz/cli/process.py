@@ -34,6 +34,18 @@ class Interrupted(BaseException):
         self.number = number
 
 
+def interruption_behind(error: BaseException) -> Interrupted | None:
+    """Return the interruption that caused an exception, or None.
+
+    Code that a signal interrupts may raise another exception while it unwinds: Python 3.11 wraps what is raised during the
+    creation of a class, and `threading.Condition` releases a lock that it did not get back.
+    """
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, Interrupted):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
 @contextmanager
 def importing() -> Iterator[None]:
     """Import without garbage collection, which would take 0.1 s for each pass over the objects of torch.

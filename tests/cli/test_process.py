@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
+
+from fmapviz.cli import app
+from fmapviz.cli.process import Interrupted, interruption_behind
+from fmapviz.core.errors import RequestError
 
 PROGRAM = """
 import gc, os, signal, sys, time, weakref
@@ -39,3 +46,53 @@ except Interrupted as interruption:
 def test_a_signal_is_heeded_where_python_ignores_exceptions(place):
     ended = subprocess.run([sys.executable, "-c", PROGRAM, place], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, "True True\n", "")
+
+
+def raised_by(code):
+    """Return the exception that a function raises."""
+    try:
+        code()
+    except BaseException as error:  # noqa: BLE001
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def unlock_twice():
+    """Raise as `threading.Condition.wait` does if a signal arrives while it waits for its lock."""
+    lock = threading.Lock()
+    try:
+        raise Interrupted(signal.SIGINT)
+    finally:
+        lock.release()
+
+
+def create_class():
+    """Raise as Python 3.11 does if a signal arrives while a class is created."""
+
+    class Hook:
+        def __set_name__(self, *_):
+            raise Interrupted(signal.SIGINT)
+
+    type("Thing", (), {"hook": Hook()})
+
+
+def clean_up():
+    """Raise an error of fmapviz while an interruption unwinds."""
+    try:
+        raise Interrupted(signal.SIGINT)
+    finally:
+        with suppress(KeyError):
+            {}["missing"]
+        raise RequestError("no longer there")
+
+
+@pytest.mark.parametrize("code", [unlock_twice, create_class, clean_up])
+def test_an_exception_that_an_interruption_caused_ends_as_the_interruption(code, capsys):
+    error = raised_by(code)
+    assert interruption_behind(error).number == signal.SIGINT
+    assert app._end_after(error) == 130
+    assert capsys.readouterr().err == "interrupted: finished images are kept; run the same command to resume\n"
+
+
+def test_an_exception_of_its_own_is_no_interruption():
+    assert interruption_behind(raised_by(lambda: {}["missing"])) is None
