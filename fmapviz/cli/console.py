@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fmapviz.cli.printing import count, print_json, print_line, print_message
@@ -15,8 +17,6 @@ from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fmapviz.core.events import Event, RunSummary
     from fmapviz.core.types import Failure
     from fmapviz.engine.estimate import Estimate
@@ -121,13 +121,13 @@ class Console:
             self._show_failure(event.failure)
         self._print_object("image", **fields)
         for message in event.notices:
-            self._print_notice(f"{event.path}: {message}")
+            self._print_notice(f"{_short(event.path)}: {message}")
         seen = ", ".join(map(str, event.predictions))
         if self._verbosity > 0 and event.status != "failed":
-            line = f"{event.status} {event.path} ({event.pictures} pictures, {event.seconds:.2f} s)"
+            line = f"{event.status} {_short(event.path)} ({event.pictures} pictures, {event.seconds:.2f} s)"
             progress.print(printable(f"{line}{seen and ': '}{seen}"))
         elif self._verbosity == 0 and seen and not self._shard:  # predictions of shards are in their index
-            progress.print(printable(f"{event.path}: {seen}"))
+            progress.print(printable(f"{_short(event.path)}: {seen}"))
         progress.update()
 
     def _show_failure(self, failure: Failure) -> None:
@@ -163,6 +163,13 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
         return
     for line in estimate.lines():
         print_line(line)
+
+
+def _short(path: str) -> str:
+    """Return the path of an image relative to the working directory, if it is below it."""
+    with suppress(ValueError, OSError):  # OSError: the working directory was removed
+        return str(Path(path).relative_to(Path.cwd()))
+    return path
 
 
 def _sentence(summary: RunSummary) -> str:

@@ -160,3 +160,12 @@ def test_a_run_without_images_counts_its_pictures(capsys):
         console.show_summary(ended, Path("out"))
     assert capsys.readouterr().err == "8 pictures of the model in 1.5 s\n"
     assert ended.exit_code == 0
+
+
+def test_images_below_the_working_directory_are_named_as_typed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "photos" / "a.png", Path("/a/b.png"), "s3://photos/c.png"):
+        seen = (Prediction(3, "star", 0.9),)
+        Console().show(Outcome(str(path), "done", unit=Path("runs/net/x.png"), predictions=seen))
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["photos/a.png: star 90.0 %", "/a/b.png: star 90.0 %", "s3://photos/c.png: star 90.0 %"]
