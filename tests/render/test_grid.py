@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from pairwise import each_once, pairwise
 from PIL import Image
 from results import as_given, pixels_of
 from torchvision.utils import make_grid, save_image
@@ -84,8 +85,7 @@ def tiles_of(grid, count, shape, *, padding=2):
 # --- bit-equal with make_grid and save_image
 
 
-@pytest.mark.parametrize("count", CHANNELS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("count", "shape"), each_once(CHANNELS, SHAPES))
 def test_a_grid_equals_make_grids(count, shape):
     maps = random_maps(count, *shape)
     assert torch.equal(tile(maps), reference(maps))
@@ -101,10 +101,8 @@ def test_a_grid_equals_save_images_file(count):
         assert np.array_equal(tile(maps).numpy(), written[:, :, channel])
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 10, 64])
-@pytest.mark.parametrize("padding", [0, 1, 2, 7])
-@pytest.mark.parametrize("columns", [None, 1, 3, 5, 10000])
-def test_padding_and_columns_equal_make_grids(count, padding, columns):
+@pytest.mark.parametrize(("count", "columns", "padding"), pairwise([1, 2, 7, 10, 64], [None, 1, 3, 5, 10000], [0, 1, 2, 7]))
+def test_padding_and_columns_equal_make_grids(count, columns, padding):
     maps = random_maps(count, 5, 4)
     grid = tile(maps, Style(padding=padding, columns=columns))
     assert torch.equal(grid, reference(maps, padding=padding, columns=columns))
@@ -118,9 +116,9 @@ def test_layer_norm_is_make_grid_without_scale_each(count, shape):
 
 
 @pytest.mark.parametrize(
-    "limits", [(-1, 1), (0, 1), (-2.5, 7.25), (0.1, 0.3), (2.13, 2.36), (1.071, 1.131), (0, 1e-7), (-100, 100)]
+    ("limits", "count"),
+    each_once([(-1, 1), (0, 1), (-2.5, 7.25), (0.1, 0.3), (2.13, 2.36), (1.071, 1.131), (0, 1e-7), (-100, 100)], [1, 7, 96]),
 )
-@pytest.mark.parametrize("count", [1, 7, 96])
 def test_fixed_norm_is_make_grids_value_range(limits, count):
     maps = random_maps(count, 40, 40)
     low, high = limits
@@ -267,10 +265,15 @@ def test_the_size_of_a_grid(count, columns, rows):
 # --- values that are not finite
 
 
-@pytest.mark.parametrize("bad", [[NAN], [INF], [-INF], [NAN, INF, -INF]], ids=str)
-@pytest.mark.parametrize("norm", ["channel", "layer", "fixed:-1,1"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_nonfinite_values_are_marked_and_do_not_affect_the_scaling(bad, norm, dtype):
+@pytest.mark.parametrize(
+    ("bad", "dtype", "norm"),
+    pairwise(
+        [[NAN], [INF], [-INF], [NAN, INF, -INF]],
+        [torch.float32, torch.float16, torch.bfloat16, torch.float64],
+        ["channel", "layer", "fixed:-1,1"],
+    ),
+)
+def test_nonfinite_values_are_marked_and_do_not_affect_the_scaling(bad, dtype, norm):
     clean = random_maps(7, 6, 5).to(dtype)
     maps, marked, stand_in = clean.clone(), torch.zeros(7, 6, 5, dtype=torch.bool), clean.clone()
     for number, value in enumerate(bad):
@@ -337,9 +340,10 @@ def levels_of(maps):
     return np.stack([tile(channel[None], SIGNED_GREY).numpy() for channel in maps])
 
 
-@pytest.mark.parametrize("shape", SIGNED_SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "factor"),
+    pairwise(SIGNED_SHAPES, [torch.float32, torch.float16, torch.bfloat16, torch.float64], [1.0, 1e-3, 1e3]),
+)
 def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
     maps = (random_maps(*shape) * factor).to(dtype)
     levels = levels_of(maps)
@@ -382,14 +386,16 @@ def test_signed_levels_are_symmetric():
     assert set(np.unique(levels + mirrored)) <= {255, 256}  # the middle is 127.5
 
 
-@pytest.mark.parametrize("shape", SIGNED_SHAPES, ids=str)
-@pytest.mark.parametrize("layout", [(None, 2, 1), (3, 0, 1), (5, 3, 2), (10000, 1, 3)], ids=str)
 @pytest.mark.parametrize(
-    ("norm", "colormap"),
-    [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
+    ("shape", "scaling", "layout"),
+    pairwise(
+        SIGNED_SHAPES,
+        [("signed", None), ("signed", "jet"), ("channel", "viridis"), ("layer", "magma"), ("fixed:-1,1.5", "turbo")],
+        [(None, 2, 1), (3, 0, 1), (5, 3, 2), (10000, 1, 3)],
+    ),
 )
-def test_a_coloured_grid_equals_make_grid_of_matplotlibs_colours(shape, layout, norm, colormap):
-    maps = random_maps(*shape)
+def test_a_coloured_grid_equals_make_grid_of_matplotlibs_colours(shape, scaling, layout):
+    maps, (norm, colormap) = random_maps(*shape), scaling
     layout = dict(zip(("columns", "padding", "scale"), layout, strict=True))
     grid = tile(maps, Style(norm=norm, colormap=colormap, **layout))
     grey = tile(maps, Style(norm=norm, colormap="gray", columns=1, padding=0)).view(shape)  # bit-equal with others above

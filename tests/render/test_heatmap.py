@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 from torch.nn.functional import interpolate
 
 from fmapviz.core.config import Style
@@ -24,10 +25,11 @@ def reference(raw, size):
     return torch.from_numpy(scale_cam_image(scale_cam_image(np.maximum(raw.numpy(), 0), size[::-1])))
 
 
-@pytest.mark.parametrize("shape", [(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], ids=str)
-@pytest.mark.parametrize("size", [(96, 128), (50, 31)], ids=str)
-@pytest.mark.parametrize("factor", [1, 1e-4, 1e-8, 1e6])
-def test_a_heat_map_is_pytorch_grad_cams(shape, size, factor):
+@pytest.mark.parametrize(
+    ("shape", "factor", "size"),
+    pairwise([(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], [1, 1e-4, 1e-8, 1e6], [(96, 128), (50, 31)]),
+)
+def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):
     raw = random(*shape) * factor
     heat = heat_of(raw, size)
     assert heat.dtype == torch.float32

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.core.config import Style
@@ -143,9 +144,10 @@ def test_a_row_of_numbered_bars_may_be_narrower_than_its_number():
     assert np.array_equal(numbered[moved.top :, :70], drawn)
 
 
-@pytest.mark.parametrize("count", [1, 2, 20, 40, 64])
-@pytest.mark.parametrize("style", [{}, {"padding": 0, "scale": 2}, {"columns": 7}], ids=str)
-@pytest.mark.parametrize("largest", [30, 999, 20000])
+@pytest.mark.parametrize(
+    ("count", "style", "largest"),
+    pairwise([1, 2, 20, 40, 64], [{}, {"padding": 0, "scale": 2}, {"columns": 7}], [30, 999, 20000]),
+)
 def test_each_of_up_to_64_chosen_bars_has_its_number(count, style, largest):
     """A reader cannot infer numbers that are left out unless they count from 0."""
     numbers = [largest, *np.random.default_rng(0).permutation(100 + count)[1:count].tolist()]

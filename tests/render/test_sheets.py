@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pairwise import each_once
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.render.sheets import draw_sheet
@@ -156,9 +157,9 @@ def outside(marked, places):
     return kept.any()
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("shape", [(20, 320), (320, 20)], ids=str)
-def test_hostile_text_stays_within_its_area(text, shape):
+@pytest.mark.parametrize(("name", "shape"), each_once(HOSTILE, [(20, 320), (320, 20)]))
+def test_hostile_text_stays_within_its_area(name, shape):
+    text = HOSTILE[name]
     cells = [[red(*shape), text, red(*shape)], [red(*shape)] * 3]
     pixels = sheet(cells, rows=[text, "r"], columns=[text, "c", text], title=text, note=text)
     height, width, _ = pixels.shape

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_files import Call, Malice, assert_holds, fill
+from pairwise import pairwise
 from safetensors.torch import save_file
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
@@ -190,8 +192,10 @@ def _calls(marker):
     }
 
 
-@pytest.mark.parametrize("place", ["beside", "within", "key", "first"])
-@pytest.mark.parametrize("kind", _calls("x"))
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [*((kind, "beside") for kind in _calls("x")), *product(("eval", "os"), ("within", "key", "first"))],
+)
 def test_no_call_is_made(kind, place, state, tmp_path, monkeypatch):
     marker = tmp_path / "marker"
     (tmp_path / "canary.py").write_text(f"open({str(marker)!r}, 'w')")
@@ -629,9 +633,14 @@ def test_a_malformed_index_is_refused(text, tmp_path):
 # The names of the classes
 
 
-@pytest.mark.parametrize("key", ["classes", "class_names", "categories", "names", "labels", "CLASSES", "id2label"])
-@pytest.mark.parametrize("place", [None, "hyper_parameters", "config", "meta"])
-@pytest.mark.parametrize("kind", [list, tuple, dict])
+@pytest.mark.parametrize(
+    ("key", "place", "kind"),
+    pairwise(
+        ["classes", "class_names", "categories", "names", "labels", "CLASSES", "id2label"],
+        [None, "hyper_parameters", "config", "meta"],
+        [list, tuple, dict],
+    ),
+)
 def test_names_of_classes(key, place, kind, state, save):
     names = dict(enumerate(["cat", "dog", "ä"])) if kind is dict else kind(["cat", "dog", "ä"])
     content = {"state_dict": state, "epoch": 3, **({key: names} if place is None else {place: {key: names}})}
