@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from fmapviz.cli import extract, layers, run, verify
+from fmapviz.cli import extract, guide, layers, run, verify
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
     Interrupted,
@@ -78,6 +78,7 @@ app.command("layers")(layers.list_layers)
 app.command("models")(layers.list_models)
 app.command("verify")(verify.verify)
 app.command("extract")(extract.extract)
+app.command("guide")(guide.guide)
 
 
 @app.callback()
@@ -90,7 +91,7 @@ def fmapviz(
     """See what every layer of a vision network computes.
 
     `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders. It is short for `fmapviz run`; see
-    `fmapviz run --help` for its options.
+    `fmapviz run --help` for its options, and `fmapviz guide` for pages on models, weights, views, formats and Python.
     """
 
 

@@ -64,7 +64,8 @@ def run(
 ) -> int:
     """Draw the feature maps of MODEL for every INPUT. With --view, draw gradients and class activation maps too.
 
-    Each image gets its own directory, OUT/NAME/IMAGE. Finished images are skipped by the next run.
+    Each image gets its own directory, OUT/NAME/IMAGE. Finished images are skipped by the next run. `fmapviz guide` explains
+    models, weights, views and formats.
 
     Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
     not be written; 6 refused, the directory belongs to something else; 130, 143 interrupted.
@@ -137,7 +138,7 @@ def _check_model(spec: str) -> None:
     try:
         check_name(spec)
     except RequestError as error:
-        near = suggest(spec, ("layers", "models", "verify", "extract", "run"))
+        near = suggest(spec, ("layers", "models", "verify", "extract", "guide", "run"))
         if near:
             error.hint = f"{near} {error.hint or ''}".strip()
         raise

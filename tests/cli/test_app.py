@@ -66,12 +66,16 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--part", "5/4"], "no such part: '5/4'", "1/4"),
         (["alexnet", "x.png", "--part", "1"], "no such part: '1'", "1/4"),
         (["extract", "runs"], "missing option '--image'", "fmapviz extract --help"),
+        (["guide", "weigths"], "no such page: 'weigths'", "'weights'"),
+        (["gide"], "no such model: 'gide'", "'guide'"),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )
     RIGHT = (
         (["--help"], "MODEL INPUT"),
         (["--version"], "fmapviz 0."),
+        (["--help"], "fmapviz guide"),
         (["run", "--help"], "--batch-size"),
+        (["run", "--help"], "fmapviz guide"),
         (["models", "vgg"], "vgg11"),
     )
 
@@ -115,6 +119,7 @@ class TestAnswersWithoutTorch:
         [
             ("alexn", {"alexnet"}),
             ("la", {"layers"}),
+            ("guide we", {"weights"}),
             ("run squeezenet1", {"squeezenet1_0", "squeezenet1_1"}),
             ("layers vgg11", {"vgg11", "vgg11_bn"}),
             ("alexnet x.png --view ma", {"maps", "max"}),

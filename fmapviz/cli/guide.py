@@ -1,0 +1,141 @@
+"""`fmapviz guide`: list the pages of the guide, or show one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from importlib.resources import files
+from typing import Annotated
+
+import typer
+
+from fmapviz.cli.printing import print_line, print_message
+from fmapviz.core.errors import RequestError, quote, suggest
+
+# In the order in which `fmapviz guide` lists them.
+PAGES = (
+    "models", "weights", "layers-and-views", "class-activation-maps", "looks", "report", "tensorboard", "numbers",
+    "folders-and-scripts", "exit-codes", "many-images", "remote-stores", "clusters", "python", "security", "reliability",
+    "performance", "how-it-is-built",
+)  # fmt: skip
+_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
+_WIDEST = 100  # columns; longer lines are hard to read
+
+
+def guide(
+    page: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAGE",
+            help="Name of a page; without it, all pages are listed.",
+            show_default=False,
+            autocompletion=lambda incomplete: [name for name in PAGES if name.startswith(incomplete)],
+        ),
+    ] = "",
+) -> None:
+    """List the pages of the guide, or show one: models, weights, views, formats, exit codes, Python and so on.
+
+    In a terminal a page is shown in `$PAGER`, or `less`. Otherwise it is printed as Markdown.
+    """
+    if not page:
+        print_line(_list_pages(width=_columns() if _in_terminal() else None))
+        print_message("`fmapviz guide PAGE` shows one of them")
+        return
+    if page not in PAGES:
+        raise RequestError(f"no such page: {quote(page)}", hint=f"{_near(page)}there are: {', '.join(PAGES)}")
+    text = _read(page)
+    if _in_terminal():
+        _show(_render(text))
+    else:
+        print_line(text.rstrip("\n"))
+
+
+def _read(page: str) -> str:
+    return files("fmapviz").joinpath("guide", f"{page}.md").read_text(encoding="utf-8")
+
+
+def _near(word: str) -> str:
+    """Return the pages with a similar name, or those that mention the word most often."""
+    if similar := suggest(word, PAGES):
+        return f"{similar} "
+    counts = {page: _read(page).lower().count(word.lower()) for page in PAGES}
+    mentions = sorted((page for page in PAGES if word and counts[page]), key=counts.__getitem__, reverse=True)[:3]
+    return f"{', '.join(map(quote, mentions))} {'mention' if len(mentions) > 1 else 'mentions'} it; " if mentions else ""
+
+
+def _in_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _columns() -> int:
+    return min(shutil.get_terminal_size().columns, _WIDEST)
+
+
+def _list_pages(*, width: int | None) -> str:
+    """Return a line with the name and the first sentence of each page, wrapped to a width if there is one."""
+    indent = max(map(len, PAGES)) + 2
+    lines = (f"{page.ljust(indent)}{_first_sentence(_read(page))}" for page in PAGES)
+    if width:
+        lines = (textwrap.fill(line, max(width, 2 * indent), subsequent_indent=" " * indent) for line in lines)
+    return "\n".join(lines)
+
+
+def _first_sentence(text: str) -> str:
+    r"""Return the first sentence below the title of a page, without marks.
+
+    Example:
+        >>> _first_sentence("# Weights\n\nWhich `--weights` a model\ngets. More.\n\nAnd more.\n")
+        'Which --weights a model gets.'
+    """
+    paragraph = " ".join(text.split("\n\n")[1].split())
+    return re.split(r"(?<=\.) ", paragraph)[0].replace("`", "")
+
+
+def _render(text: str) -> str:
+    """Lay out Markdown for the terminal."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.theme import Theme
+
+    console = Console(width=_columns(), theme=Theme({"markdown.code": "bold cyan"}))  # by default on black
+    with console.capture() as captured:
+        console.print(Markdown(_name_links(text), code_theme="ansi_dark", hyperlinks=False))
+    return captured.get().rstrip("\n")
+
+
+def _name_links(text: str) -> str:
+    """Replace links to pages by the commands that show them.
+
+    Example:
+        >>> _name_links("See [weights](weights.md), [a checkpoint](weights.md#file) or the [README](../../README.md).")
+        'See `fmapviz guide weights`, a checkpoint (`fmapviz guide weights`) or the README.'
+    """
+
+    def name(link: re.Match[str]) -> str:
+        label, page = link.groups()
+        if page not in PAGES:
+            return label
+        command = f"`fmapviz guide {page}`"
+        return command if label == page else f"{label} ({command})"
+
+    return _LINK.sub(name, text)
+
+
+def _show(text: str) -> None:
+    """Show text in the pager of the user; print it if there is none."""
+    pager = os.environ.get("PAGER", "less").split()
+    if not pager or shutil.which(pager[0]) is None or os.environ.get("TERM", "dumb") == "dumb":
+        print_line(text)
+        return
+    # As git starts it: less ends at the last page if all fits on one, shows colours, and leaves the text on the screen.
+    environment = {"LESS": "FRX", **os.environ}
+    interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager; it does not inherit a handler
+    try:
+        subprocess.run(pager, input=f"{text}\n".encode(), env=environment, check=False)  # noqa: S603  the user's own command
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
