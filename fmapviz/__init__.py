@@ -1,12 +1,69 @@
 """See what every layer of a vision network computes.
 
-The command `fmapviz alexnet picture.png` and the function `visualize` draw the feature maps of images. `capture` records
-feature maps and their gradients in your own loop, `cam` computes class activation maps, and `tile` draws maps as
-`torchvision.utils.make_grid` does.
+fmapviz draws the feature maps, gradients and class activation maps of any PyTorch model: for whole folders of images with
+`visualize`, or in your own loop with `capture` and `cam`. The same as a command is `fmapviz MODEL INPUT...`; `fmapviz guide`
+explains both. Importing fmapviz does not import torch; the first use does.
+
+    import fmapviz
+
+    model = fmapviz.load_model("shapesnet")
+    x = fmapviz.load_image("star.jpg", model)
+    found = fmapviz.cam(model, x, target="star")  # found.map, found.overlay
+    summary = fmapviz.visualize(model, ["star.jpg"], out="runs", to=["png"])  # summary.directory
+
+`help(fmapviz.cam)` describes a name in full.
+
+Draw whole runs
+    visualize         Draw the views of a model for images or folders, and write them.
+    Style             How pictures look: scaling, colours, columns, labels.
+    InputOptions      How inputs are preprocessed, where it differs from the weights.
+    Engine            How a run is divided among Ray workers.
+    Part              One of several equal parts of a run.
+
+Feature maps in your own loop
+    capture           Record the feature maps, and gradients, of the last forward pass.
+    Captured          The recorded feature maps, a dictionary by layer name.
+    FeatureMap        The output of one call of one layer.
+    tile              Draw feature maps as one grid, uint8, as make_grid does.
+    list_layers       List the layers of a model in the order of execution.
+    LayerInfo         One of these layers: name, type, output shape, parameters.
+
+Class activation maps
+    cam               Compute Grad-CAM or another class activation map for each image.
+    ClassActivation   Its result: raw map, enlarged map, overlay, layer, class, score.
+
+Models and images
+    load_model        Load a model with its weights, preprocessing and class names.
+    load_image        Read an image and preprocess it for a model.
+    known_names       List the names that load_model takes.
+    Model             A loaded network, its preprocessing and its class names.
+    Image             A decoded image, before preprocessing.
+
+Results and events of a run
+    RunSummary        How a run ended: numbers of images, failures, directory, exit code.
+    RunInfo           The settings of a run, as run.json stores them.
+    Picture           A PNG picture and what it shows.
+    Prediction        A class that a model predicts for an image, with its score.
+    Started           Event: the run directory exists.
+    Counted           Event: the number of inputs is known.
+    Staged            Event: an image of an unfinished shard is drawn.
+    Outcome           Event: an input is done, skipped or failed.
+    Notice            Event: a remark on the whole run.
+
+Errors
+    FmapvizError      Base class, with a hint and the exit code of the command.
+    RequestError      The request is wrong: an unknown name, an impossible option.
+    WeightsError      Weights cannot be loaded, or do not match the model.
+    UserCodeError     User code failed; report is its traceback.
+    InputError        One input failed; code is the reason, such as E_DECODE.
+    NothingToDoError  No input is a readable image.
+    OutputError       The output could not be written.
+    RefusedError      The output directory belongs to something else.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +86,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.attribution import ClassActivation, cam
     from fmapviz.engine.layer_list import list_layers
     from fmapviz.engine.run import visualize
+    from fmapviz.images.load import load_image
     from fmapviz.inspection.captured import Captured, capture
     from fmapviz.models.load import known_names, load_model
     from fmapviz.render.grid import tile
@@ -37,13 +95,26 @@ __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError", "InputOptions",
     "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture", "Prediction",
     "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "UserCodeError", "WeightsError",
-    "cam", "capture", "known_names", "list_layers", "load_model", "tile", "visualize",
+    "cam", "capture", "known_names", "list_layers", "load_image", "load_model", "tile", "visualize",
 ]  # fmt: skip
+
+
+class _Names(list[str]):
+    """The public names, which `help` does not expand: that would be 2,500 lines, where the docstring above has one each.
+
+    pydoc asks of every name of the module whether it is `in` this list. All others get the true answer.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return sys._getframe(1).f_globals.get("__name__") != "pydoc" and super().__contains__(name)
+
+
+globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
-    "core.config", "core.errors", "core.events", "core.types", "models.load", "inspection.captured", "render.grid",
-    "engine.run", "engine.attribution", "engine.layer_list",
+    "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
+    "render.grid", "engine.run", "engine.attribution", "engine.layer_list",
 )  # fmt: skip
 
 

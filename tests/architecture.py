@@ -141,6 +141,8 @@ def named_members() -> list[str]:
         for path in modules():
             if path.is_relative_to(PACKAGE / family) or path.is_relative_to(PACKAGE / "core" / "config"):
                 continue
+            if path == PACKAGE / "cli" / "guide.py":
+                continue  # pages have these names, too
             if family == "views" and path.stem == "attribution":
                 continue  # the default of `fmapviz.cam`
             if family == "models/sources" and not path.is_relative_to(PACKAGE / "cli") and path.stem != "load":

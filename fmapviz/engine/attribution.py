@@ -106,6 +106,7 @@ def cam(
     Args:
         model: Any `nn.Module` that takes a batch, or what `load_model` returns, which knows the names of classes.
         x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated.
+            `load_image` prepares a photo.
         target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
             is a map that the class depends on.
@@ -120,10 +121,19 @@ def cam(
         BackwardError: The backward pass failed.
 
     Example:
-        >>> from fmapviz import load_model
-        >>> found = cam(load_model("shapesnet"), torch.randn(2, 3, 96, 96), target=["star", 0])
+        From a photo to the map. `PIL.Image.fromarray(found.overlay[0]).save("map.png")` saves it.
+
+        >>> from fmapviz import load_image, load_model
+        >>> model = load_model("shapesnet")
+        >>> x = load_image("sample_images/shapes/star.jpg", model)
+        >>> found = cam(model, x, target="star")
         >>> found.layer, found.raw.shape, found.map.shape, found.overlay.shape
-        ('features', torch.Size([2, 12, 12]), torch.Size([2, 96, 96]), (2, 96, 96, 3))
+        ('features', torch.Size([1, 12, 12]), torch.Size([1, 96, 96]), (1, 96, 96, 3))
+
+        A batch, with a class for each image:
+
+        >>> cam(model, torch.randn(2, 3, 96, 96), target=["star", 0]).target
+        (3, 0)
     """
     module = _fetch_method(method)
     if not isinstance(model, Model):

@@ -66,6 +66,13 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
     Example:
         >>> load_model("squeezenet1_1", weights="random").label
         'squeezenet1_1 (random weights, seed 0)'
+
+        With `load_image` and `cam`, from a photo to the map of a class:
+
+        >>> from fmapviz import cam, load_image
+        >>> model = load_model("shapesnet")
+        >>> cam(model, load_image("sample_images/shapes/star.jpg", model), target="star").map.shape
+        torch.Size([1, 96, 96])
     """
     source, name = _resolve(spec)
     return _fetch(source).load(name, weights=weights, options=options or InputOptions())

@@ -1,9 +1,13 @@
 """The public names of the package."""
 
+import ast
 import dataclasses
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +21,40 @@ def test_every_public_name_exists_and_is_documented():
     for name in fmapviz.__all__:
         assert getattr(fmapviz, name).__doc__, name
     assert set(fmapviz.__all__) <= set(dir(fmapviz))
+
+
+def test_help_begins_with_the_purpose_and_has_a_line_for_each_public_name():
+    shown = pydoc.render_doc(fmapviz, renderer=pydoc.plaintext)
+    assert len(shown.splitlines()) <= 150
+    assert shown.splitlines()[3] == "    fmapviz - See what every layer of a vision network computes."
+    described = re.findall(r"^    (\w+) {2,}[A-Z].*\.$", fmapviz.__doc__, re.MULTILINE)
+    assert sorted(described) == sorted(fmapviz.__all__)
+    assert max(map(len, shown.splitlines())) <= 130
+    assert fmapviz.visualize.__doc__.splitlines()[0] in pydoc.render_doc(fmapviz.visualize, renderer=pydoc.plaintext)
+
+
+def test_a_star_imports_all_public_names():
+    names = {}
+    exec("from fmapviz import *", names)
+    assert set(fmapviz.__all__) <= set(names)
+    assert "cam" in fmapviz.__all__
+    assert "os" not in fmapviz.__all__
+
+
+def test_type_checkers_see_the_public_names():
+    """They read the imports for types and the literal `__all__`."""
+    tree = ast.parse(Path(fmapviz.__file__).read_text())
+    imported = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for each in node.body
+        for alias in each.names
+    }
+    (literal,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    assert imported == set(ast.literal_eval(literal)) == set(fmapviz.__all__)
 
 
 def test_the_parameters_of_visualize_are_those_of_the_configuration():

@@ -1,0 +1,44 @@
+"""Load one image as a model takes it: `fmapviz.load_image`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import ImageFile, Model
+from fmapviz.images.decode_pool import read_image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+def load_image(path: str | Path, model: Model) -> Tensor:
+    """Read an image and preprocess it for a model, as a run does.
+
+    Args:
+        path: A file, or an address such as `s3://bucket/photo.jpg`.
+        model: What `load_model` returns; its weights define the preprocessing.
+
+    Returns:
+        A batch of one, float32 `(1, C, H, W)`, on the device of the model. Join several with `torch.cat`.
+
+    Raises:
+        InputError: The image cannot be read or preprocessed; `code` is the reason.
+        RequestError: The model has no preprocessing, because `load_model` did not load it.
+
+    Example:
+        >>> from fmapviz import load_model
+        >>> load_image("sample_images/shapes/star.jpg", load_model("shapesnet")).shape
+        torch.Size([1, 3, 96, 96])
+    """
+    if not isinstance(model, Model):
+        raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="load_model returns one")
+    name = os.fspath(path)
+    image = read_image(ImageFile(name, unit="", size=0, mtime_ns=0), channels=model.preparation.channels)
+    first = next(model.module.parameters(), torch.empty(0))
+    return model.preparation.apply(image.pixels)[None].to(first.device)
