@@ -609,7 +609,10 @@ with decode_pool.DecodePool() as pool:
     before = pids()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), read(pool), pids() == before)
 """
-    process = subprocess.run([sys.executable, "-c", program, picture], capture_output=True, check=True, timeout=PATIENCE)
+    quiet = ("-W", "ignore:This process:DeprecationWarning")  # since Python 3.12, of a fork beside threads
+    process = subprocess.run(
+        [sys.executable, *quiet, "-c", program, picture], capture_output=True, check=True, timeout=PATIENCE
+    )
     assert (process.stdout, process.stderr) == (b"5 (80, 60) True\n", b"")
 
 
