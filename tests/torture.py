@@ -75,10 +75,10 @@ def test_eight_at_once(seed, tmp_path):
 
 def test_signals(tmp_path, record_property):
     house = House(tmp_path, 40)
-    seconds = []
+    interrupted = 0
     for round_number in range(INTERRUPTIONS):
-        seconds.append(house.interrupt(random.choice([signal.SIGINT, signal.SIGTERM]), "--force"))
-        assert seconds[-1] < 2
+        interrupted += house.interrupt(random.choice([signal.SIGINT, signal.SIGTERM]), "--force")
         if round_number % 10 == 9:
             house.finish()
-    record_property("slowest end", f"{max(seconds):.2f} s")
+    record_property("interrupted", interrupted)
+    assert interrupted > INTERRUPTIONS / 4

