@@ -10,8 +10,6 @@ import test_remote
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, disturb
 from killing import ARGUMENTS, SHARDS, House
-from test_hostile_records import CASES, read_and_go_on
-from test_hostile_records import whole as whole
 from test_remote import FAULTS
 
 from fmapviz.runs.storage import remote_units
@@ -45,12 +43,6 @@ def test_power(name, fault, tmp_path, monkeypatch, record_property):
 def test_every_remote_write(*, name, fault, bucket, proxy, tmp_path, monkeypatch, record_property):
     monkeypatch.setattr(remote_units, "FOREIGN_SECONDS", 0)
     record_property("points", test_remote.disturb(bucket, proxy, tmp_path, SCENARIOS[name], FAULTS[fault]))
-
-
-@pytest.mark.parametrize("options", [{}, {"force": True}, {"repair": True}], ids=str)
-@pytest.mark.parametrize("case", CASES)
-def test_hostile_records(case, options, whole, tmp_path):
-    read_and_go_on(case, whole, tmp_path, **options)
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -181,11 +181,40 @@ CASES = {
 }
 
 
+# One for each kind of record; `make test-all` combines every case with every option.
+FORCED_AND_REPAIRED = {
+    "a file called '../../secret'",
+    "a unit called '../../x'",
+    "predictions [5]",
+    "nested too deep",
+    "a product called '../../secret'",
+    "a survey of text",
+    "a failure of lists",
+    "settings that are a list",
+    "run.json as a pipe",
+    "statistics of noise",
+    "moved aside, called '../../up'",
+    "a shard of number 'x'",
+    "a shard with an image at '../../secret'",
+    "a shard whose index.parquet is noise",
+}
+
+
+def test_these_cases_exist():
+    assert CASES.keys() >= FORCED_AND_REPAIRED
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_a_record_says(case, whole, tmp_path):
-    """Half of the cases in the ordinary way; the others by force, or to be repaired. `make torture` does all in each way."""
-    number = [*CASES].index(case)
-    read_and_go_on(case, whole, tmp_path, **[{}, {"force": True}, {}, {"repair": True}][number % 4])
+    read_and_go_on(case, whole, tmp_path)
+
+
+@pytest.mark.parametrize("option", ["force", "repair"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in FORCED_AND_REPAIRED else pytest.mark.thorough) for case in CASES]
+)
+def test_whatever_a_record_says_a_run_can_be_forced_and_repaired(case, option, whole, tmp_path):
+    read_and_go_on(case, whole, tmp_path, **{option: True})
 
 
 def test_a_shard_of_an_impossible_number_is_drawn_anew(whole, tmp_path):
@@ -193,7 +222,7 @@ def test_a_shard_of_an_impossible_number_is_drawn_anew(whole, tmp_path):
 
 
 def read_and_go_on(case, whole, place, **options):
-    """Verify a run with a record that says something strange, and give the command once more."""
+    """Verify a run with a hostile record, and run the command again."""
     (place / "secret").write_text("secret")
     out = place / "place/out"
     scenario = "shards" if case.startswith("a shard") else "images"
