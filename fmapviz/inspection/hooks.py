@@ -101,7 +101,7 @@ def observe(
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
-        stack.enter_context(_unfused())
+        stack.enter_context(_unfused)
         stack.enter_context(network.register_forward_pre_hook(counter.enter))
         for layer in layers:
             if enter:
@@ -262,13 +262,37 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-@contextmanager
-def _unfused() -> Iterator[None]:
-    """Disable what computes a layer without calling it: fused attention and compiled code."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        torch.backends.mha.set_fastpath_enabled(False)
-        if "torch._dynamo.eval_frame" in sys.modules:  # nothing can be compiled before; importing it takes a second
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield
+class _Unfused:
+    """Disable what computes a layer without calling it: fused attention and compiled code.
+
+    These are settings of the process, and captures of several threads end in any order: the last one restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open = 0
+        self._is_eager = False
+        self._settings = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock, ExitStack() as on_error:
+            if not self._open:
+                on_error.callback(self._settings.close)
+                self._settings.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+                torch.backends.mha.set_fastpath_enabled(False)
+            # Nothing can be compiled before this is imported, which takes a second.
+            if "torch._dynamo.eval_frame" in sys.modules and not self._is_eager:
+                self._settings.enter_context(torch.compiler.set_stance("force_eager"))
+                self._is_eager = True
+            on_error.pop_all()
+            self._open += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._is_eager = False
+                self._settings.close()
+
+
+_unfused = _Unfused()

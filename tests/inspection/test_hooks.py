@@ -439,6 +439,21 @@ def test_capturing_inside_a_capture():
     assert state_of(model) == before
 
 
+def test_captures_that_overlap_call_every_layer_until_the_last_one_ends():
+    """Threads that draw images end in the order in which they began, not like brackets."""
+    first, second = (capture(Tokens(), types=["Linear"]) for _ in range(2))
+    model = Tokens().eval()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with torch.no_grad():
+        assert not torch.backends.mha.get_fastpath_enabled()
+        assert list(run(model, types=["Linear"])) != []
+        assert not torch.backends.mha.get_fastpath_enabled()
+    second.__exit__(None, None, None)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_names_and_globs_may_be_one_or_several():
     model = overwritten()
     assert list(run(model, layers="0")) == list(run(model, layers=["0"])) == ["0"]
