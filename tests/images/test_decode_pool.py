@@ -66,7 +66,7 @@ def load(self):
             with open(path, "wb") as file:
                 file.write(b"anything")
         case ["say", words]:
-            for descriptor in range(3, 30):
+            for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2}:
                 libc.write(descriptor, words.encode() + b"\\n", len(words) + 1)
             libc._exit(0)
     return whole(self)
