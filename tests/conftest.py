@@ -74,11 +74,12 @@ def pytest_configure(config):
 
 
 class Examples:
-    """Import no module of the package to look for examples where there are none: timm takes two seconds."""
+    """Import no module to look for examples where there are none: timm takes two seconds, others belong to an extra."""
 
     def pytest_ignore_collect(self, collection_path):
-        is_ours = collection_path.suffix == ".py" and collection_path.is_relative_to(ROOT / "fmapviz")
-        return True if is_ours and ">>>" not in collection_path.read_text() else None
+        is_ours = any(collection_path.is_relative_to(ROOT / folder) for folder in ("fmapviz", "tests/support"))
+        has_none = is_ours and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text()
+        return True if has_none else None
 
 
 def pytest_collection_finish():
@@ -142,6 +143,8 @@ def samples():
 @pytest.fixture(scope="session")
 def _store():
     """A server that speaks S3."""
+    pytest.importorskip("obstore", reason="needs the extra remote")
+    pytest.importorskip("moto", reason="needs the extra oracles")
     server = stores.Server()
     yield server
     server.stop()

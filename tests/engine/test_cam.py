@@ -7,11 +7,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from captum.attr import LayerGradCam, Saliency
-from captum.testing.helpers.basic_models import BasicModel_ConvNet_One_Conv
 from painting.single_shape import paint
 from torch import nn
-from torchcam import methods as torchcam
 from torchvision import models
 from train_shapesnet import prepare
 
@@ -49,16 +46,17 @@ def batch():
 
 def of_grad_cam(method, network, layer, batch):
     """The final map."""
-    import pytorch_grad_cam  # takes a second and a half
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+    from extras import grad_cam, grad_cam_targets  # take a second and a half
 
-    with getattr(pytorch_grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
-        return torch.from_numpy(extract(batch, [ClassifierOutputTarget(index) for index in CLASSES]))
+    with getattr(grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
+        return torch.from_numpy(extract(batch, [grad_cam_targets.ClassifierOutputTarget(index) for index in CLASSES]))
 
 
 def of_captum(network, layer, batch, classes=CLASSES):
     """The signed map at the layer's resolution."""
-    return LayerGradCam(network, network.get_submodule(layer)).attribute(batch.clone(), classes)[:, 0].detach()
+    from extras import captum
+
+    return captum.LayerGradCam(network, network.get_submodule(layer)).attribute(batch.clone(), classes)[:, 0].detach()
 
 
 # --- every method, through the front door
@@ -88,6 +86,8 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
 
 
 def test_cam_is_torchcams(network, batch):
+    from extras import torchcam
+
     with torchcam.CAM(network, "layer4", "fc") as extract:
         network(batch)
         (theirs,) = extract(CLASSES, normalized=False)
@@ -97,7 +97,9 @@ def test_cam_is_torchcams(network, batch):
 
 
 def test_saliency_is_captums(network, batch):
-    theirs = Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES).amax(1)
+    from extras import captum
+
+    theirs = captum.Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES).amax(1)
     found = fmapviz.cam(network, batch, target=CLASSES, method="saliency")
     torch.testing.assert_close(found.raw, theirs)
     torch.testing.assert_close(found.map.amax((1, 2)), torch.ones(2), rtol=0, atol=1e-6)
@@ -149,7 +151,9 @@ def test_layers_that_are_overwritten_give_the_map_of_what_they_returned(overwrit
 )
 def test_captums_published_example_comes_out(layer, published, inplace):
     # From captum's own tests of LayerGradCam.
-    network = BasicModel_ConvNet_One_Conv(inplace=inplace)
+    from extras import captum_networks
+
+    network = captum_networks.BasicModel_ConvNet_One_Conv(inplace=inplace)
     found = fmapviz.cam(network, torch.arange(16.0).view(1, 1, 4, 4), target=0, layer=layer)
     assert found.raw.tolist() == [published]
     assert found.target == (0,)

@@ -273,7 +273,8 @@ def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_heic_with_its_package_is_read(tmp_path):
-    pillow_heif = pytest.importorskip("pillow_heif", reason="needs the extra heic")
+    from extras import pillow_heif
+
     exif = PillowImage.Exif()
     exif[0x0112] = 6
     stored = PillowImage.fromarray(picture())

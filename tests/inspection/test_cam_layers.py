@@ -286,7 +286,8 @@ def test_of_a_vision_transformer_whose_head_is_zero_it_is_the_same_layer():
 
 
 def test_of_timms_vision_transformers_it_is_the_first_norm_of_the_last_block():
-    timm = pytest.importorskip("timm")
+    from extras import timm
+
     torch.manual_seed(0)
     network = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=5).eval()
     nn.init.normal_(network.head.weight)

@@ -365,7 +365,7 @@ def test_regions_of_a_convolution_are_maps():
 
 
 def test_tokens_that_lie_by_the_units_of_a_mask_are_refused():
-    import timm  # takes a second and a half
+    from extras import timm  # takes a second and a half
 
     network = timm.create_model("hiera_tiny_224")
     assert is_unrolled(network.modules())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import train_shapesnet as train
-from captum.attr import LayerGradCam
 from painting import single_shape
 from painting.single_shape import ShapePicture, paint
 from PIL import Image
@@ -49,7 +48,9 @@ def test_the_network_names_and_finds_the_shapes(network, fresh):
 
 def test_the_peaks_are_where_captum_and_pillow_find_them(network, fresh):
     # Before global average pooling and one linear layer, Grad-CAM is the class activation map over its number of places.
-    gradcam = LayerGradCam(network, network.features)
+    from extras import captum
+
+    gradcam = captum.LayerGradCam(network, network.features)
     for picture in fresh[:48]:
         batch = prepare(picture.pixels)[None]
         attribution = gradcam.attribute(batch, target=picture.label)[0, 0].detach()

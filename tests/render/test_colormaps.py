@@ -15,7 +15,7 @@ from fmapviz.render.heatmap import overlay
 
 def reference(name):
     """Return matplotlib's 256 colours as signed integers."""
-    import matplotlib as mpl
+    from extras import matplotlib as mpl
 
     return np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255).astype(int)
 

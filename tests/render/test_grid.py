@@ -47,19 +47,19 @@ def checkerboard(shape):
 
 def exact_levels(maps):
     """Return the levels by matplotlib's centred norm of each channel of `(C, H, W)`, 0..255."""
-    from matplotlib.colors import CenteredNorm
+    from extras import colors
 
     norms = []
     for channel in maps.double().numpy():
         finite = channel[np.isfinite(channel)]
         # Of a channel that is all zero every range will do.
-        norms.append(CenteredNorm(0, abs(finite).max(initial=0) or 1)(channel).filled(np.nan))
+        norms.append(colors.CenteredNorm(0, abs(finite).max(initial=0) or 1)(channel).filled(np.nan))
     return np.stack(norms) * 255
 
 
 def coloured(levels, name):
     """Return matplotlib's colours, rounded."""
-    import matplotlib as mpl
+    from extras import matplotlib as mpl
 
     return np.rint(mpl.colormaps[name](levels.numpy())[..., :3] * 255).astype(np.uint8)
 

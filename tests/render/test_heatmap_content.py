@@ -68,7 +68,8 @@ class Shown:
 
 @pytest.mark.parametrize(("colormap", "alpha"), [(None, 0.5), ("jet", 0.3), ("viridis", 0), ("magma", 1)])
 def test_a_heat_map_lies_in_colour_over_the_picture(colormap, alpha):
-    mpl = pytest.importorskip("matplotlib")
+    from extras import matplotlib as mpl
+
     one = heat()
     (picture,) = pictures(one, style={"colormap": colormap, "alpha": alpha})
     colours = Image.fromarray(np.uint8(mpl.colormaps[colormap or "turbo"](content(one).pixels)[..., :3] * 255 + 0.5))

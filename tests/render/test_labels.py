@@ -229,7 +229,7 @@ def bar_of(framed, width):
 @pytest.mark.parametrize("shape", [(300, 200), (300, 200, 3), (30, 20), (1, 1, 3), (1500, 10)], ids=str)
 @pytest.mark.parametrize("colormap", [None, "viridis", "coolwarm"])
 def test_a_colour_bar_shows_matplotlibs_colours(shape, colormap):
-    import matplotlib as mpl
+    from extras import matplotlib as mpl
 
     picture = random(*shape)
     picture.flags.writeable = False

@@ -155,10 +155,10 @@ def test_pieces_without_a_finite_value_take_no_part():
 
 def painted(vectors):
     """Return the exact colours by NumPy and matplotlib's norm, 0..255."""
-    from matplotlib.colors import Normalize
+    from extras import colors
 
     _, _, deviations, projected = reference(vectors)
-    return Normalize(-2.5, 2.5, clip=True)(projected / deviations[:, None]) * 255
+    return colors.Normalize(-2.5, 2.5, clip=True)(projected / deviations[:, None]) * 255
 
 
 @pytest.mark.parametrize("channels", [3, 64, 300])

@@ -11,10 +11,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-import webdataset
+from extras import parquet, webdataset
 from faults import Net, paint
 from PIL import Image as PillowImage
-from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot
 

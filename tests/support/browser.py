@@ -6,9 +6,7 @@ from contextlib import ExitStack
 from urllib.parse import unquote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from chromium import NAMES, find_browser
-from playwright.sync_api import sync_playwright
 from waiting import PATIENCE
 
 
@@ -19,7 +17,12 @@ def browser():
     if executable is None:
         reason = f"no browser: none of {', '.join(NAMES)} is in PATH"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=executable, args=arguments) as started:
+    from extras import playwright as library
+
+    with (
+        library.sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=executable, args=arguments) as started,
+    ):
         yield started
 
 
@@ -136,5 +139,7 @@ class Report:
 
     def violations(self):
         """What axe-core finds."""
-        found = Axe().run(self.page).response["violations"]
+        from extras import axe
+
+        found = axe.Axe().run(self.page).response["violations"]
         return [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found]

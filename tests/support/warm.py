@@ -45,7 +45,6 @@ def serve(path):
 
     serve_beside(f"{path}.torch")
 
-    import pyarrow
     import torch.fx.experimental.symbolic_shapes
     from PIL import Image
     from typer.main import get_command
@@ -55,7 +54,10 @@ def serve(path):
     from fmapviz.images import decode_pool
 
     Image.init()
-    pyarrow.array([0])  # imports pandas
+    with suppress(ModuleNotFoundError):  # an extra
+        import pyarrow
+
+        pyarrow.array([0])  # imports pandas
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from captum.attr import LayerGradCam, Saliency
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import interpolate
-from torchcam import methods as torchcam
 from torchvision.models import resnet18
 
 from fmapviz.core import registry
@@ -34,7 +32,7 @@ GRAD_CAM = {
     layercam: "LayerCAM",
     xgradcam: "XGradCAM",
 }
-TORCHCAM = {gradcam: torchcam.GradCAM, layercam: torchcam.LayerCAM, xgradcam: torchcam.XGradCAM}
+TORCHCAM = {gradcam: "GradCAM", layercam: "LayerCAM", xgradcam: "XGradCAM"}
 
 
 def named(view):
@@ -79,16 +77,17 @@ def captured(network, batch, layer):
 
 def of_grad_cam(method, network, layer, batch):
     """The final map."""
-    import pytorch_grad_cam  # takes a second and a half
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+    from extras import grad_cam, grad_cam_targets  # take a second and a half
 
-    with getattr(pytorch_grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
-        return torch.from_numpy(extract(batch, [ClassifierOutputTarget(index) for index in CLASSES]))
+    with getattr(grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
+        return torch.from_numpy(extract(batch, [grad_cam_targets.ClassifierOutputTarget(index) for index in CLASSES]))
 
 
 def of_torchcam(method, network, layer, batch, *more):
     """The map at the layer's resolution."""
-    with method(network, layer, *more) as extract:
+    from extras import torchcam
+
+    with getattr(torchcam, method)(network, layer, *more) as extract:
         (maps,) = extract(CLASSES, network(batch), normalized=False)
     return maps.detach()
 
@@ -98,7 +97,9 @@ def of_torchcam(method, network, layer, batch, *more):
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradcam_is_captums(network, batch, layer, captured, relu):
-    theirs = LayerGradCam(network, network.get_submodule(layer)).attribute(batch, CLASSES, relu_attributions=relu)
+    from extras import captum
+
+    theirs = captum.LayerGradCam(network, network.get_submodule(layer)).attribute(batch, CLASSES, relu_attributions=relu)
     ours = gradcam.attribute(*captured)
     assert torch.equal(ours.relu() if relu else ours, theirs[:, 0].detach())
     assert (ours < 0).any()
@@ -132,7 +133,7 @@ def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
         logits = network(batch).detach()
     ours = cam.attribute(kept[0], network.fc.weight.detach()[CLASSES])
     assert (ours < 0).any()
-    torch.testing.assert_close(ours, of_torchcam(torchcam.CAM, network, "layer4", batch, "fc"), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours, of_torchcam("CAM", network, "layer4", batch, "fc"), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.mean((1, 2)) + network.fc.bias.detach()[CLASSES], logits[range(2), CLASSES])
 
 
@@ -148,7 +149,9 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, cap
 def test_saliency_is_captums(network, batch):
     pixels = batch.clone().requires_grad_()
     (gradients,) = torch.autograd.grad(network(pixels)[range(2), CLASSES].sum(), pixels)
-    theirs = Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES)
+    from extras import captum
+
+    theirs = captum.Saliency(network).attribute(batch.clone().requires_grad_(), CLASSES)
     torch.testing.assert_close(saliency.attribute(gradients), theirs.amax(1))
     assert saliency.attribute(gradients).shape == (2, *SIZE)
 

@@ -119,7 +119,7 @@ def test_other_kernels_are_a_row_for_each_filter(shape, coloured):
     zoom = zoom_of(pixels, tiles=shape[1], side=shape[3])
     expected = grids_of_rows(kernels, zoom=zoom)
     if coloured:
-        import matplotlib as mpl
+        from extras import matplotlib as mpl
 
         colours = torch.from_numpy(np.rint(mpl.colormaps["viridis"](expected.numpy())[..., :3] * 255).astype(np.uint8))
         inside = grids_of_rows(torch.ones(shape), zoom=zoom, value_range=(0, 1)) > 0
@@ -149,12 +149,12 @@ def test_kernels_of_one_value_are_the_matrix():
 @pytest.mark.parametrize("shape", [(16, 3, 5, 5), (16, 1, 5, 5), (5, 7, 3, 3)], ids=str)
 @pytest.mark.parametrize("factor", [1, 1e-12])
 def test_signed_puts_zero_in_the_middle(shape, factor):
-    from matplotlib.colors import CenteredNorm
+    from extras import colors
 
     kernels = random_kernels(*shape) * factor
     kernels[0, 0, 1, 1] = 0
     pixels = tile_kernels(kernels, Style(norm="signed", padding=0, colormap=None if shape[1] == 3 else "gray"))
-    exact = torch.stack([torch.from_numpy(CenteredNorm(0)(own.double().numpy()).filled()) for own in kernels]) * 255
+    exact = torch.stack([torch.from_numpy(colors.CenteredNorm(0)(own.double().numpy()).filled()) for own in kernels]) * 255
     tile = exact if shape[1] == 3 else exact.flatten(0, 1)[:, None]
     columns = isqrt(len(tile)) if shape[1] in {1, 3} else shape[1]
     whole = make_grid(tile, nrow=columns, padding=0)

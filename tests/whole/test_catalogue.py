@@ -471,7 +471,8 @@ def test_images_that_are_only_unusual_are_drawn_by_rule(house):
 
 
 def test_heic_with_its_package(house):
-    pillow_heif = pytest.importorskip("pillow_heif", reason="needs the extra heic")
+    from extras import pillow_heif
+
     pillow_heif.from_pillow(Image.fromarray(picture())).save(house.place / "in/photo.heic", quality=95)
     ended = house.run(*RUN, "in")
     assert (ended.code, ended.complaints) == (0, [])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from captum.attr import LayerActivation
 from PIL import Image
 from results import as_grids, drawings_of
 from tiny_models import draw
@@ -181,12 +180,14 @@ def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
 
 
 def test_captum_sees_the_same():
+    from extras import captum
+
     network, batch = load("alexnet").model.module, pictures(2)
     with torch.no_grad(), capture(network) as maps:
         network(batch)
     assert len(maps) == 5
     for name, feature_map in maps.items():
-        activation = LayerActivation(network, network.get_submodule(name)).attribute(batch)
+        activation = captum.LayerActivation(network, network.get_submodule(name)).attribute(batch)
         assert isinstance(activation, Tensor)
         assert torch.equal(feature_map.values, activation)
         assert activation.min() < 0

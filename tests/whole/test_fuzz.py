@@ -24,7 +24,6 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import pillow_heif
 import pytest
 import tifffile
 import torch
@@ -144,6 +143,8 @@ CODES = {"E_EMPTY", "E_FORMAT", "E_TOO_LARGE", "E_DECODE", "E_CHANNELS"}
 @cache
 def image_files():
     """Make small files of every format that is read, and of every way in which some of them store pixels."""
+    from extras import pillow_heif
+
     pillow_heif.register_heif_opener()
     rgb = PillowImage.fromarray(picture()[:16, :20])
     grey, palette, rgba, line = rgb.convert("L"), rgb.convert("P"), rgb.convert("RGBA"), rgb.convert("1")

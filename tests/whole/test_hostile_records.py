@@ -9,10 +9,9 @@ import shutil
 import socket
 from contextlib import suppress
 
-import pyarrow
 import pytest
+from extras import parquet, pyarrow
 from faults import Scenario, paint
-from pyarrow import parquet
 
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.config import Style

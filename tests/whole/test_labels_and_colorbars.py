@@ -15,8 +15,6 @@ from fmapviz.core.config import InputOptions, Style
 from fmapviz.engine.run import visualize
 from fmapviz.runs.verify import verify
 
-mpl = pytest.importorskip("matplotlib")
-
 AS_IT_IS = InputOptions(fit="none")
 SIZE = (24, 30)
 
@@ -204,6 +202,8 @@ def test_a_header_tells_what_is_not_finite(look):
 
 @pytest.mark.parametrize("norm", ["channel", "layer", "run", "signed", "fixed:-0.5,2"])
 def test_a_colour_bar_stands_beside_the_grid(look, norm):
+    from extras import matplotlib as mpl
+
     plain, barred = look(norm=norm), look(norm=norm, colorbar=True)
     grid, mode = opened(plain / "00_first.maps.png")
     framed, same = opened(barred / "00_first.maps.png")

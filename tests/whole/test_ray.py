@@ -102,7 +102,7 @@ def cluster(interpreter, _store):
     reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster
+    Cluster = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray").Cluster  # noqa: N806
 
     class Nodes(Cluster):
         def add_node(self, **options):

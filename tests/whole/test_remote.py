@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import stores
+from extras import obstore as obstore
 from faults import NOTES, SCENARIOS, Net, paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

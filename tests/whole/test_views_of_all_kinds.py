@@ -29,8 +29,6 @@ from fmapviz.engine.session import load_session
 from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.runs.verify import verify
 
-mpl = pytest.importorskip("matplotlib")
-
 AS_IT_IS = InputOptions(fit="none")
 GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -117,6 +115,8 @@ def stretched(raw, low, high):
 
 
 def laid_over(seen, levels, colormap, alpha=0.5):
+    from extras import matplotlib as mpl
+
     colours = Image.fromarray((mpl.colormaps[colormap](levels)[..., :3] * 255 + 0.5).astype(np.uint8))
     return np.asarray(Image.blend(Image.fromarray(seen).convert("RGB"), colours, alpha)).astype(int)
 
@@ -347,6 +347,8 @@ def test_where_all_values_are_finite_nothing_is_told(tmp_path, look):
 
 
 def test_a_sheet_and_components_have_a_checkerboard_of_their_own_resolution(tmp_path, look):
+    from extras import matplotlib as mpl
+
     path = paint(tmp_path / "a.png")
     unit = look([path], Holes(), views=["contact", "pca"], types="Identity").directory / "a.png"
     _, cell = boxes(pixels_of(unit / "contact.png"))
@@ -407,6 +409,8 @@ def boxes(sheet):
 
 
 def test_a_contact_sheet_shows_the_input_and_each_layer_in_order(tmp_path, look):
+    from extras import matplotlib as mpl
+
     paths = [paint(tmp_path / "in" / f"{name}.png", seed) for seed, name in enumerate("ab")]
     summary = look([tmp_path / "in"], views="contact", types=["Conv2d", "Linear"])
     assert summary.pictures == 4
@@ -780,6 +784,8 @@ def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):
 
 
 def test_colour_maps_are_for_what_has_one_value_per_pixel(tmp_path, look):
+    from extras import matplotlib as mpl
+
     path = paint(tmp_path / "a.png")
     found = []
     for style in (Style(), Style(colormap="viridis")):

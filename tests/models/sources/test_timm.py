@@ -37,7 +37,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def timm():
-    import timm.data  # takes a second and a half
+    from extras import timm  # takes a second and a half
 
     return timm
 
