@@ -64,7 +64,7 @@ check: $(INSTALLED) ## ruff, mypy, the order of imports and the measures of the 
 	$(BIN)/python tests/architecture.py
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
-all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/122
+all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121
 	PYTHONPATH=tests/support $(BIN)/python tests/all_models.py
 
 samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
