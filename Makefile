@@ -74,14 +74,6 @@ shapesnet: $(INSTALLED) ## train the network that comes with the package anew (s
 	$(BIN)/python sample_images/train_shapesnet.py
 
 pictures: $(INSTALLED) browser ## draw the README's pictures anew
-	rm -rf build/pictures
-	$(BIN)/fmapviz resnet18 sample_images/still_life.jpg --weights random --out build/pictures --to png \
-		--layers conv1 --channels 0-31 --columns 8
-	$(BIN)/fmapviz shapesnet sample_images/shapes/star.jpg --out build/pictures --to png --view sheet \
-		--layers features.3 --layers features.5 --layers features.7
-	$(BIN)/fmapviz shapesnet sample_images/shapes/star.jpg --out build/pictures --to png --view contact --name contact
-	$(BIN)/fmapviz shapesnet sample_images --out build/pictures --to html,stats --name report \
-		--view maps,gradcam,pca,contact,kernels
 	$(BIN)/python tests/support/readme_pictures.py build/pictures .readme
 
 benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images
