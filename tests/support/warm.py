@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import traceback
+import warnings
 import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
@@ -96,6 +97,7 @@ def listening(path):
 def fork_for_each(server, until=None):
     """Start a process for each request, until the other side of a connection is gone."""
     gc.freeze()  # or each child would copy all there is when it collects garbage
+    warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # since Python 3.12, of a fork beside threads
     own, running = [server, *filter(None, [until])], {}
     while True:
         for ready in select.select([*own, *running], [], [])[0]:
