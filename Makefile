@@ -1,11 +1,13 @@
 # Everything a developer types. `make` alone says what there is.
 
-PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
-# One more than the two cores that this is tuned for: each waits a while for processes that it has started.
-WORKERS := 3
+PYTHON ?= $(shell test -x $(BIN)/python && echo $(BIN)/python || echo python3)
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+# One more than the cores: each worker waits a while for processes that it has started. Each takes a gigabyte of memory.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores + 1 : 16)))
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 
 # Tests start many interpreters, each of which would compile the package anew where the environment forbids to keep what it
@@ -13,73 +15,91 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture fuzz check browser all-models benchmark samples shapesnet pictures clean
+.PHONY: help demo test test-all test-lowest torture fuzz check browser all-models benchmark samples shapesnet pictures \
+	constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Made again only when pyproject.toml changes.
-$(INSTALLED): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+# Installed anew only when one of these files changes: the runtime for `make demo`, for the tests everything.
+$(RUNTIME) $(DEV) $(VENV)/.fuzz: pyproject.toml .constraints.txt .ci/install.py
+	@found=$$($(PYTHON) -c 'import platform; print(platform.python_version())' 2> /dev/null); \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
+		echo "fmapviz needs Python 3.11 or newer, and $(PYTHON) is $${found:-missing}:" \
+			"name another, as in make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12."; exit 1; }
+	@$(PYTHON) .ci/install.py $(VENV) $(filter-out runtime,$(@:$(VENV)/.%=%))
 	@touch $@
 
-demo: $(INSTALLED) ## draw what a trained network sees in six sample pictures, offline, and say where to look
+$(DEV) $(VENV)/.fuzz: $(RUNTIME)
+
+demo: $(RUNTIME) ## draw what a trained network sees in six sample pictures, offline, and say where to look
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
 # What a test gives back to the system the next one wants again, and a virtual machine takes its time to hand it out.
-test torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
-test torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
+test test-all torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test test-all torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
 
-test: check browser ## run every check and every test
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+test: $(if $(K),$(DEV),check) ## run every check and test every promise once; K=word: only the tests with the word in their name
+	$(PYTEST) $(if $(K),-m "not zoo" -k "$(K)",-m "not thorough and not zoo")
 
-torture: $(INSTALLED) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
+test-all: test ## run more examples of what the tests cover, too
+	$(PYTEST) -m thorough
+
+test-lowest: $(DEV) ## test with the oldest versions that pyproject.toml allows, in an environment of its own (7 GB)
+	$(PYTHON) .ci/install.py build/lowest dev --lowest
+	build/lowest/bin/pytest -n $(WORKERS) --dist worksteal -m "not thorough and not zoo"
+
+torture: $(DEV) ## let every operation on the disk fail, kill 200 commands at random moments (minutes)
 	$(BIN)/pytest -n 2 --dist worksteal tests/torture.py
 
-fuzz: $(INSTALLED) ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+fuzz: $(DEV) $(VENV)/.fuzz ## feed every reader of files with damaged ones, led by the code that they reach (FUZZ=seconds each)
 	for target in images arrays checkpoints records; do PYTHONPATH=tests/support:tests/whole $(BIN)/python tests/fuzz.py $$target --seconds $(or $(FUZZ),120) || exit 1; done
 
-browser: ## make sure that there are a Chromium or Chrome and GNU parallel for the tests, if they can be had
+browser: ## install Chromium and GNU parallel for the tests, unless they are there (Debian and Ubuntu: apt, sudo)
 	@wanted=; command -v parallel > /dev/null || wanted=parallel; \
 	found=; for name in $(BROWSERS); do command -v $$name > /dev/null && found=1; done; \
 	test -n "$$found" || wanted="$$wanted chromium-headless-shell"; \
-	test -n "$$wanted" || exit 0; \
-	as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
-	if command -v apt-get > /dev/null && $$as_root true 2> /dev/null; then \
-		echo "installing Debian's $$wanted"; \
-		$$as_root apt-get update -qq; \
-		for each in $$wanted; do \
-			$$as_root apt-get install -qq -y --no-install-recommends $$each > /dev/null || \
-			$$as_root apt-get install -qq -y --no-install-recommends $${each%-headless-shell} > /dev/null || true; \
-		done; \
-	fi
+	test -n "$$wanted" || { echo "Chromium or Chrome, and GNU parallel are there."; exit 0; }; \
+	command -v apt-get > /dev/null || { echo "There is no apt-get here: install Chromium or Chrome, and GNU parallel."; exit 1; }; \
+	as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	echo "Installing Debian's $$wanted with $$as_root apt-get."; \
+	$$as_root apt-get update -qq; \
+	for each in $$wanted; do \
+		$$as_root apt-get install -qq -y --no-install-recommends $$each > /dev/null || \
+		$$as_root apt-get install -qq -y --no-install-recommends $${each%-headless-shell} > /dev/null || exit 1; \
+	done
 
 # A fresh clone's tests are compiled meanwhile, or each of pytest's workers would do it.
-check: $(INSTALLED) ## ruff, mypy, the order of imports and the measures of the architecture
+check: $(DEV) ## ruff, mypy, the order of imports and the measures of the architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	@found=$$($(BIN)/lint-imports --no-cache) || { echo "$$found"; exit 1; }
 	$(BIN)/python tests/architecture.py
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
-all-models: $(INSTALLED) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121
+all-models: $(DEV) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121
 	PYTHONPATH=tests/support $(BIN)/python tests/all_models.py
 
-samples: $(INSTALLED) ## paint the pictures in sample_images/ anew
+samples: $(DEV) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py
 
-shapesnet: $(INSTALLED) ## train the network that comes with the package anew (some minutes)
+shapesnet: $(DEV) ## train the network that comes with the package anew (some minutes)
 	$(BIN)/python sample_images/train_shapesnet.py
 
-pictures: $(INSTALLED) browser ## draw the README's pictures anew
+pictures: $(DEV) ## draw the README's pictures anew
 	$(BIN)/python tests/support/readme_pictures.py build/pictures .readme
 
-benchmark: $(INSTALLED) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images
+benchmark: $(DEV) ## time a run beside the tutorials' way and the forward pass alone; QUICK=1: one minute; SCALE=1: many images
 	$(BIN)/python $(if $(SCALE),tests/benchmarks/scale.py $(if $(QUICK),--quick,--out .readme/scale.json),\
 		tests/benchmarks/run.py $(if $(QUICK),--quick,--out .readme))
 
-clean: ## remove what the targets made, the virtual environment too
-	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+constraints: ## take the newest versions of all packages into .constraints.txt, for every platform and Python (needs uv)
+	mkdir -p build
+	sed '/^[^#]/,$$d' .constraints.txt > build/constraints.txt
+	PATH="$(BIN):$$PATH" uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
+		pyproject.toml >> build/constraints.txt
+	mv build/constraints.txt .constraints.txt
+
+clean: ## remove what the targets made, the virtual environment too, but not the results in runs/
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find fmapviz tests sample_images -name __pycache__ -prune -exec rm -rf {} +
