@@ -39,7 +39,7 @@ LONG = (
     "test_report_page.py",
     "test_remote.py",
     "test_app.py",
-    "test_readme.py",
+    "test_documentation.py",
     "test_cam_runs.py",
     "test_unit_writer.py",
     "test_lazy_torchvision.py",
