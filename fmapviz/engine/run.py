@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from inspect import signature
+from inspect import cleandoc, signature
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -89,7 +89,7 @@ def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., Run
     """Return a decorator that adds the parameters of a configuration, and their help, to a function that takes any."""
 
     def decorate(function: Callable[..., RunSummary]) -> Callable[P, RunSummary]:
-        function.__doc__ = (function.__doc__ or "").format(options=describe(RunConfig).lstrip())
+        function.__doc__ = cleandoc(function.__doc__ or "").format(options=describe(RunConfig).lstrip())
         function.__signature__ = signature(make).replace(return_annotation="RunSummary")  # type: ignore[attr-defined]  # for help()
         return function
 

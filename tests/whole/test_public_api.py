@@ -62,9 +62,12 @@ def test_the_parameters_of_visualize_are_those_of_the_configuration():
     assert [*parameters][:3] == ["model", "inputs", "weights"]
     assert {*parameters} == {field.name for field in dataclasses.fields(RunConfig)}
     assert parameters["to"].default == ("tensorboard",)
-    assert all(f"        {name}: " in fmapviz.visualize.__doc__ for name in parameters)
+    described = inspect.getdoc(fmapviz.visualize)
+    assert all(f"\n    {name}: " in described for name in parameters)
     assert "Default: None (square root of their number)." in fmapviz.Style.__doc__
-    assert max(map(len, fmapviz.visualize.__doc__.partition("Example:")[0].splitlines())) <= 76
+    assert re.findall(r"^\w+:$", described, re.MULTILINE) == ["Args:", "Returns:", "Raises:", "Example:"]
+    assert re.findall(r"^\w+:$", inspect.getdoc(fmapviz.Style), re.MULTILINE) == ["Attributes:", "Raises:", "Example:"]
+    assert max(map(len, described.partition("Example:")[0].splitlines())) <= 72  # 76 with the indentation of pydoc
     with pytest.raises(TypeError, match="layrs"):
         fmapviz.visualize("alexnet", layrs="x")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, field, fields
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 CHOOSE, LOOKS, INPUT, RUNNING = "Choosing what to see", "Looks", "Input preparation", "Running"  # panels of `--help`
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
-    76, initial_indent=" " * 8, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+    72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
 )
 
 
@@ -65,8 +65,8 @@ def options_of(config: type) -> dict[str, Option]:
 
 def documented(config: type[T]) -> type[T]:
     """Add the help of each option to the docstring of a dataclass."""
-    head, _, tail = (config.__doc__ or "").partition("\n\n    Raises:")
-    config.__doc__ = f"{head}\n\n    Attributes:\n{describe(config)}" + (f"\n\n    Raises:{tail}" if tail else "\n    ")
+    head, _, tail = cleandoc(config.__doc__ or "").partition("\n\nRaises:")  # Python 3.13 has removed the indentation
+    config.__doc__ = f"{head}\n\nAttributes:\n{describe(config)}" + (f"\n\nRaises:{tail}" if tail else "")
     return config
 
 
