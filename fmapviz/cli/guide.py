@@ -128,11 +128,11 @@ def _name_links(text: str) -> str:
 
 def _show(text: str) -> None:
     """Show text in the pager of the user; print it if there is none."""
-    pager = os.environ.get("PAGER", "less").split()
+    pager = os.environ.get("PAGER", "less -R").split()
     if not pager or shutil.which(pager[0]) is None or os.environ.get("TERM", "dumb") == "dumb":
         print_line(text)
         return
-    # As git starts it: less ends at the last page if all fits on one, shows colours, and leaves the text on the screen.
+    # As git starts it: less ends by itself if all fits on the screen, shows colours, and leaves the text there.
     environment = {"LESS": "FRX", **os.environ}
     interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager; it does not inherit a handler
     try:
