@@ -221,11 +221,22 @@ def started_server(environment):
 @pytest.fixture
 def torch_alone(warm, tmp_path):
     """Run a program in a process of its own that has imported torch, and nothing of ours."""
+    return running(f"{warm}.torch", tmp_path)
+
+
+@pytest.fixture
+def command_line_alone(warm, tmp_path):
+    """Run a program in a process of its own that has imported the command line, and nothing else of ours."""
+    return running(f"{warm}.cli", tmp_path)
+
+
+def running(server, directory):
+    """Return what runs a program by a server of `warm.py`."""
 
     def run(program, *args, env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, **(env or {})}
         arguments = ["-c", program, *map(str, args)]
-        return captured(f"{warm}.torch", arguments, environment=environment, directory=cwd or tmp_path, timeout=timeout)
+        return captured(server, arguments, environment=environment, directory=cwd or directory, timeout=timeout)
 
     return run
 

@@ -79,23 +79,31 @@ class TestAnswersWithoutTorch:
         (["models", "vgg"], "vgg11"),
     )
 
-    def answer(self, *args, env=None):
+    @pytest.fixture
+    def answer(self, command_line_alone):
         """Run the command and check at its exit that torch was not imported."""
-        code = (
-            "import sys, atexit\n"
-            "atexit.register(lambda: sys.modules.get('torch') and print('TORCH', file=sys.stderr))\n"
-            f"sys.argv = ['fmapviz', *{list(args)!r}]\n"
-            "from fmapviz.cli.app import main\nmain()"
-        )
-        result = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=False, env={**os.environ, **(env or {})}
-        )
-        assert b"TORCH" not in result.stderr
-        return result
+
+        def run(*args, env=None):
+            code = (
+                "import sys, atexit\n"
+                "atexit.register(lambda: sys.modules.get('torch') and print('TORCH', file=sys.stderr))\n"
+                f"sys.argv = ['fmapviz', *{list(args)!r}]\n"
+                "from fmapviz.cli.app import main\nmain()"
+            )
+            result = command_line_alone(code, env=env)
+            assert b"TORCH" not in result.stderr
+            return result
+
+        return run
+
+    def test_a_new_interpreter_answers_without_torch(self):
+        """The others have a process that has imported the command line already."""
+        code = "import sys; from fmapviz.cli import app; print('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
     @pytest.mark.parametrize(("args", "error", "hint"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
-    def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, args, error, hint):
-        result = self.answer(*args)
+    def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, answer, args, error, hint):
+        result = answer(*args)
         assert result.returncode == 2
         assert not result.stdout
         first, *more = lines(result.stderr)
@@ -105,8 +113,8 @@ class TestAnswersWithoutTorch:
         assert all(line.startswith("hint: ") for line in more)
 
     @pytest.mark.parametrize(("args", "text"), RIGHT)
-    def test_help_and_lists(self, args, text):
-        result = self.answer(*args, env={"COLUMNS": "120"})
+    def test_help_and_lists(self, answer, args, text):
+        result = answer(*args, env={"COLUMNS": "120"})
         assert (result.returncode, result.stderr) == (0, b"")
         assert text in result.stdout.decode()
 
@@ -131,10 +139,10 @@ class TestAnswersWithoutTorch:
             ("--to png,te", {"png,tensorboard"}),
         ],
     )
-    def test_the_shell_completes_models_views_formats_and_options(self, words, completions):
+    def test_the_shell_completes_models_views_formats_and_options(self, answer, words, completions):
         line = f"fmapviz {words}".split(" ")
         env = {"_FMAPVIZ_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
-        assert set(self.answer(env=env).stdout.decode().split()) == completions
+        assert set(answer(env=env).stdout.decode().split()) == completions
 
 
 class TestCommandLine:

@@ -1,14 +1,15 @@
 """Run the command, or a program, in new processes that have imported everything already: most of the time of a small run.
 
 A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
-its own arguments, environment, working directory and streams. Another has imported torch alone, and a third, for the process
-in which each of these commands decodes images, only what that needs.
+its own arguments, environment, working directory and streams. Another has imported torch alone, a third the command line
+alone, and a fourth, for the process in which each of these commands decodes images, only what that needs.
 
-    python warm.py SOCKET               # the server; the others' sockets are SOCKET.torch and SOCKET.decoders
+    python warm.py SOCKET               # the server; the others' sockets are SOCKET.torch, SOCKET.cli and SOCKET.decoders
     python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server; `-c PROGRAM ARGS...` as Python itself
 """
 
 import gc
+import importlib
 import io
 import json
 import os
@@ -41,6 +42,7 @@ def serve(path):
 
     decode_worker._import_decoders()
     serve_beside(f"{path}.decoders")
+    serve_beside(f"{path}.cli", prepare=partial(importlib.import_module, "fmapviz.cli.app"))
 
     import torch
 
@@ -76,11 +78,12 @@ def serve(path):
     fork_for_each(listening(path))
 
 
-def serve_beside(path):
-    """Go on, while a process that has imported no more than this one by now forks for each request at a socket."""
+def serve_beside(path, prepare=lambda: None):
+    """Go on, while a process that has imported no more than this one by now, but for `prepare`, forks for each request."""
     place, (ours, theirs) = listening(path), socket.socketpair()
     if os.fork() == 0:
         ours.close()
+        prepare()
         fork_for_each(place, until=theirs)
     place.close()
     theirs.close()
