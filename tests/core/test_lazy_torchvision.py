@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from all_models import check_loading
+from cases import thorough
 from checkpoint_files import poisoned_memory
 from torch import nn
 
@@ -14,15 +15,13 @@ from fmapviz.models.initialization import NoInitialization
 # What their constructors make besides parameters differs; `make all-models` goes through all of torchvision's.
 ARCHITECTURES = [
     "googlenet",
-    "maxvit_t",
     "mobilenet_v3_small",
     "quantized_mobilenet_v2",
-    "r3d_18",
     "raft_small",
-    "retinanet_resnet50_fpn",
     "shufflenet_v2_x0_5",
     "ssdlite320_mobilenet_v3_large",
     "swin_t",
+    *thorough("maxvit_t", "r3d_18", "retinanet_resnet50_fpn"),
 ]
 
 

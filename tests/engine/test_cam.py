@@ -7,6 +7,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from painting.single_shape import paint
 from torch import nn
 from torchvision import models
@@ -108,7 +109,7 @@ def test_saliency_is_captums(network, batch):
 # --- networks that overwrite what their layers return
 
 
-FAMILIES = ["alexnet", "squeezenet1_1", "efficientnet_b0", "densenet121"]
+FAMILIES = ["squeezenet1_1", "densenet121", *thorough("alexnet", "efficientnet_b0")]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

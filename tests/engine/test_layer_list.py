@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import thorough
 from torch import nn
 from torchvision import models
 
@@ -47,16 +48,18 @@ def watch(network, kind, *batch):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("densenet121", nn.Conv2d),
         ("googlenet", nn.Conv2d),
-        ("mobilenet_v3_small", nn.Conv2d),
         ("mobilenet_v3_small", nn.Hardswish),
         ("resnet18", nn.ReLU),
-        ("resnet18", nn.BatchNorm2d),
-        ("shufflenet_v2_x0_5", nn.Conv2d),
         ("squeezenet1_1", nn.MaxPool2d),
         ("swin_t", nn.LayerNorm),
         ("vit_b_32", nn.Linear),
+        *thorough(
+            ("densenet121", nn.Conv2d),
+            ("mobilenet_v3_small", nn.Conv2d),
+            ("resnet18", nn.BatchNorm2d),
+            ("shufflenet_v2_x0_5", nn.Conv2d),
+        ),
     ],
 )
 def test_a_list_is_what_a_real_forward_pass_shows(name, kind):

@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
+from cases import thorough
 from tiny_models import Calls, Recursive, Tokens, Training, Twins, images, overwritten, state_of
 from torch import fx, nn
 from waiting import PATIENCE
@@ -166,8 +167,7 @@ def test_a_copy_gives_what_the_original_gives(make):
     ("name", "options"),
     [
         ("resnet18", {}),
-        ("densenet121", {}),
-        ("googlenet", {"init_weights": False}),
+        *thorough(("densenet121", {}), ("googlenet", {"init_weights": False})),
         ("fasterrcnn_mobilenet_v3_large_320_fpn", {"weights_backbone": None}),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pairwise import each_once
+from cases import each_once
 from PIL import Image
 
 from fmapviz.render.sheets import draw_contact

@@ -6,10 +6,10 @@ from math import ceil, isqrt
 import numpy as np
 import pytest
 import torch
+from cases import each_once, pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from pairwise import each_once, pairwise
 from PIL import Image
 from results import as_given, pixels_of
 from torchvision.utils import make_grid, save_image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
+from cases import pairwise
 from torch.nn.functional import interpolate
 
 from fmapviz.core.config import Style

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from pairwise import each_once
+from cases import each_once
 
 from fmapviz.core.drawings import Histogram
 from fmapviz.render.histogram import bin_edges, draw_histogram

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from pairwise import pairwise
+from cases import pairwise
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.core.config import Style

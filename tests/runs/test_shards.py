@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from cases import each_once
 from extras import parquet, webdataset
 from faults import Net, paint
 from PIL import Image as PillowImage
@@ -424,9 +425,12 @@ def test_a_shard_of_nothing_but_failures_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["pictures.tar", "index.parquet", "stats.parquet", "events.out.tfevents.fmapviz", "unit.json"]
+    ("name", "damage"),
+    each_once(
+        ["pictures.tar", "index.parquet", "stats.parquet", "events.out.tfevents.fmapviz", "unit.json"],
+        ["cut", "flip", "remove"],
+    ),
 )
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
 def test_repair_repairs_a_shard(inputs, tmp_path, name, damage):
     draw(inputs, tmp_path / "out")
     before = snapshot(tmp_path / "out")

@@ -13,6 +13,7 @@ from itertools import count
 
 import pytest
 import torch
+from cases import pairwise
 from conftest import save_picture
 from torch import nn
 from waiting import PATIENCE, wait_until
@@ -123,11 +124,12 @@ def disturbed(disturb):
 # --- in this process
 
 
-@pytest.mark.parametrize("number", [1, 2, 11, IMAGES * PICTURES])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize(("module", "place"), [(encoding, "encode"), (png, "_filter_rows")], ids=["encode", "filter"])
-def test_an_encoder_that_fails_ends_the_run(module, place, workers, number, look, monkeypatch, tmp_path):  # noqa: PLR0917
-    error = RuntimeError("a broken encoder")
+@pytest.mark.parametrize(
+    ("number", "workers", "broken"),
+    pairwise([1, 2, 11, IMAGES * PICTURES], [1, 2, 4], [(encoding, "encode"), (png, "_filter_rows")]),
+)
+def test_an_encoder_that_fails_ends_the_run(number, workers, broken, look, monkeypatch, tmp_path):  # noqa: PLR0917
+    (module, place), error = broken, RuntimeError("a broken encoder")
     with monkeypatch.context() as patch:
         patch.setattr(module, place, raising(getattr(module, place), number, error))
         with pytest.raises(RuntimeError) as caught:

@@ -1,7 +1,7 @@
 """Let each operation of a run fail: nothing is lost, nothing is half there, and the same command goes on.
 
-Each operation of a new run may be the last, and some fail in other ways and in other runs; `make torture` lets each fail in
-each way in each of them, with more images.
+Every second operation of a new run may be the last, and some fail in other ways and in other runs; `make test-all` lets more
+of them fail, and `make torture` each in each way in each of them, with more images.
 """
 
 from __future__ import annotations
@@ -10,12 +10,21 @@ import ast
 from pathlib import Path
 
 import pytest
+from cases import thorough
 from failing_disk import CRASH, FULL, NAMES, PART, POWER, TORN
 from faults import SCENARIOS, disturb
 
 import fmapviz
 
 POINTS = [
+    ("a new run", CRASH, 2),
+    ("a new run", TORN, 5),
+    ("a new run by what its images have in common", CRASH, 5),
+    ("a finished run that has grown", PART, 6),
+    ("a new run of shards", FULL, 6),
+    ("a finished run of shards that is drawn anew", CRASH, 6),
+]
+MORE_POINTS = [
     ("a new run", CRASH, 1),
     ("a new run", TORN, 3),
     ("a new run", FULL, 3),
@@ -30,7 +39,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fault", "step"), POINTS)
+@pytest.mark.parametrize(("name", "fault", "step"), [*POINTS, *thorough(*MORE_POINTS)])
 def test_whatever_operation_fails_the_same_command_brings_the_same_tree(  # noqa: PLR0917
     name, fault, step, tmp_path, monkeypatch, record_property
 ):

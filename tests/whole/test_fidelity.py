@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from PIL import Image
 from results import as_grids, drawings_of
 from tiny_models import draw
@@ -59,7 +60,9 @@ def load(name, *, side=SIDE, types=()):
     return Case(name, model, select_layers(find_layers(model.module), types=types))
 
 
-@pytest.fixture(scope="module", params=OVERWRITTEN)
+@pytest.fixture(
+    scope="module", params=["alexnet", "efficientnet_b0", "resnet18", "swin_t", *thorough("squeezenet1_0", "googlenet")]
+)
 def case(request):
     return load(request.param)
 
@@ -159,7 +162,7 @@ def test_saved_by_torchvision_in_a_real_file_it_is_the_same(case, tmp_path):
         assert np.array_equal(drawing.pixels, saved)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "squeezenet1_0", "resnet18"])
+@pytest.mark.parametrize("name", ["alexnet", *thorough("squeezenet1_0", "resnet18")])
 def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
     network = load(name, side=128).model
     noise = np.random.default_rng(0).integers(0, 256, (140, 190, 3), np.uint8)
@@ -232,11 +235,13 @@ def test_a_network_in_channels_last_memory_is_the_truth_too():
 @pytest.mark.parametrize(
     ("name", "side", "shapes", "drawn", "idle"),
     [
-        ("vgg16", 32, 8, 13, ()),
         ("resnet50", 32, 20, 53, ()),
-        ("densenet121", 32, 34, 120, ()),
         ("googlenet", 64, None, 57, ("aux1.conv.conv", "aux2.conv.conv")),
-        ("inception_v3", 80, None, 94, ("AuxLogits.conv0.conv", "AuxLogits.conv1.conv")),
+        *thorough(
+            ("vgg16", 32, 8, 13, ()),
+            ("densenet121", 32, 34, 120, ()),
+            ("inception_v3", 80, None, 94, ("AuxLogits.conv0.conv", "AuxLogits.conv1.conv")),
+        ),
     ],
 )
 def test_every_convolution_that_runs_is_drawn_and_every_other_is_named(name, side, shapes, drawn, idle):

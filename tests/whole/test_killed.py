@@ -5,27 +5,38 @@ from __future__ import annotations
 import signal
 
 import pytest
+from cases import thorough
 from killing import ARGUMENTS, SHARDS, House
 
 
-@pytest.fixture(scope="module", params=[ARGUMENTS, SHARDS], ids=["single", "shards"])
+@pytest.fixture(scope="module")
 def house(tmp_path_factory, warm, request):
     return House(tmp_path_factory.mktemp("house"), 12, server=warm, arguments=request.param)
 
 
+@pytest.mark.parametrize("house", [ARGUMENTS, SHARDS], ids=["single", "shards"], indirect=True)
 def test_it_may_be_killed_at_any_moment(house):
-    at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()] * 2]
+    at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()]]
     assert any(at_work)
     house.finish()
 
 
+@pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
 def test_eight_at_once_of_which_three_are_killed(house):
     codes = house.kill_some(8, 3)
     assert codes.count(3) >= 5, codes
     house.finish()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("house", "number"),
+    [
+        (ARGUMENTS, signal.SIGINT),
+        (SHARDS, signal.SIGTERM),
+        *thorough((ARGUMENTS, signal.SIGTERM), (ARGUMENTS, signal.SIGHUP), (SHARDS, signal.SIGINT), (SHARDS, signal.SIGHUP)),
+    ],
+    indirect=["house"],
+)
 def test_it_may_be_interrupted_at_any_moment_and_leaves_nothing_staged(house, number):
     for _ in range(4):
         house.interrupt(number, "--force")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import thorough
 from killing import ARGUMENTS, House
 from trees import difference, snapshot
 from waiting import PATIENCE
@@ -44,7 +45,7 @@ def run(house, warm):
     return limited
 
 
-@pytest.mark.parametrize("size", [500, 1000, 2000, 5000, 20_000])
+@pytest.mark.parametrize("size", [500, 20_000, *thorough(1000, 2000, 5000)])
 def test_files_of_a_limited_size(size, house, run):
     code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=size))
     assert code == 5

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stores
+from cases import thorough
 from faults import paint
 from PIL import Image as PillowImage
 from trees import difference, snapshot
@@ -187,7 +188,7 @@ def timeless(events, out):
     return sorted(str(event).replace(str(out), "OUT") for event in told)
 
 
-@pytest.mark.parametrize("options", [{}, SINGLE], ids=["shards", "single"])
+@pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 def test_inputs_and_outputs_elsewhere(cluster, place, bucket, options):
     for path in (place / "in").rglob("*.png"):
         bucket.put(f"in/{path.relative_to(place / 'in')}", path.read_bytes())
@@ -368,6 +369,26 @@ def said(place):
     return [json.loads(line) for line in (place / "stdout").read_bytes().splitlines()]
 
 
+def test_a_command_with_a_ray_of_its_own_is_interrupted_and_another_one_finishes(cluster, place, warm, interpreter):
+    shade(place / "in/6.png", SLOW)
+    process = begin(place, workers=1, warm=warm, interpreter=interpreter)
+    assert wait_until(lambda: seen(place, SLOW))
+    process.send_signal(signal.SIGINT)  # ends it, while the worker would be busy for much longer
+    assert process.wait(PATIENCE) == 130, (place / "stderr").read_text()
+    *events, summary = said(place)
+    assert {event["status"] for event in events if event["event"] == "image"} == {"done"}
+    assert summary["exit_code"] == 130
+    assert [path for path in (place / "out").rglob("*") if path.name.startswith(".fmapviz")] == []
+    assert wait_until(lambda: not is_running(int(seen(place, SLOW)[-1])))
+
+    (place / "go").touch()
+    draw(place, "out", on(cluster), to=["tar", "stats"])
+    draw(place, "local", to=["tar", "stats"])
+    assert difference(snapshot(place / "out"), snapshot(place / "local")) == []
+    assert problems(place / "out") == []
+
+
+@pytest.mark.thorough
 def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_image_that_kills(
     cluster, place, warm, interpreter
 ):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
+from itertools import product
 
 import pytest
+from cases import each_once, thorough
 from faults import Scenario, paint
 from trees import difference, snapshot
 
@@ -68,8 +70,14 @@ def test_these_are_all_kinds_of_files(whole):
     assert {path.rpartition("/")[2] for path in FILES if not path.endswith(".png")} == kinds
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", FILES)
+# Each file in two ways, and two of them in every way.
+OFTEN = [*product(FILES, ["missing"]), *each_once(FILES, [*DAMAGES][1:])]
+OFTEN += [case for case in product(("net/run.json", "net/more/0.png/unit.json"), DAMAGES) if case not in OFTEN]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"), [*OFTEN, *thorough(*(case for case in product(FILES, DAMAGES) if case not in OFTEN))]
+)
 def test_every_damage_is_found_and_what_it_says_repairs_it(name, damage, whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"

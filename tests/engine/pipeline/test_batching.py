@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from PIL import Image
 from results import drawn_layer, result_of
 from torch import nn
@@ -291,7 +292,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
     assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", "regnet_y_400mf", "googlenet"])
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
 def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
     model = fmapviz.load_model(name, weights="random", options=InputOptions(size=(64, 64)))
     pictures = paint(tmp_path / "pictures", 7, (64, 64))

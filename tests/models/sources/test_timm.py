@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 import torch
+from cases import thorough
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -26,11 +27,13 @@ FAMILIES = {
     "resnet10t": {"BasicBlock": 4},
     "convnext_atto": {"ConvNeXtBlock": 12},
     "mobilenetv3_small_050": {"SqueezeExcite": 9},
-    "hrnet_w18_small": {"HighResolutionModule": 8},
     "vit_tiny_patch16_224": {"Block": 12},
+    "mixer_s32_224": {"MixerBlock": 8},
+}
+MORE = {
+    "hrnet_w18_small": {"HighResolutionModule": 8},
     "deit_tiny_distilled_patch16_224": {"Block": 12},
     "swin_tiny_patch4_window7_224": {"SwinTransformerBlock": 12},
-    "mixer_s32_224": {"MixerBlock": 8},
     "maxvit_rmlp_pico_rw_256": {"MaxxVitBlock": 7},
 }
 
@@ -49,9 +52,10 @@ def picture(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
 def test_a_model_of_each_family_is_drawn(timm, name, tmp_path, picture):
-    types = ["Conv2d", *FAMILIES[name]]
+    layers = (FAMILIES | MORE)[name]
+    types = ["Conv2d", *layers]
     summary = visualize(f"timm:{name}", picture, weights="random", types=types, out=tmp_path / "out", to="png")
     assert (summary.done, dict(summary.undrawn)) == (1, {})
     record = json.loads((summary.directory / picture.name / "unit.json").read_text())
@@ -65,7 +69,7 @@ def test_a_model_of_each_family_is_drawn(timm, name, tmp_path, picture):
     }
     assert drawn | set(record["not_executed"]) == wanted
     assert len(record["not_executed"]) <= 2
-    for kind, count in FAMILIES[name].items():
+    for kind, count in layers.items():
         assert sum(layer["type"] == kind for layer in record["layers"]) >= count
 
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from cases import thorough
 from checkpoint_files import Wrapped, assert_holds, build, constant, fill, shapes_of, without_counts
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -158,24 +159,40 @@ def test_a_prefix_is_no_part_of_a_name(tmp_path):
 
 # Other classes, other channels
 
-CLASSIFIERS = ["alexnet", "squeezenet1_1", "densenet121", "googlenet", "inception_v3", "vit_b_32", "swin_t", "mnasnet0_5",
-               "mobilenet_v3_small", "shufflenet_v2_x0_5", "convnext_tiny", "resnet18"]  # fmt: skip
-OTHERS = ["lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large",
-          "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "r3d_18", "s3d"]  # fmt: skip
+CLASSES = {
+    "lraspp_mobilenet_v3_large": 21,
+    "deeplabv3_mobilenet_v3_large": 21,
+    "ssdlite320_mobilenet_v3_large": 91,
+    "fasterrcnn_mobilenet_v3_large_320_fpn": 91,
+    "retinanet_resnet50_fpn": 91,
+    "r3d_18": 400,
+    "s3d": 400,
+}
+# The head of each of these is another: one layer, the last of several, a convolution, with a second one, for boxes.
+HEADS = ["alexnet", "squeezenet1_1", "googlenet", "vit_b_32", "resnet18", "lraspp_mobilenet_v3_large",
+         "ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn", "r3d_18"]  # fmt: skip
+MORE = ["densenet121", "inception_v3", "swin_t", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "convnext_tiny",
+        "deeplabv3_mobilenet_v3_large", "retinanet_resnet50_fpn", "s3d"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*CLASSIFIERS, *OTHERS])
+@pytest.mark.parametrize("name", [*HEADS, *thorough(*MORE)])
 def test_weights_for_other_classes(name, save):
     state = constant(shapes_of(name, num_classes=5))
-    usual = 21 if name in OTHERS[:2] else 91 if name in OTHERS[2:5] else 400 if name in OTHERS else 1000
+    usual = CLASSES.get(name, 1000)
     path = save(state)
     model = load_model(name, weights=path)
     assert_holds(model.module, state)
     assert f"the weights are for 5 classes, not {usual}: the head was built for 5" in model.notices
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [("googlenet", {"aux_logits": False}), ("inception_v3", {"aux_logits": False}),
-                                              ("deeplabv3_mobilenet_v3_large", {"aux_loss": True})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("googlenet", {"aux_logits": False}),
+        ("deeplabv3_mobilenet_v3_large", {"aux_loss": True}),
+        *thorough(("inception_v3", {"aux_logits": False})),
+    ],
+)
 def test_weights_for_other_classes_with_and_without_a_second_head(name, kwargs, save):
     state = constant(shapes_of(name, num_classes=1, **kwargs))
     assert_holds(load_model(name, weights=save(state)).module, state)
@@ -193,12 +210,9 @@ def test_a_network_for_other_classes_computes_what_torchvisions_does(save):
     ("name", "channels"),
     [
         ("resnet18", 1),
-        ("densenet121", 4),
-        ("googlenet", 1),
-        ("inception_v3", 2),
         ("squeezenet1_1", 6),
         ("vit_b_32", 4),
-        ("swin_t", 1),
+        *thorough(("densenet121", 4), ("googlenet", 1), ("inception_v3", 2), ("swin_t", 1)),
     ],
 )
 def test_weights_for_pictures_of_other_channels(name, channels, save):

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 import torch
+from cases import pairwise
 from checkpoint_files import Call, Malice, assert_holds, fill
-from pairwise import pairwise
 from safetensors.torch import save_file
 from torch import nn
 from torch.ao.quantization import quantize_dynamic

@@ -18,6 +18,7 @@ from threading import Thread
 
 import pytest
 import torch
+from cases import thorough
 from checkpoint_files import (
     Malice,
     Wrapped,
@@ -594,7 +595,7 @@ def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
 
 
 @pytest.mark.parametrize("heads", [True, False])
-@pytest.mark.parametrize("name", ["googlenet", "quantized_googlenet"])
+@pytest.mark.parametrize("name", ["googlenet", *thorough("quantized_googlenet")])
 def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
     state = build(name, aux_logits=heads).state_dict()
     assert any(key.startswith("aux") for key in state) == heads
@@ -844,7 +845,7 @@ def test_a_torchscript_archive_is_refused(tmp_path):
 # Random weights, only where they are asked for
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small", "lraspp_mobilenet_v3_large", "r3d_18"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "lraspp_mobilenet_v3_large", *thorough("mobilenet_v3_small", "r3d_18")])
 def test_random_weights_are_torchvisions_own(name):
     kwargs = {"weights_backbone": None} if "lraspp" in name else {}
     before = torch.get_rng_state()

@@ -1,10 +1,12 @@
-"""Rows of parameters where a full product would repeat itself: all-pairs testing."""
+"""Choose cases of a test: not each value of a parameter needs to meet each of another, nor to be tried every time."""
 
 from itertools import combinations, cycle, islice, product
 
+import pytest
+
 
 def pairwise(*parameters):
-    """Return rows in which each two values of different parameters meet at least once."""
+    """Return rows in which each two values of different parameters meet at least once: all-pairs testing."""
     numbered = [list(enumerate(values)) for values in parameters]
     rows = [(row, {*combinations(enumerate(number for number, _ in row), 2)}) for row in product(*numbered)]
     missing, chosen = set().union(*(pairs for _, pairs in rows)), []
@@ -18,3 +20,8 @@ def pairwise(*parameters):
 def each_once(*parameters):
     """Return rows in which each value of each parameter is met at least once."""
     return [*islice(zip(*map(cycle, parameters), strict=False), max(map(len, parameters)))]
+
+
+def thorough(*rows):
+    """Mark cases whose promise the other cases of the test check, too; `make test-all` runs them."""
+    return [pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.thorough) for row in rows]
