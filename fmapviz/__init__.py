@@ -102,11 +102,11 @@ __all__ = [
 class _Names(list[str]):
     """The public names, which `help` does not expand: that would be 2,500 lines, where the docstring above has one each.
 
-    pydoc asks of every name of the module whether it is `in` this list. All others get the true answer.
+    `pydoc.visiblename` asks of every name of the module whether it is `in` this list. All others get the true answer.
     """
 
     def __contains__(self, name: object) -> bool:
-        return sys._getframe(1).f_globals.get("__name__") != "pydoc" and super().__contains__(name)
+        return sys._getframe(1).f_code.co_name != "visiblename" and super().__contains__(name)
 
 
 globals()["__all__"] = _Names(__all__)  # type checkers read the list above
