@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
-from results import as_given, pixels_of
+from results import as_given, pixels_of, random_maps
 from torchvision.utils import make_grid, save_image
 
 from fmapviz.core.config import Style
@@ -22,10 +22,6 @@ from fmapviz.views import maps as maps_view
 NAN, INF = torch.nan, torch.inf
 CHANNELS = [*range(1, 18), 64, 96, 255, 2048]
 SHAPES = [(1, 1), (1, 7), (6, 1), (5, 9), (13, 13)]
-
-
-def random_maps(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 + 1
 
 
 def reference(maps, *, columns=None, padding=2, **norm):
@@ -498,3 +494,40 @@ def test_drawing_on_a_device_never_waits_for_values():
         assert grids.shape == tile(torch.zeros(2, 64, 16, 16), style).shape
     chosen = choose_channels(measure(maps), Style(channels="top:3"))
     assert take_channels(maps, measure(maps), chosen)[0].shape == (2, 3, 16, 16)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
+        elements=st.floats(-10, 10, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]),
+    )
+)
+def test_ranges_cover_the_finite_values(maps):
+    ranges = measure(torch.from_numpy(maps))
+    for image, channel in np.ndindex(maps.shape[:2]):
+        values = maps[image, channel]
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (np.nan, np.nan)
+        np.testing.assert_array_equal(ranges.low[image, channel], low)
+        np.testing.assert_array_equal(ranges.high[image, channel], high)
+        assert (0 if ranges.bad is None else ranges.bad[image, channel].item()) == values.size - finite.size
+    assert (ranges.bad is None) == bool(np.isfinite(maps).all())
+    assert ranges.low.dtype == ranges.high.dtype == torch.float32
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_taken_channels_are_drawn_like_a_layer_of_their_own(poisoned):
+    maps = random_maps(2, 9, 6, 5)
+    if poisoned:
+        maps[1, 3, 0, 0] = NAN
+    ranges = measure(maps)
+    chosen = torch.tensor([[5, 3, 0], [3, 8, 8]])
+    taken, of_taken = take_channels(maps, ranges, chosen)
+    assert taken.shape == (2, 3, 6, 5)
+    for image, row in enumerate(chosen.tolist()):
+        expected = maps[image][row]
+        assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
+        for style in (Style(), Style(norm="layer"), Style(norm="signed")):
+            assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))

@@ -1,10 +1,11 @@
-"""Results of an image, made by hand and looked at."""
+"""Results of an image: built by hand, and flattened for comparison."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from fmapviz.core.drawings import Drawing, Grid, HeatMap
 from fmapviz.core.types import ImageResult, LayerResult, Statistics
@@ -12,6 +13,11 @@ from fmapviz.render.grid import measure
 from fmapviz.views.base import BatchContent, LayerMaps
 
 NUMBERS = Statistics(minimum=0.0, maximum=1.0, mean=0.5, constant=(), nonfinite=0)
+
+
+def random_maps(*shape, seed=0):
+    """Return normally distributed values of mean 1 and deviation 3."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 + 1
 
 
 def drawings_of(result):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from results import random_maps
 
 from fmapviz.views.histogram import BINS, count
 
 NAN, INF = torch.nan, torch.inf
-
-
-def random_values(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 + 1
 
 
 def reference(image):
@@ -37,11 +34,11 @@ def assert_counted(maps, *, moved=0):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(3, 8, 9, 10), (1, 2000), (2, 5, 1, 1), (1, 3, 2, 4, 5)], ids=str)
 def test_counts_are_numpys(dtype, shape):
-    assert_counted(random_values(*shape).to(dtype))
+    assert_counted(random_maps(*shape).to(dtype))
 
 
 def test_of_a_million_values_hardly_one_is_in_the_bin_beside():
-    assert_counted(random_values(1, 1_000_000), moved=3)
+    assert_counted(random_maps(1, 1_000_000), moved=3)
 
 
 @pytest.mark.parametrize("whole", [2, 3, 63, 64, 96, 100, 128, 1000])
@@ -54,12 +51,12 @@ def test_values_where_two_bins_meet_are_in_the_upper_one(whole, unit):
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-6, 1e6, 1e30])
 def test_large_and_small_values_are_counted_alike(factor):
-    assert_counted(random_values(2, 500) * factor)
+    assert_counted(random_maps(2, 500) * factor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_values_that_are_not_finite_are_counted_apart(dtype):
-    maps = random_values(4, 3, 5, 6).to(dtype)
+    maps = random_maps(4, 3, 5, 6).to(dtype)
     maps[0, 0, 0, 0] = NAN
     maps[1, 1, :2] = INF
     maps[2, 2, 1] = -INF
@@ -67,7 +64,7 @@ def test_values_that_are_not_finite_are_counted_apart(dtype):
 
 
 def test_one_of_them_changes_nothing_of_the_counts():
-    values = random_values(1, 5000)
+    values = random_maps(1, 5000)
     alone, together = count(values), count(torch.cat([values, torch.tensor([[NAN]])], 1))
     assert all(torch.equal(one, other) for one, other in zip(alone[:3], together[:3], strict=True))
     assert (alone[3].item(), together[3].item()) == (0, 1)
@@ -94,12 +91,12 @@ def test_without_a_finite_value_there_is_no_range():
 
 
 def test_a_range_that_float32_cannot_hold():
-    assert_counted(random_values(1, 1001).clamp(-3.3, 3.3) * 1e38)
+    assert_counted(random_maps(1, 1001).clamp(-3.3, 3.3) * 1e38)
     assert_counted(torch.tensor([[-3e38, 0.0, 3e38, NAN]]))
 
 
 def test_the_maps_stay_as_they_are():
-    maps = random_values(2, 3, 4, 5).requires_grad_()
+    maps = random_maps(2, 3, 4, 5).requires_grad_()
     before = maps.detach().clone()
     assert not count(maps)[1].requires_grad
     assert torch.equal(maps, before)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from results import random_maps
 
 from fmapviz.views import max as max_view
 from fmapviz.views import mean as mean_view
 
 NAN, INF = torch.nan, torch.inf
 REDUCTIONS = [(mean_view.reduce, np.mean), (max_view.reduce, np.max)]
-
-
-def random_maps(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3 - 1
 
 
 def reference(maps, combine):
