@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import pytest
 import stores
 import torch
-from PIL import Image
+from image_files import save_picture
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, Process, ask
 
@@ -188,13 +187,6 @@ def folder(tmp_path):
     for seed, name in enumerate(("img2.png", "img10.png", "sub/img1.png")):
         save_picture(tmp_path / "pictures" / name, seed)
     return tmp_path / "pictures"
-
-
-def save_picture(path, seed=0):
-    """Write a small picture that differs with the seed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    Image.fromarray(coarse).resize((80, 60), Image.Resampling.BICUBIC).save(path)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import save_picture
+from image_files import save_picture
 from waiting import PATIENCE
 from warm import Process
 

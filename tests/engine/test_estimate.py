@@ -8,7 +8,8 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
-from faults import Net, paint
+from faults import Net
+from image_files import paint
 
 from fmapviz.cli import app
 from fmapviz.core.config import InputOptions, Part, RunConfig

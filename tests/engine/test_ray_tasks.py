@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from faults import Net, paint
+from faults import Net
+from image_files import paint
 from torch import nn
 
 from fmapviz.core.config import Engine, InputOptions, RunConfig

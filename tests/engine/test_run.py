@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_files import paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 from torchvision.utils import make_grid
+from trees import problems, stamps
 from waiting import PATIENCE
 
 from fmapviz import load_model
@@ -24,7 +26,6 @@ from fmapviz.core.errors import NothingToDoError, OutputError, RefusedError, Req
 from fmapviz.core.events import Notice, Outcome, Started
 from fmapviz.engine.run import visualize
 from fmapviz.images.find import path_hash
-from fmapviz.runs.verify import verify
 
 SMALL = InputOptions(size=(16, 16))
 AS_IT_IS = InputOptions(fit="none")
@@ -49,12 +50,6 @@ class Net(nn.Module):
     def forward(self, x):
         x = self.relu(self.norm(self.first(x)))
         return self.again(self.relu(self.again(x)))
-
-
-def paint(path, seed=0, size=(16, 20)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)).save(path)
-    return path
 
 
 @pytest.fixture
@@ -86,20 +81,8 @@ def names(directory):
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def state(directory):
-    """Give what tells whether a file was written anew."""
-    return {
-        str(path.relative_to(directory)): (path.lstat().st_ino, path.lstat().st_mtime_ns, path.lstat().st_size)
-        for path in directory.rglob("*")
-    }
-
-
 def unit_of(directory):
     return json.loads((directory / "unit.json").read_bytes())
-
-
-def problems(out):
-    return [str(problem.path) for place in verify(out) for problem in place.problems]
 
 
 def images_in_events(directory):
@@ -119,12 +102,12 @@ def finished(tmp_path_factory):
     for seed, name in enumerate(["one.png", "two.png", "cats/three.png"]):
         paint(folder / "pictures" / name, seed)
     (folder / "pictures/bad.png").write_bytes(b"no image")
-    before = state(folder / "pictures")
+    before = stamps(folder / "pictures")
     events = []
     summary = visualize(
         Net(), folder / "pictures", out=folder / "out", to=("tensorboard", "png"), options=AS_IT_IS, on_event=events.append
     )
-    assert state(folder / "pictures") == before
+    assert stamps(folder / "pictures") == before
     return folder / "pictures", summary, events
 
 
@@ -332,13 +315,13 @@ def test_a_summary_accounts_for_everything(finished):
 
 def test_what_is_finished_is_skipped_and_not_written_again(pictures, look):
     first = look(pictures)
-    before = state(first.directory.parent)
+    before = stamps(first.directory.parent)
     events = []
     again = look(pictures, on_event=events.append)
     assert (counts(first), counts(again)) == ((3, 0, 0), (0, 3, 0))
     assert (first.directory, again.exit_code, again.pictures) == (again.directory, 0, 0)
-    assert state(first.directory.parent).keys() == before.keys()
-    changed = {name for name, what in state(first.directory.parent).items() if what != before[name]}
+    assert stamps(first.directory.parent).keys() == before.keys()
+    changed = {name for name, what in stamps(first.directory.parent).items() if what != before[name]}
     assert changed <= {"net"}  # whose time says that something was staged
     assert {event.unit for event in events if isinstance(event, Outcome)} == {
         first.directory / name for name in ("one.png", "two.png", "cats/three.png")
@@ -347,14 +330,14 @@ def test_what_is_finished_is_skipped_and_not_written_again(pictures, look):
 
 def test_new_and_changed_images_are_done(pictures, look):
     first = look(pictures)
-    before = state(first.directory)
+    before = stamps(first.directory)
     os.utime(pictures / "one.png", ns=(0, 1))
     status = (pictures / "two.png").stat()
     (pictures / "two.png").write_bytes((pictures / "two.png").read_bytes() + b"\0")  # behind the picture: harmless
     os.utime(pictures / "two.png", ns=(status.st_mtime_ns, status.st_mtime_ns))
     paint(pictures / "cats/four.png", 4)
     assert counts(look(pictures)) == (3, 1, 0)
-    after = state(first.directory)
+    after = stamps(first.directory)
     assert {name for name in before if before[name] == after.get(name)} == {
         name for name in before if name.startswith("cats/three.png") or name == "run.json"
     }
@@ -378,11 +361,11 @@ def test_a_changed_picture_gives_new_pictures(pictures, look, tmp_path):
 
 def test_force_does_everything_again(pictures, look):
     directory = look(pictures).directory
-    before = state(directory)
+    before = stamps(directory)
     (directory / "two.png/input.png").write_bytes(b"damaged")
     assert counts(look(pictures)) == (0, 3, 0)
     assert counts(look(pictures, force=True)) == (3, 0, 0)
-    after = state(directory)
+    after = stamps(directory)
     assert {name for name in before if before[name][0] == after[name][0]} <= {"run.json", "cats"}
     assert problems(directory) == []
 
@@ -445,11 +428,11 @@ def test_a_named_run(pictures, look, tmp_path):
     summary = look(pictures, name="mine")
     assert summary.directory == tmp_path / "out/mine"
     assert counts(look(pictures, name="mine")) == (0, 3, 0)
-    before = state(tmp_path / "out/mine")
+    before = stamps(tmp_path / "out/mine")
     with pytest.raises(RefusedError, match="mine' holds a run with other settings") as caught:
         look(pictures, name="mine", style=Style(scale=2))
     assert caught.value.exit_code == 6
-    assert state(tmp_path / "out/mine") == before
+    assert stamps(tmp_path / "out/mine") == before
 
 
 @pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}])
@@ -458,11 +441,11 @@ def test_a_directory_that_fmapviz_did_not_make_is_left_alone(content, pictures, 
     foreign.mkdir(parents=True)
     for name, text in content.items():
         (foreign / name).write_text(text)
-    before = state(foreign)
+    before = stamps(foreign)
     with pytest.raises(RefusedError, match="net' holds files that fmapviz did not make"):
         look(pictures, name="net")
     assert look(pictures).directory == tmp_path / "out/net-2"
-    assert state(foreign) == before
+    assert stamps(foreign) == before
 
 
 def test_a_run_of_a_newer_version_is_refused(pictures, look):
@@ -493,10 +476,10 @@ def test_two_sources_of_one_name_are_told_apart(tmp_path, look):
         assert (directory / found[str(path)] / "00_first.maps.png").read_bytes() == (
             fresh / "00_first.maps.png"
         ).read_bytes()
-    before = state(directory)
+    before = stamps(directory)
     assert counts(look(paths)) == (0, 3, 0)
     assert counts(look(paths, force=True)) == (3, 0, 0)
-    assert state(directory).keys() == before.keys()
+    assert stamps(directory).keys() == before.keys()
     assert problems(directory) == []
 
 
@@ -521,9 +504,9 @@ def test_what_is_in_the_way_is_left_alone(kind, pictures, look):
     else:
         (directory / "one.png/deep").mkdir(parents=True)
         (directory / "one.png/deep/notes.txt").write_text("mine")
-    before = state(directory)
+    before = stamps(directory)
     assert counts(look(pictures)) == (2, 1, 0)
-    after = state(directory)
+    after = stamps(directory)
     assert {name: after[name] for name in before if name != "one.png"} == {
         name: what for name, what in before.items() if name != "one.png"
     }
@@ -580,11 +563,11 @@ def test_nothing_to_do_is_said_before_the_model_is_loaded(tmp_path, look):
 @pytest.mark.parametrize("out", ["file", "file/below", "file/far/below"])
 def test_a_place_that_cannot_be_written_to_is_said_before_the_model_is_loaded(out, pictures, look, tmp_path):
     (tmp_path / "file").write_text("mine")
-    before = state(tmp_path)
+    before = stamps(tmp_path)
     with pytest.raises(OutputError, match="not a directory") as caught:
         look(pictures, "alexnet", out=tmp_path / out, **NOT_THERE)
     assert caught.value.exit_code == 5
-    assert state(tmp_path) == before
+    assert stamps(tmp_path) == before
 
 
 @pytest.mark.parametrize(

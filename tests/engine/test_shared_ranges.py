@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_files import pixels_of, save_pixels, text_of
 from PIL import Image
 from torch import nn
 from torchvision.utils import make_grid
+from trees import problems
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import RefusedError, RequestError
 from fmapviz.core.events import Notice
 from fmapviz.engine.run import visualize
-from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -38,18 +39,12 @@ class Net(nn.Module):
         return self.head(self.second(self.first(x).relu()).mean((2, 3)))
 
 
-def paint(path, seed=0, size=(16, 20), contrast=1.0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3))
-    Image.fromarray((128 + (pixels - 128) * contrast).clip(0, 255).astype(np.uint8)).save(path)
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Four pictures of different contrast."""
     for seed in range(4):
-        paint(tmp_path / "in" / f"{seed}.png", seed, contrast=(seed + 1) / 4)
+        noise = np.random.default_rng(seed).integers(-128, 128, (16, 20, 3))
+        save_pixels(tmp_path / "in" / f"{seed}.png", (128 + noise * (seed + 1) / 4).astype(np.uint8))
     return tmp_path / "in"
 
 
@@ -60,20 +55,6 @@ def look(tmp_path):
         return visualize(model or Net(), inputs, **{**common, **options})
 
     return run
-
-
-def problems(summary):
-    return [problem.message for place in verify(summary.directory) for problem in place.problems]
-
-
-def pixels_of(path):
-    with Image.open(path) as image:
-        return np.asarray(image)
-
-
-def facts_of(path):
-    with Image.open(path) as image:
-        return dict(image.text)
 
 
 def hooked(path, layers=("first", "second", "head")):
@@ -118,7 +99,7 @@ def test_grids_are_make_grids_of_one_range(folder, look):
     summary = look([folder])
     paths = sorted(folder.iterdir())
     ranges = range_of(paths)
-    assert problems(summary) == []
+    assert problems(summary.directory) == []
     for layer in ("first", "second"):
         assert scales(summary)["output", layer] == pytest.approx(ranges[layer], rel=1e-6)
     for path in paths:
@@ -196,7 +177,7 @@ OF = {"inputs": "input", "grads": "gradient", "grad-inputs": "input gradient", "
 @pytest.mark.parametrize("views", [["inputs"], ["grads"], ["grad-inputs", "maps"]])
 def test_inputs_and_gradients_have_one_scale_too(folder, look, views):
     summary = look([folder], views=views, targets=["top1", 3], layers="second")
-    assert (summary.done, problems(summary)) == (4, [])
+    assert (summary.done, problems(summary.directory)) == (4, [])
     records = [json.loads(path.read_bytes())["layers"] for path in summary.directory.rglob("unit.json")]
     own = [layer for layers in records for layer in layers]
     survey = json.loads((summary.directory / "survey.json").read_bytes())["layers"]
@@ -211,7 +192,7 @@ def test_inputs_and_gradients_have_one_scale_too(folder, look, views):
         assert each["high"] == max(layer["max"] for layer in same)
         view = next(view for view in views if OF[view] == each["of"])
         label = f".{each['class']}" if each["class"] else ""
-        told = {facts_of(path)["Scaling"] for path in summary.directory.rglob(f"*_second{label}.{view}.png")}
+        told = {text_of(path)["Scaling"] for path in summary.directory.rglob(f"*_second{label}.{view}.png")}
         assert told == {f"{each['low']:.4g} to {each['high']:.4g}, the range of all images of the run"}
 
 
@@ -277,7 +258,7 @@ def test_an_interrupted_first_pass_leaves_nothing_that_counts(folder, look, tmp_
     assert sorted(path.name for path in (tmp_path / "out/stops").iterdir()) == ["run.json"]
     whole = look([folder], model, out=tmp_path / "whole")  # from here on undisturbed
     summary = look([folder], model)
-    assert (summary.done, problems(summary)) == (4, [])
+    assert (summary.done, problems(summary.directory)) == (4, [])
     assert pictures(summary.directory) == pictures(whole.directory)
 
 
@@ -303,7 +284,7 @@ def test_more_images_are_drawn_on_the_scale_that_is_there(folder, look, tmp_path
     first = look([folder / "0.png", folder / "1.png"])
     before, known = pictures(first.directory), scales(first)
     grown = look([folder])
-    assert (grown.done, grown.skipped, problems(grown)) == (2, 2, [])
+    assert (grown.done, grown.skipped, problems(grown.directory)) == (2, 2, [])
     assert scales(grown) == known
     after = pictures(grown.directory)
     assert {name: after[name] for name in before} == before
@@ -370,9 +351,9 @@ def test_a_scale_that_was_lost_is_found_out_again(folder, look, damage):
     else:
         survey.unlink()
     if damage != "deleted":
-        assert problems(summary) == ["damaged"]
+        assert [problem.message for problem in problems(summary.directory)] == ["damaged"]
     again = look([folder])
-    assert (again.skipped, problems(again)) == (4, [])
+    assert (again.skipped, problems(again.directory)) == (4, [])
     assert survey.read_bytes() == data
     assert pictures(again.directory) == before
 
@@ -397,14 +378,14 @@ def test_everything_can_be_drawn_anew_on_a_scale_of_its_own(folder, look, tmp_pa
     with pytest.raises(RefusedError):  # one of those that are there would stay as it is
         look([folder / "0.png", folder / "2.png"], force=True)
     again = look([folder], force=True)
-    assert (again.done, problems(again)) == (4, [])
+    assert (again.done, problems(again.directory)) == (4, [])
     assert pictures(again.directory) == pictures(whole.directory)
 
 
 def test_verify_tells_of_a_scale_that_is_gone(folder, look):
     summary = look([folder])
     (summary.directory / "survey.json").unlink()
-    assert problems(summary)
+    assert problems(summary.directory)
 
 
 def test_a_file_of_that_name_that_is_not_ours_stays(folder, look, tmp_path):

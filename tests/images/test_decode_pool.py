@@ -18,7 +18,8 @@ import bad_images
 import numpy as np
 import pytest
 from bad_images import encoded, oriented
-from conftest import end_idle_workers, save_picture
+from conftest import end_idle_workers
+from image_files import save_picture
 from PIL import Image as PillowImage
 from PIL.PngImagePlugin import PngInfo
 from test_failing_threads import Net

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from conftest import save_picture
+from image_files import save_picture
 from PIL import Image
 from results import drawings_of
 from tiny_models import Calls, as_model, images

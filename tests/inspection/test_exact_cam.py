@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import save_picture
+from image_files import save_picture
 from tiny_models import images
 from torch import nn
 from torch.nn import functional

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from image_files import paint
 from PIL import Image
 from tiny_models import Backwards, Recursive, Training, Twins, state_of
 from torch import nn
@@ -34,9 +35,7 @@ def run(network, inputs, tmp_path, **options):
 
 @pytest.fixture
 def picture(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "picture.png")
-    return tmp_path / "picture.png"
+    return paint(tmp_path / "picture.png", size=(40, 50))
 
 
 def layers_of(summary, name="picture.png"):

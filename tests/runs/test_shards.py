@@ -13,7 +13,8 @@ import pytest
 import torch
 from cases import each_once
 from extras import parquet, webdataset
-from faults import Net, paint
+from faults import Net
+from image_files import paint
 from PIL import Image as PillowImage
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot
@@ -198,7 +199,7 @@ def test_the_index_says_where_each_picture_lies(inputs, tmp_path, formats):
         (3, "5.png", "input", None), (3, "5.png", "maps", "first"), (3, "5.png", "maps", "second"),
         (4, "6.png", "input", None),
     ]  # fmt: skip
-    assert rows[1]["shape"] == [2, 6, 7]
+    assert rows[1]["shape"] == [2, 14, 18]
     assert rows[1]["type"] == "Conv2d"
     values = Net().first(tensor_of(inputs / "5.png"))
     assert [rows[1][name] for name in ("min", "max", "mean")] == pytest.approx(

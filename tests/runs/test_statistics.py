@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from painted import paint, prepared
+from image_files import paint, prepared
 from PIL import Image
 from races import EIGHT_AT_ONCE
 from tiny_models import Regions, Returns, Tokens, as_model
 from torch import nn
+from trees import problems
 
 from fmapviz import load_model
 from fmapviz.core.config import InputOptions, Style
@@ -25,7 +26,6 @@ from fmapviz.engine.run import visualize
 from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
 from fmapviz.runs.aggregates._unit_statistics import read_table, statistics_of, write_table
 from fmapviz.runs.aggregates.statistics import MOST_LINES, describe_dead, merge
-from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf
@@ -175,10 +175,6 @@ def assert_numpys(directory, seen, *, layers=None, rtol=0.0):
 
 def dead_of(table, layer):
     return [int(row["channel"]) for row in table[layer, "output", ""] if row["dead"]]
-
-
-def problems(out):
-    return [str(problem.path.name) for place in verify(out) for problem in place.problems]
 
 
 # --- networks
@@ -425,7 +421,7 @@ def test_all_samples_of_an_image_count(look, pictures, batch_size):
         model.head.weight[1] = 0
     summary = look(model, pictures, types=["Conv2d"], batch_size=batch_size)
     table = assert_numpys(summary.directory, outputs(model, pictures))
-    assert table["head", "output", ""][0]["values"] == 5 * 3 * 10 * 12
+    assert table["head", "output", ""][0]["values"] == 5 * 3 * 14 * 18
     assert dead_of(table, "head") == [1]
 
 
@@ -840,7 +836,7 @@ def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path,
     else:
         data[len(data) // 2] ^= 1
         path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
-    assert set(problems(tmp_path / "out")) == {path.name}
+    assert {problem.path for problem in problems(tmp_path / "out")} == {path}
     if name in FILES[:3]:
         look(Ordinary(), pictures)
         assert problems(tmp_path / "out") == []

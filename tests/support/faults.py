@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
 import torch
 from failing_disk import ENDS, FULL, NAMES, PART, POWER, Crash, Disk, put_in
-from PIL import Image
+from image_files import paint
 from torch import nn
-from trees import difference, snapshot
+from trees import difference, problems, snapshot
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import OutputError
 from fmapviz.core.events import Outcome
 from fmapviz.engine.run import visualize
 from fmapviz.runs.unit import paths_of, read_unit
-from fmapviz.runs.verify import verify
 
 NOTES = "notes.txt"  # a foreign file in a run
 IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run does not end where one of these fails on a full disk
@@ -80,13 +77,6 @@ SCENARIOS = {
 }
 
 
-def paint(path, seed):
-    """Write a small picture, of a certain time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 9, 3), np.uint8)).save(path)
-    os.utime(path, ns=(10**18 + seed, 10**18 + seed))
-
-
 def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False):
     """Let each operation of a command fail, in a run of its own; then give the same command, and compare the trees.
 
@@ -140,7 +130,7 @@ def _images(out):
 
 
 def _problems(out):
-    return [problem for each in verify(out) for problem in each.problems if problem.path.name != NOTES]
+    return [problem for problem in problems(out) if problem.path.name != NOTES]
 
 
 def _begin(scenario, images, place):

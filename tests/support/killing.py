@@ -12,12 +12,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from faults import paint
-from trees import difference, snapshot
+from image_files import paint
+from trees import difference, problems, snapshot
 from warm import HEEDING, Process
 
 from fmapviz.core.file_names import HIDDEN
-from fmapviz.runs.verify import verify
 
 NETWORK = """
 import torch
@@ -164,7 +163,7 @@ class House:
         command = self.begin()
         assert command.wait() == 3, command.errors.read_text()
         assert difference(snapshot(self.out), self.expected) == []
-        assert [problem for each in verify(self.out) for problem in each.problems] == []
+        assert problems(self.out) == []
         shutil.rmtree(self.out)
 
     def hidden(self):
@@ -172,8 +171,8 @@ class House:
 
     def check_whole(self):
         if any(not path.parent.name.startswith(HIDDEN) for path in self.out.glob("*/run.json")):
-            problems = [problem for each in verify(self.out) for problem in each.problems]
-            assert {problem.remedy for problem in problems} <= {"again"}, problems
+            found = problems(self.out)
+            assert {problem.remedy for problem in found} <= {"again"}, found
 
     def _names(self):
         with suppress(FileNotFoundError):

@@ -1,10 +1,10 @@
-"""What a run has left on the disk, without what differs from one time to the next.
+"""Compare what runs leave on the disk.
 
-Two runs are equal if their trees are, byte for byte, but for
+Two runs are equal if their files are, byte for byte, except for
 
-* the time at which each event of an event file was written, and the checksums that follow from it: that of the event file in
-  `unit.json`, the seal of that, and the digest of all seals in `products.json`;
-* `failures.jsonl`, which is a log: of each input the last line counts, without its time.
+* the time of each event in an event file, and the checksums that depend on it: that of the event file in `unit.json`, that
+  of `unit.json` itself, and the digest of all of these in `products.json`;
+* `failures.jsonl`, which is a log: for each input its last line counts, without the time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,34 @@ import json
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
+from fmapviz.runs.verify import verify
+
 HIDDEN = ".fmapviz-"
 
 
 def snapshot(place):
-    """Give the content of every file below a directory, None for a directory, by relative path; hidden leftovers too."""
+    """Return the content of every file below a directory by relative path, hidden ones too; None for a directory."""
     return {str(path.relative_to(place)): None if path.is_dir() else _content(path) for path in sorted(place.rglob("*"))}
 
 
 def difference(found, expected):
-    """Name what two trees do not have in common, for a message that can be read."""
+    """Return the paths that two snapshots do not share: + added, - missing, ! with another content."""
     return sorted(
         f"{'-' if name not in found else '+' if name not in expected else '!'} {name}"
         for name in found.keys() | expected.keys()
         if found.get(name, 0) != expected.get(name, 0)
     )
+
+
+def stamps(place):
+    """Return inode, modification time and size of everything below a directory: different where a file was rewritten."""
+    status = {str(path.relative_to(place)): path.lstat() for path in place.rglob("*")}
+    return {name: (each.st_ino, each.st_mtime_ns, each.st_size) for name, each in status.items()}
+
+
+def problems(place):
+    """Return the problems that `verify` reports below a directory or a URL."""
+    return [problem for checked in verify(place) for problem in checked.problems]
 
 
 def _content(path):
@@ -37,7 +50,7 @@ def _content(path):
     if path.name == "unit.json":
         record = json.loads(path.read_bytes())
         for entry in record["files"]:
-            entry.pop("object", None)  # where else it lies, in a store
+            entry.pop("object", None)  # its key in a store
             if "tfevents" in entry["name"]:
                 del entry["sha256"]
         del record["sha256"]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import save_picture
+from image_files import save_picture
 from PIL import Image
 from results import heats_of
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader

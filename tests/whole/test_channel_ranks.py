@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from image_files import paint, prepared
 from PIL import Image
 from tiny_models import Returns, overwritten
 from torch import nn
-from torchvision.transforms.functional import normalize, to_tensor
 from torchvision.utils import make_grid
 
 from fmapviz.core.config import InputOptions, Style
@@ -19,16 +19,6 @@ from fmapviz.engine.run import visualize
 AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf
 RANKS = {"max": np.max, "mean": np.mean, "std": np.std}
-
-
-def paint(path, seed=0, size=(12, 14)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)).save(path)
-    return path
-
-
-def prepared(path):
-    return normalize(to_tensor(Image.open(path)), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])[None]
 
 
 @pytest.fixture
@@ -155,7 +145,7 @@ def spoil(x):
     maps[:, 0] = NAN
     maps[:, 2, 3, 4] = INF
     maps[:, 4, 1:] = NAN
-    maps[:, 5] = torch.tensor([INF, -INF]).repeat(7)
+    maps[:, 5] = torch.tensor([INF, -INF]).repeat(x.shape[-1] // 2)
     maps[:, 7] = -5
     maps[:, 7, 0, 0] = -INF
     maps[:, 8] = -1e30
@@ -179,7 +169,7 @@ def test_deviations_of_different_numbers_of_finite_values(look, pictures):
     def make(x):
         wide, narrow = x[:, :1].clone(), x[:, :1] * 0.9
         wide[:, :, 1:] = NAN
-        wide[:, :, 0] = torch.tensor([-3.0, 3.0]).repeat(7)
+        wide[:, :, 0] = torch.tensor([-3.0, 3.0]).repeat(x.shape[-1] // 2)
         return torch.cat([narrow, wide], 1)
 
     summary = look(Shows(make), pictures[:1], "top:2:std")

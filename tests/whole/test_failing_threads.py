@@ -14,8 +14,9 @@ from itertools import count
 import pytest
 import torch
 from cases import pairwise
-from conftest import save_picture
+from image_files import save_picture
 from torch import nn
+from trees import problems
 from waiting import PATIENCE, wait_until
 from warm import Process
 
@@ -24,7 +25,6 @@ from fmapviz.core.errors import OutputError
 from fmapviz.engine.run import visualize
 from fmapviz.render import picture as encoding
 from fmapviz.render import png
-from fmapviz.runs.verify import verify
 from fmapviz.writers import png as png_writer
 
 IMAGES = 12
@@ -69,7 +69,7 @@ def no_thread_goes_on():
 def assert_whole(out):
     """Nothing is staged, and what stands there is complete."""
     assert list(out.rglob(".*")) == []
-    assert [problem for place in verify(out) for problem in place.problems] == []
+    assert problems(out) == []
     for unit in finished(out):
         assert (unit / "unit.json").is_file()
 

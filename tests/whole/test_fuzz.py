@@ -31,14 +31,16 @@ import typer
 from bad_images import animation, encoded, oriented, picture
 from checkpoint_files import Malice, fill
 from conftest import ROOT
-from faults import Net, paint
+from faults import Net
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from image_files import paint
 from PIL import Image as PillowImage
 from safetensors.numpy import load_file
 from safetensors.torch import save
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 from torch import nn
+from trees import problems
 
 from fmapviz.cli import app
 from fmapviz.core.checksummed_json import dumps
@@ -49,7 +51,6 @@ from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.decode_pool import read_image
-from fmapviz.runs.verify import verify
 
 SHORT = settings(
     derandomize=True,
@@ -573,7 +574,7 @@ def test_whatever_layers_are_called_files_stay_where_they_belong(names, tmp_path
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"net"}
     unit = tmp_path / "out" / "net" / "a.png"
     assert not [path for path in unit.iterdir() if path.is_dir()]
-    assert not [problem for place in verify(tmp_path / "out") for problem in place.problems]
+    assert not problems(tmp_path / "out")
     reader = EventAccumulator(str(unit), size_guidance={TENSORS: 0})
     reader.Reload()
     assert len(reader.Tags()["tensors"]) == 1 + len(names)
@@ -608,7 +609,7 @@ def test_whatever_files_are_called_each_gets_its_place(tmp_path, names):
     )  # fmt: skip
     assert (summary.done, summary.failed) == (len(paths), 0)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"in", "out"}
-    assert not [problem for place in verify(tmp_path / "run" / "out") for problem in place.problems]
+    assert not problems(tmp_path / "run" / "out")
 
 
 # --- options

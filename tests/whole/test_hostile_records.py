@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 from extras import parquet, pyarrow
-from faults import Scenario, paint
+from faults import Scenario
+from image_files import paint
 
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.config import Style

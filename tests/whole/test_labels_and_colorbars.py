@@ -8,12 +8,13 @@ from base64 import b64decode
 import numpy as np
 import pytest
 import torch
+from image_files import paint
 from PIL import Image
 from torch import nn
+from trees import problems
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.engine.run import visualize
-from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 SIZE = (24, 30)
@@ -36,9 +37,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def picture(tmp_path):
-    path = tmp_path / "a.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)).save(path)
-    return path
+    return paint(tmp_path / "a.png", size=SIZE)
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def look(tmp_path, picture):
         common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"], "types": ["Conv2d", "Linear"]}
         summary = visualize(model or Net(), inputs or [picture], style=style, **{**common, **options})
         assert not summary.failures
-        assert [problem for place in verify(summary.directory) for problem in place.problems] == []
+        assert problems(summary.directory) == []
         return summary.directory / "a.png"
 
     return run

@@ -10,14 +10,13 @@ import shutil
 
 import pytest
 import torch
-from faults import paint
+from image_files import paint
 from torch import nn
-from trees import difference, snapshot
+from trees import difference, problems, snapshot
 
 from fmapviz.core.config import InputOptions, Style, execution
 from fmapviz.core.events import Outcome
 from fmapviz.engine.run import visualize
-from fmapviz.runs.verify import verify
 
 IMAGES = 9
 FORMATS = ["tensorboard", "png", "html", "raw", "npz", "stats"]
@@ -55,7 +54,7 @@ def leave(tmp_path):
         preparation = InputOptions(fit="none", mean=(0, 0, 0), std=(1, 1, 1))
         for part in parts:
             visualize(Exact(), part, options=preparation, **{**given, **options})
-        assert [problem for each in verify(tmp_path / place) for problem in each.problems] == []
+        assert problems(tmp_path / place) == []
         found = snapshot(tmp_path / place)
         shutil.rmtree(tmp_path / place)
         return found

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import stores
 from cases import thorough
-from faults import paint
+from image_files import paint
 from PIL import Image as PillowImage
-from trees import difference, snapshot
+from trees import difference, problems, snapshot
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, Process
 
@@ -37,7 +37,6 @@ from fmapviz.engine.ray.driver import _FOLDERS, _make_folder
 from fmapviz.engine.ray.tasks import ATTEMPTS
 from fmapviz.engine.run import visualize
 from fmapviz.runs.unit import read_unit
-from fmapviz.runs.verify import verify
 
 NETWORK = """
 import os
@@ -158,10 +157,6 @@ def on(cluster, **options):
 def seen(place, value):
     path = place / f"seen-{value}"
     return path.read_text().split() if path.exists() else []
-
-
-def problems(out):
-    return [problem for each in verify(out) for problem in each.problems]
 
 
 SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}

@@ -21,7 +21,8 @@ import pytest
 import stores
 from cases import thorough
 from extras import obstore as obstore
-from faults import NOTES, SCENARIOS, Net, paint
+from faults import NOTES, SCENARIOS, Net
+from image_files import paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trees import difference, snapshot

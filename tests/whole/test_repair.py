@@ -8,12 +8,12 @@ from itertools import product
 
 import pytest
 from cases import each_once, thorough
-from faults import Scenario, paint
-from trees import difference, snapshot
+from faults import Scenario
+from image_files import paint
+from trees import difference, problems, snapshot
 
 from fmapviz.core.config import Style
 from fmapviz.core.errors import RefusedError
-from fmapviz.runs.verify import verify
 
 EVERYTHING = Scenario(
     {
@@ -59,10 +59,6 @@ def whole(tmp_path_factory):
     EVERYTHING.run(place / "in", place / "out")
     assert problems(place / "out") == []
     return place
-
-
-def problems(place):
-    return [problem for each in verify(place) for problem in each.problems]
 
 
 def test_these_are_all_kinds_of_files(whole):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_files import paint, pixels_of, save_pixels, text_of
 from PIL import Image
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
@@ -19,6 +20,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from torch import nn
 from torch.nn.functional import interpolate
 from torchvision.utils import make_grid
+from trees import problems
 
 from fmapviz import load_model
 from fmapviz.core.config import InputOptions, RunConfig, Style
@@ -27,7 +29,6 @@ from fmapviz.engine.model_views import draw_model
 from fmapviz.engine.run import visualize
 from fmapviz.engine.session import load_session
 from fmapviz.runs.storage.destination import LocalDestination
-from fmapviz.runs.verify import verify
 
 AS_IT_IS = InputOptions(fit="none")
 GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))
@@ -61,13 +62,6 @@ class Broken(Net):
         return self.second(first)
 
 
-def paint(path, seed=0, size=SIZE, colours=3):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3) if colours == 3 else size, np.uint8)
-    Image.fromarray(pixels).save(path, format="PNG")
-    return path
-
-
 @pytest.fixture
 def look(tmp_path):
     """Run over some inputs with what all these tests have in common."""
@@ -76,7 +70,7 @@ def look(tmp_path):
         common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["png"]}
         summary = visualize(model or Net(), inputs, **{**common, **options})
         assert not summary.failures
-        assert [problem for place in verify(summary.directory) for problem in place.problems] == []
+        assert problems(summary.directory) == []
         return summary
 
     return run
@@ -119,16 +113,6 @@ def laid_over(seen, levels, colormap, alpha=0.5):
 
     colours = Image.fromarray((mpl.colormaps[colormap](levels)[..., :3] * 255 + 0.5).astype(np.uint8))
     return np.asarray(Image.blend(Image.fromarray(seen).convert("RGB"), colours, alpha)).astype(int)
-
-
-def pixels_of(path):
-    with Image.open(path) as image:
-        return np.asarray(image)
-
-
-def facts_of(path):
-    with Image.open(path) as image:
-        return dict(image.text)
 
 
 def pictures(unit):
@@ -183,7 +167,7 @@ def test_all_channels_are_put_together_whichever_the_grids_show(tmp_path, look, 
         look([path], views=["maps", *views][shown:], style=Style(**style), to=["png", "raw"], name=name).directory / "a.png"
         for name, shown, style in (("some", 0, {"channels": channels, "labels": False}), ("all", 1, {"labels": False}))
     )
-    assert not [file for file in one.glob("*.png") if ".maps" not in file.name and "Channels" in facts_of(file)]
+    assert not [file for file in one.glob("*.png") if ".maps" not in file.name and "Channels" in text_of(file)]
     names = [name for name in pictures(other) if ".pca" not in name or channels != "99"]
     assert len(names) > 6
     assert all(np.array_equal(pixels_of(one / name), pixels_of(other / name)) for name in names)
@@ -205,7 +189,7 @@ def test_a_map_has_the_size_of_its_own_picture(tmp_path, look, size):
 
 
 def test_it_lies_over_a_grey_picture_too(tmp_path, look):
-    path = paint(tmp_path / "a.png", colours=1)
+    path = save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, SIZE, np.uint8))
     unit = look([path], Net(channels=1), views=["mean", "contact"], options=GREY).directory / "a.png"
     large = enlarge(hooked(path, Net(channels=1))["first"].mean(0))
     expected = laid_over(pixels_of(path), stretched(large, float(large.min()), float(large.max())), "turbo")
@@ -256,7 +240,7 @@ def test_each_frame_has_its_own(tmp_path, look, view):
             raw = reduce(maps[:, frame], view)
             found = pixels_of(unit / name)[..., 0].astype(int)
             assert abs(found - stretched(raw, float(raw.min()), float(raw.max()))).max() <= 1
-    assert facts_of(unit / "contact.png")["Layers"] == "3"
+    assert text_of(unit / "contact.png")["Layers"] == "3"
 
 
 def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
@@ -266,7 +250,7 @@ def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
     raw = hooked(path, model, ["0"])["0"].amax(0)
     large = enlarge(raw, (40, 40))
     assert float(large.max()) < float(raw.max()) - 0.01  # where it makes a difference
-    low, _, high = facts_of(unit / "00_0.max.png")["Scaling"].split(":")[0].split()
+    low, _, high = text_of(unit / "00_0.max.png")["Scaling"].split(":")[0].split()
     assert (float(low), float(high)) == pytest.approx((float(large.min()), float(large.max())), rel=1e-3)
 
 
@@ -319,7 +303,7 @@ def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels)
     path = paint(tmp_path / "a.png")
     views = ["maps", "mean", "max", "contact", "pca", "histogram"]
     unit = look([path], Holes(), views=views, types="Identity", style=Style(labels=labels)).directory / "a.png"
-    said = {view: facts_of(unit / f"00_first.{view}.png")["Not finite"] for view in views if view != "contact"}
+    said = {view: text_of(unit / f"00_first.{view}.png")["Not finite"] for view in views if view != "contact"}
     values = "7 values are NaN or infinite"
     left_out = f"{values} and take no part; 2 of 20 places, where there is no other, are drawn as a checkerboard"
     assert said == {
@@ -329,7 +313,7 @@ def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels)
         "pca": f"{values}, at 3 of 20 places, drawn as a checkerboard",
         "histogram": f"{values}, not counted",
     }
-    assert facts_of(unit / "contact.png")["Not finite"].endswith("first: 7 values, no other at 2 of 20 places")
+    assert text_of(unit / "contact.png")["Not finite"].endswith("first: 7 values, no other at 2 of 20 places")
     record = json.loads((unit / "unit.json").read_bytes())
     (layer,) = record["layers"]
     assert (layer["nonfinite"], layer["nonfinite_places"]) == (7, 3)
@@ -343,7 +327,7 @@ def test_what_is_not_finite_is_told_wherever_it_is_drawn(tmp_path, look, labels)
 def test_where_all_values_are_finite_nothing_is_told(tmp_path, look):
     path = paint(tmp_path / "a.png")
     sound = look([path], Net(), views=["mean", "contact", "pca"]).directory / "a.png"
-    assert not any("Not finite" in facts_of(file) for file in sound.glob("*.png"))
+    assert not any("Not finite" in text_of(file) for file in sound.glob("*.png"))
 
 
 def test_a_sheet_and_components_have_a_checkerboard_of_their_own_resolution(tmp_path, look):
@@ -381,7 +365,7 @@ def test_what_is_said_of_a_map_is_said_of_its_finite_values(tmp_path, look):
     unit = look([path], Broken(), views=["mean"]).directory / "a.png"
     raw = hooked(path, Broken())["second"].mean(0)
     finite = raw[raw.isfinite()]
-    facts = facts_of(unit / "01_second.mean.png")
+    facts = text_of(unit / "01_second.mean.png")
     assert "nan" not in facts["Scaling"]
     low, _, high = facts["Range"].split()
     assert (float(low), float(high)) == pytest.approx((float(finite.min()), float(finite.max())), rel=1e-3)
@@ -428,7 +412,7 @@ def test_a_contact_sheet_shows_the_input_and_each_layer_in_order(tmp_path, look)
             large = Image.fromarray(picture).resize(cell.shape[1::-1], Image.Resampling.NEAREST)
             assert cell.shape[0] * cell.shape[1] > 10_000
             assert abs(cell.astype(int) - np.asarray(large)).max() <= 4
-        assert facts_of(unit / "contact.png")["Layers"] == "2"
+        assert text_of(unit / "contact.png")["Layers"] == "2"
 
 
 @pytest.mark.parametrize("norm", ["fixed:-9,9", "run"])
@@ -654,7 +638,7 @@ def test_no_view_is_stopped_by_nan(tmp_path, look, monkeypatch, everything, norm
 def test_no_scale_of_infinities_is_told(tmp_path, look, monkeypatch, view):
     monkeypatch.setattr(Broken, "everything", True)
     unit = look([paint(tmp_path / "a.png")], Broken(), views=view, style=Style(norm="run")).directory / "a.png"
-    scaling = facts_of(unit / f"01_second.{view}.png")["Scaling"]
+    scaling = text_of(unit / f"01_second.{view}.png")["Scaling"]
     assert "inf" not in scaling
     assert "nan" not in scaling
 
@@ -778,7 +762,7 @@ def test_the_largest_filters_are_drawn_and_numbered(look, labels, layer):
     summary = look(model=model, views="kernels", layers=layer, style=Style(channels="top:3", labels=labels))
     path = summary.directory / f"_model/00_{layer}.kernels.png"
     order = getattr(model, layer).weight.detach().flatten(1).norm(dim=1).argsort(descending=True)[:3].tolist()
-    assert facts_of(path)["Channels"] == ", ".join(map(str, order))
+    assert text_of(path)["Channels"] == ", ".join(map(str, order))
     sizes = [pixels_of(each.directory / path.parent.name / path.name).shape for each in (plain, summary)]
     assert (sizes[0] == sizes[1]) is (labels is False)
 
@@ -792,7 +776,7 @@ def test_colour_maps_are_for_what_has_one_value_per_pixel(tmp_path, look):
         run = look([path], Net(), views=["maps", "kernels"], style=style).directory
         names = ("_model/00_first.kernels.png", "_model/01_second.kernels.png", "a.png/00_first.maps.png")
         found.append([pixels_of(run / name) for name in names])
-        said = facts_of(run / names[0])["Scaling"], facts_of(run / names[1])["Scaling"]
+        said = text_of(run / names[0])["Scaling"], text_of(run / names[1])["Scaling"]
     (first, *grey), (same, *coloured) = found
     assert np.array_equal(first, same)
     for one, other in zip(grey, coloured, strict=True):
@@ -862,7 +846,7 @@ def test_what_is_said_of_their_scaling_is_true(look):
     for norm in ("layer", "run"):
         summary = look(model=Net(), views="kernels", style=Style(norm=norm))
         path = summary.directory / "_model/01_second.kernels.png"
-        said[norm] = facts_of(path)["Scaling"], pixels_of(path).tobytes()
+        said[norm] = text_of(path)["Scaling"], pixels_of(path).tobytes()
     assert said["run"] == said["layer"]
     assert "weight's minimum" not in said["layer"][0]
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 import pytest
 import torch
+from image_files import paint
 from PIL import Image
 from torch import nn
 
@@ -51,10 +52,7 @@ TYPES = ["Conv2d", "ReLU", "Identity", "Linear"]
 
 @pytest.fixture
 def picture(tmp_path):
-    path = tmp_path / "in/a b%.png"
-    path.parent.mkdir()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)).save(path)
-    return path
+    return paint(tmp_path / "in/a b%.png", size=SIZE)
 
 
 @pytest.fixture

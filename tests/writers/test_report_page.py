@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from image_files import pixels_of
 from PIL import Image
 from report_runs import (
     LAYERS,
@@ -57,11 +58,6 @@ def run(tmp_path_factory):
     statistics = write_statistics(root, NAMES)
     write_index(root, units, facts=facts, failures=failures, statistics=statistics, model=write_kernels(root))
     return root
-
-
-def pixels_of(path):
-    with Image.open(path) as opened:
-        return np.asarray(opened)
 
 
 def screenshot(page, **options):

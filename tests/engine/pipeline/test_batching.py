@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import thorough
+from image_files import paint
 from PIL import Image
 from results import drawn_layer, result_of
 from torch import nn
@@ -152,11 +153,9 @@ class Short(Net):
         return super().forward(x)
 
 
-def paint(folder, count, size=(96, 96)):
-    folder.mkdir(parents=True, exist_ok=True)
+def paint_many(folder, count, size=(96, 96)):
     for seed in range(count):
-        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / f"{size[0]}-{seed}.png")
+        paint(folder / f"{size[0]}-{seed}.png", seed, size)
     return folder
 
 
@@ -175,7 +174,7 @@ def look(inputs, model, out, **options):
 
 def test_images_of_a_small_network_share_a_pass_once_that_is_proven(tmp_path):
     shared, alone = Net(), Net()
-    pictures = paint(tmp_path / "pictures", 9)
+    pictures = paint_many(tmp_path / "pictures", 9)
     assert look(pictures, shared, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
     assert shared.passes == [1, 1, 4, 1, 4, 1, 1, 1]  # the second and third pass are the proof
     assert alone.passes == [1] * 9
@@ -184,7 +183,7 @@ def test_images_of_a_small_network_share_a_pass_once_that_is_proven(tmp_path):
 @pytest.mark.parametrize("kind", [Otherwise, Uneven, Mixing, Brightest, Darkest, Alone, Greedy])
 def test_images_do_not_share_a_pass_that_would_change_them(kind, tmp_path):
     tried, alone = kind(), kind()
-    pictures = paint(tmp_path / "pictures", 6)
+    pictures = paint_many(tmp_path / "pictures", 6)
     notices = []
     tree = look(pictures, tried, tmp_path / "a", on_event=lambda event: notices.append(type(event).__name__))
     assert tree == look(pictures, alone, tmp_path / "b", batch_size=1)
@@ -195,19 +194,19 @@ def test_images_do_not_share_a_pass_that_would_change_them(kind, tmp_path):
 
 def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
     model = Noisy()
-    look(paint(tmp_path / "pictures", 5), model, tmp_path / "out", workers=2)
+    look(paint_many(tmp_path / "pictures", 5), model, tmp_path / "out", workers=2)
     assert sorted(model.passes) == [1, 1, 1, 1, 1, 1, 4]
 
 
 def test_what_is_asked_for_is_done(tmp_path):
     model = Otherwise()
-    look(paint(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
+    look(paint_many(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
     assert model.passes == [3, 3, 3]
 
 
 def test_one_image_is_drawn_once(tmp_path):
     model = Net()
-    look(paint(tmp_path / "pictures", 1) / "96-0.png", model, tmp_path / "out")
+    look(paint_many(tmp_path / "pictures", 1) / "96-0.png", model, tmp_path / "out")
     assert model.passes == [1]
 
 
@@ -215,21 +214,21 @@ def test_one_image_is_drawn_once(tmp_path):
 def test_a_large_network_is_not_tried(limit, tmp_path, monkeypatch):
     monkeypatch.setattr(f"fmapviz.engine.pipeline.batching.{limit}", 1023)
     model = Net()
-    look(paint(tmp_path / "pictures", 4), model, tmp_path / "out")
+    look(paint_many(tmp_path / "pictures", 4), model, tmp_path / "out")
     assert model.passes == [1] * 4
 
 
 def test_only_images_of_the_size_of_the_first_share_a_pass(tmp_path):
     model, alone, options = Net(), Net(), InputOptions(fit="none")
-    pictures = paint(tmp_path / "pictures", 6, (96, 96))
-    paint(tmp_path / "pictures", 5, (100, 104))
+    pictures = paint_many(tmp_path / "pictures", 6, (96, 96))
+    paint_many(tmp_path / "pictures", 5, (100, 104))
     tree = look(pictures, model, tmp_path / "a", options=options)
     assert Counter(model.passes) == {1: 3 + 5, 4: 1 + 1}
     assert tree == look(pictures, alone, tmp_path / "b", options=options, batch_size=1)
 
 
 def test_the_first_image_that_can_be_drawn_is_the_sample(tmp_path):
-    pictures = paint(tmp_path / "pictures", 6)
+    pictures = paint_many(tmp_path / "pictures", 6)
     (pictures / "0.png").write_text("no picture")
     model = Net()
     summary = visualize(model, pictures, out=tmp_path / "out", to="png", options=SMALL, workers=1)
@@ -238,7 +237,7 @@ def test_the_first_image_that_can_be_drawn_is_the_sample(tmp_path):
 
 
 def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
-    pictures = paint(tmp_path / "pictures", 10)
+    pictures = paint_many(tmp_path / "pictures", 10)
     Image.new("RGB", (96, 96), "white").save(pictures / "96-4.png")
     model, trees = Picky(), []
     for name, options in (("a", {"workers": 1}), ("b", {"batch_size": 1})):
@@ -250,7 +249,7 @@ def test_an_image_that_fails_in_a_shared_pass_fails_alone(tmp_path):
 
 
 def test_without_the_memory_for_a_shared_pass_each_is_drawn_alone(tmp_path):
-    pictures, model, alone, events = paint(tmp_path / "pictures", 10), Short(), Short(), []
+    pictures, model, alone, events = paint_many(tmp_path / "pictures", 10), Short(), Short(), []
     alone.passes += [0] * 5  # has what it needs
     tree = look(pictures, model, tmp_path / "a", on_event=events.append)
     assert model.passes == [1, 1, 4, 1, -4, *[1] * 8]
@@ -263,7 +262,7 @@ def test_without_the_memory_for_a_shared_pass_each_is_drawn_alone(tmp_path):
 def test_an_image_that_proves_nothing_proves_nothing(tmp_path):
     """Of black, given as zeros, every convolution without a bias makes zeros in whatever way it is computed."""
     model = fmapviz.load_model("squeezenet1_1", weights="random", options=InputOptions(size=(64, 64), mean=(0,), std=(1,)))
-    pictures = paint(tmp_path / "pictures", 5, (64, 64))
+    pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
     Image.new("RGB", (64, 64)).save(pictures / "0.png")
     assert look(pictures, model, tmp_path / "a") == look(pictures, model, tmp_path / "b", batch_size=1)
 
@@ -271,14 +270,14 @@ def test_an_image_that_proves_nothing_proves_nothing(tmp_path):
 @pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
 def test_a_network_that_changes_by_being_run_is_not_run_more_often(kind, tmp_path):
     tried, alone = kind(), kind()
-    pictures = paint(tmp_path / "pictures", 6)
+    pictures = paint_many(tmp_path / "pictures", 6)
     assert look(pictures, tried, tmp_path / "a") == look(pictures, alone, tmp_path / "b", batch_size=1)
     assert tried.passes == [1] * 6
 
 
 def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
     model = fmapviz.load_model("squeezenet1_1", weights="random", options=InputOptions(size=(64, 64)))
-    pictures = paint(tmp_path / "pictures", 5, (64, 64))
+    pictures = paint_many(tmp_path / "pictures", 5, (64, 64))
     folder = look(pictures, model, tmp_path / "a", workers=2)
     for name in ("64-0.png", "64-4.png"):
         alone = look(pictures / name, model, tmp_path / f"b{name}", workers=2)
@@ -287,7 +286,7 @@ def test_an_image_alone_gives_the_same_as_in_a_folder(tmp_path):
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_threads_give_the_same(workers, tmp_path):
-    pictures = paint(tmp_path / "pictures", 21)
+    pictures = paint_many(tmp_path / "pictures", 21)
     many = look(pictures, Net(), tmp_path / "a", workers=workers)
     assert many == look(pictures, Net(), tmp_path / "b", batch_size=1)
 
@@ -295,7 +294,7 @@ def test_several_threads_give_the_same(workers, tmp_path):
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "squeezenet1_1", *thorough("regnet_y_400mf", "googlenet")])
 def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path):
     model = fmapviz.load_model(name, weights="random", options=InputOptions(size=(64, 64)))
-    pictures = paint(tmp_path / "pictures", 7, (64, 64))
+    pictures = paint_many(tmp_path / "pictures", 7, (64, 64))
     trees = [look(pictures, model, tmp_path / f"{size}", batch_size=size) for size in (None, 1)]
     assert trees[0].keys() == trees[1].keys()
     for path, data in trees[0].items():

@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import end_idle_workers
+from image_files import paint, pixels_of, save_pixels
 from PIL import Image
 from run_infos import run_info
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
+from trees import problems
 from waiting import PATIENCE, wait_until
 from warm import Process
 
@@ -38,7 +40,6 @@ from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import standard
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.runs.run import open_run
-from fmapviz.runs.verify import verify
 from fmapviz.views import maps
 
 SMALL = InputOptions(size=(16, 16))
@@ -68,15 +69,6 @@ class Folding(Net):
         return super().forward(quarters).unflatten(0, (len(x), 4)).mean(1)
 
 
-def paint(path, seed=0, size=(16, 20), corner=None):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
-    if corner:
-        pixels[:6, :6] = corner
-    Image.fromarray(pixels).save(path)
-    return path
-
-
 @pytest.fixture
 def pictures(tmp_path):
     """Twelve pictures in two folders."""
@@ -98,10 +90,6 @@ def look(tmp_path):
 
 def counts(summary):
     return summary.found, summary.done, summary.skipped, summary.failed
-
-
-def problems(out):
-    return [str(problem.path.name) for place in verify(out) for problem in place.problems]
 
 
 def hidden(out):
@@ -301,7 +289,9 @@ def test_a_bad_image_in_the_middle_fails_alone(batch_size, pictures, look):
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_an_image_on_which_the_model_fails_fails_alone(batch_size, pictures, look):
     for name in ("2.png", "5.png"):
-        paint(pictures / name, corner=(255, 0, 0))
+        pixels = pixels_of(pictures / name).copy()
+        pixels[:6, :6] = (255, 0, 0)
+        save_pixels(pictures / name, pixels)
     summary = look(pictures, batch_size=batch_size)
     assert counts(summary) == (12, 10, 0, 2)
     reason = "the model failed before the first layer: ValueError: a red corner"
