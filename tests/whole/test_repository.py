@@ -18,8 +18,9 @@ CHANGELOG = (GITHUB / "CHANGELOG.md").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 WORKFLOWS = {path.stem: path for path in sorted((GITHUB / "workflows").iterdir())}
 FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").iterdir()) if path.name != "config.yml"]
-DOCUMENTS = sorted({*ROOT.glob("*.md"), *ROOT.glob("tests/*.md"), *ROOT.glob("fmapviz/guide/*.md"), *GITHUB.rglob("*.md")})
-TEXTS = [*DOCUMENTS, *sorted(GITHUB.rglob("*.yml")), ROOT / "pyproject.toml", ROOT / ".pre-commit-config.yaml"]
+DOCUMENTS = [*sorted(GITHUB.rglob("*.md")), *ROOT.glob("tests/*.md")]  # the others: test_documentation.py
+SETTINGS = [*sorted(GITHUB.rglob("*.yml")), ROOT / "pyproject.toml", ROOT / ".pre-commit-config.yaml"]
+TEXTS = [*DOCUMENTS, ROOT / "README.md", *sorted(ROOT.glob("fmapviz/guide/*.md")), *SETTINGS]
 
 
 def load(path):
