@@ -2,8 +2,8 @@
 
 * `sh`: each line is a command; a line that ends in a backslash goes on in the next one.
 * `console`: lines after `$ ` are commands, the others are what they print, on standard output and standard error. A line of
-  `...` stands for any lines, `...` within a line for any text. Seconds and sizes may differ. A command may fail only if an
-  `error: ` is shown.
+  `...` stands for any lines, `...` within a line for any text. Seconds and sizes may differ. Lines of images are sorted:
+  they are drawn at once. A command may fail only if an `error: ` is shown.
 * `python`: a program. A comment behind a `print` is what it prints; `...` stands for any text. A block whose first line is a
   comment with a file name, `# my_net.py`, is that file, in the working directory of all blocks of all documents.
 * `bash`: a script.
@@ -17,6 +17,7 @@ import re
 import tokenize
 from dataclasses import dataclass
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ GUIDE = ROOT / "fmapviz" / "guide"
 DOCUMENTS = {"README": ROOT / "README.md", **{path.stem: path for path in sorted(GUIDE.glob("*.md"))}}
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_OF_IMAGE = re.compile(r"\S+\.(?:jpg|png): ")
 _VARYING = ((r"\b\d+(?:\.\d+)? (s|ms|min|h)\b", r"# \1"), (r"\b\d+(?:\.\d+)? (bytes|[kMGT]i?B)\b", r"# \1"))
 
 
@@ -100,8 +102,10 @@ def matches(output, expected):
         r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
         for line in map(_settled, expected)
     )
-    shown = "".join(f"{line}\n" for line in map(_settled, output.splitlines()))
-    return re.fullmatch(pattern, shown) is not None
+    shown = []
+    for of_images, lines in groupby(map(_settled, output.splitlines()), key=lambda line: bool(_OF_IMAGE.match(line))):
+        shown += sorted(lines, key=lambda line: line if of_images else "")
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in shown)) is not None
 
 
 def expected_prints(program):

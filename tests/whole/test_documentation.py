@@ -213,6 +213,8 @@ def test_what_is_shown_must_be_printed():
         ("6 images in 0.3 s\n", False),
     ):
         assert matches(printed, command.output) == same, printed
+    assert matches("x/b.jpg: ring\nx/a.jpg: star\ndone\n", ["x/a.jpg: star", "...", "done"])
+    assert not matches("x/b.jpg: ring\ndone\nx/a.jpg: star\n", ["x/a.jpg: star", "...", "done"])
     program = "print(1,\n      2)  # 1 2\nx = 3  # no print\nprint(x)\nprint(x)  # ...\n"
     assert expected_prints(program) == {1: "1 2", 5: "..."}
     assert is_printed("(1, 2)", "(1, 2)\n")
