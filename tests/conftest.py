@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Fixtures, and settings of a test session; tests/README.md describes them."""
 
 import atexit
 import gc
@@ -17,7 +17,7 @@ import stores
 import torch
 from image_files import save_picture
 from waiting import PATIENCE, wait_until
-from warm import HEEDING, Process, ask
+from warm import HEEDING, OFF, Process, ask, start_process
 
 from fmapviz.core import lazy_torchvision
 from fmapviz.images import decode_pool
@@ -27,14 +27,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
-WARM = "FMAPVIZ_TESTS_WARM"  # where a server of `warm.py` listens that all workers share
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != WARM}  # before any test changed it
-MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
-ROOM_BYTES = 6 * 2**30  # what one run of all tests writes, three times
+WARM = "FMAPVIZ_TESTS_WARM"  # 0: no server of `warm.py`; otherwise the socket of the one that all workers share
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != WARM}  # before a test changes it
+MEMORY = Path("/dev/shm")  # files here are in memory, on Linux
+ROOM_BYTES = 6 * 2**30  # three times what all tests write
 
-# Files that take longest come first, or one worker would still be at the last of them when the other has nothing left.
+# The slowest files come first: otherwise one worker would still run the last of them when the others are done.
 LONG = (
-    "test_ray.py",  # first, so that one worker has all of it: there is one cluster
+    "test_ray.py",  # first, so that one worker runs all of it: there is one cluster
     "test_report_page.py",
     "test_remote.py",
     "test_app.py",
@@ -57,23 +57,23 @@ LONG = (
 
 
 def pytest_configure(config):
-    """Let all workers have one server of `warm.py`, and write to memory if there is room.
+    """Start the server of `warm.py` that all workers share, and put temporary files into memory if there is room.
 
-    A disk takes its time with hundreds of thousands of files that come and go.
+    A disk is slow at creating and removing hundreds of thousands of files.
     """
     config.pluginmanager.register(Examples())
     with suppress(OSError):
         may_execute = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
         if may_execute and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    if getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+    if getattr(config.option, "numprocesses", None) and not {"PYTEST_XDIST_WORKER", WARM} & os.environ.keys():
         started = ExitStack()
         os.environ[WARM] = started.enter_context(started_server({**ENVIRONMENT, "OMP_NUM_THREADS": "1"}))
         config.add_cleanup(started.close)
 
 
 class Examples:
-    """Import no module to look for examples where there are none: timm takes two seconds, others belong to an extra."""
+    """Do not import modules without doctests: timm takes two seconds, and others need an extra."""
 
     def pytest_ignore_collect(self, collection_path):
         is_ours = any(collection_path.is_relative_to(ROOT / folder) for folder in ("fmapviz", "tests/support"))
@@ -82,24 +82,24 @@ class Examples:
 
 
 def pytest_collection_finish():
-    """Let nobody look for garbage among what has been imported, which stays to the end."""
+    """Exclude all imported modules from garbage collection: they are never freed."""
     gc.collect()
     gc.freeze()
-    atexit.register(gc.unfreeze)  # some libraries complain of what is never collected
+    atexit.register(gc.unfreeze)  # some libraries warn about objects that are never freed
 
 
 def pytest_collection_modifyitems(items):
-    """Sort by file only; within a file, and among the others, the order stays."""
+    """Run the files of `LONG` first, and keep the order otherwise."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say at the end, where nobody overlooks it, what was tried how often, and what could not be tested here."""
+    """Print at the end how often disk operations failed and commands were killed, and which tests could not run."""
     passed = [dict(report.user_properties) for report in terminalreporter.stats.get("passed", [])]
     if points := sum(each.get("points", 0) for each in passed):
-        terminalreporter.write_line(f"Operations on the disk that were made to fail, one in each run: {points}")
+        terminalreporter.write_line(f"Disk operations made to fail, one in each run: {points}")
     if kills := sum(each.get("kills", 0) for each in passed):
-        terminalreporter.write_line(f"Commands that were killed at work: {kills}")
+        terminalreporter.write_line(f"Commands killed at work: {kills}")
     skipped = terminalreporter.stats.get("skipped", [])
     if any("no browser" in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(
@@ -109,13 +109,13 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Let torch use one thread: more of them only wait for each other on pictures as small as these."""
+    """Give torch one thread: with images as small as these, several only wait for each other."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiler():
-    """Let no command that runs in this process promise for all other tests that nothing will be compiled."""
+    """Keep torch's compiler importable: a command in this process would disable it for all later tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lazy_torchvision, "never_compile", lambda: None)
         yield
@@ -123,7 +123,7 @@ def compiler():
 
 @pytest.fixture(scope="session", autouse=True)
 def decoders():
-    """Share the decode workers between all runs of this process, because they take a while to start."""
+    """Share the decode workers between all runs of this process: they are slow to start."""
     decode_pool.start()
 
 
@@ -135,13 +135,13 @@ def end_idle_workers():
 
 @pytest.fixture(scope="session")
 def samples():
-    """The pictures that come with the repository."""
+    """The folder `sample_images`."""
     return ROOT / "sample_images"
 
 
 @pytest.fixture(scope="session")
 def _store():
-    """A server that speaks S3."""
+    """An S3 server."""
     pytest.importorskip("obstore", reason="needs the extra remote")
     pytest.importorskip("moto", reason="needs the extra oracles")
     server = stores.Server()
@@ -166,7 +166,7 @@ def bucket(_store, monkeypatch):
 
 @pytest.fixture
 def proxy(bucket, monkeypatch):
-    """What is between this process and the bucket, and may fail."""
+    """A proxy between this process and the bucket that a test can make fail."""
     with stores.proxy_to(bucket.endpoint) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         stores.forget()
@@ -175,7 +175,7 @@ def proxy(bucket, monkeypatch):
 
 @pytest.fixture
 def picture(tmp_path):
-    """A small picture of smooth colours, 60 pixels high and 80 wide."""
+    """A small image of smooth colours, 60 pixels high and 80 wide."""
     path = tmp_path / "picture.png"
     save_picture(path)
     return path
@@ -183,7 +183,7 @@ def picture(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three small pictures, one of them in a subfolder."""
+    """A folder of three small images, one of them in a subfolder."""
     for seed, name in enumerate(("img2.png", "img10.png", "sub/img1.png")):
         save_picture(tmp_path / "pictures" / name, seed)
     return tmp_path / "pictures"
@@ -191,7 +191,10 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="session")
 def warm():
-    """Where the server of `warm.py` listens."""
+    """The socket of a server of `warm.py`; `OFF` with FMAPVIZ_TESTS_WARM=0."""
+    if os.environ.get(WARM) == "0":
+        yield OFF
+        return
     with nullcontext(os.environ[WARM]) if WARM in os.environ else started_server(ENVIRONMENT) as path:
         assert wait_until(Path(path).exists)
         yield path
@@ -199,8 +202,8 @@ def warm():
 
 @contextmanager
 def started_server(environment):
-    """Start the server of `warm.py`, which takes some seconds, and give where it will listen."""
-    with tempfile.TemporaryDirectory() as place:  # the path of a socket must be short
+    """Start a server of `warm.py`; return its socket, which exists some seconds later."""
+    with tempfile.TemporaryDirectory() as place:  # a socket's path is at most 107 bytes long
         path = f"{place}/socket"
         server = subprocess.Popen([sys.executable, ROOT / "tests/support/warm.py", path], env=environment)
         try:
@@ -212,18 +215,18 @@ def started_server(environment):
 
 @pytest.fixture
 def torch_alone(warm, tmp_path):
-    """Run a program in a process of its own that has imported torch, and nothing of ours."""
+    """Run a program in a new process that has imported torch, and nothing of fmapviz."""
     return running(f"{warm}.torch", tmp_path)
 
 
 @pytest.fixture
 def command_line_alone(warm, tmp_path):
-    """Run a program in a process of its own that has imported the command line, and nothing else of ours."""
+    """Run a program in a new process that has imported the command line, and not torch."""
     return running(f"{warm}.cli", tmp_path)
 
 
 def running(server, directory):
-    """Return what runs a program by a server of `warm.py`."""
+    """Return a function that runs programs with a server of `warm.py`."""
 
     def run(program, *args, env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, **(env or {})}
@@ -234,7 +237,7 @@ def running(server, directory):
 
 
 def captured(path, arguments, *, stdin=b"", **circumstances):
-    """Have a command run by a server of `warm.py`; what it said is returned as by `subprocess.run`."""
+    """Run a command with a server of `warm.py`; return what `subprocess.run` returns."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
         given.seek(0)
@@ -246,9 +249,9 @@ def captured(path, arguments, *, stdin=b"", **circumstances):
 
 @dataclass
 class Begun:
-    """A command that goes on, and the other ends of its streams."""
+    """A running command, and the other ends of its standard streams."""
 
-    process: Process
+    process: Process | subprocess.Popen
     stdin: BinaryIO
     stdout: BinaryIO
     stderr: BinaryIO
@@ -256,13 +259,13 @@ class Begun:
 
 @pytest.fixture
 def begin(tmp_path, warm):
-    """Begin the command in a process of its own, with pipes."""
+    """Start the command with pipes as its standard streams."""
 
     @contextmanager
     def begun(*args):
         (given, write), (out, told), (err, said) = os.pipe(), os.pipe(), os.pipe()
         arguments = ["-c", HEEDING, *map(str, args)]
-        process = Process(warm, arguments, directory=tmp_path, streams=[given, told, said])
+        process = start_process(warm, arguments, directory=tmp_path, streams=[given, told, said])
         for descriptor in (given, told, said):
             os.close(descriptor)
         with os.fdopen(write, "wb") as stdin, os.fdopen(out, "rb") as stdout, os.fdopen(err, "rb") as stderr:
@@ -277,12 +280,12 @@ def begin(tmp_path, warm):
 
 @pytest.fixture
 def fmapviz(tmp_path, warm):
-    """Run the command in a process of its own, in a directory of its own."""
+    """Run the command in a new process, in a temporary directory."""
 
     def run(*args, stdin=b"", env=None, cwd=None, timeout=PATIENCE):
         environment = {**os.environ, "TORCH_HOME": str(tmp_path / "torch_home"), **(env or {})}
         arguments = [str(arg) for arg in args]
-        if env:  # may say how Python itself is to start
+        if env:  # may hold variables that Python reads when it starts
             command = [sys.executable, "-m", "fmapviz", *arguments]
             return subprocess.run(
                 command, input=stdin, env=environment, cwd=cwd or tmp_path, timeout=timeout, capture_output=True, check=False

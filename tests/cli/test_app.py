@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from image_files import save_picture
 from waiting import PATIENCE
-from warm import Process
+from warm import start_process
 
 from fmapviz.cli import options
 from fmapviz.cli.app import app
@@ -374,7 +374,7 @@ def _in_terminal(warm, args, place):
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with Path(os.devnull).open("r+b") as nothing:
         streams = [nothing.fileno(), nothing.fileno(), theirs]
-        process = Process(warm, args, environment=environment, directory=place, streams=streams)
+        process = start_process(warm, args, environment=environment, directory=place, streams=streams)
     os.close(theirs)
     shown = b""
     deadline = time.monotonic() + PATIENCE

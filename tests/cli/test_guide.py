@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from warm import Process
+from warm import start_process
 
 from fmapviz.cli.guide import PAGES
 
@@ -68,7 +68,7 @@ def terminal(warm, tmp_path):
         given = {"TERM": "xterm-256color", "COLUMNS": "80", **environment}
         inherited = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "PAGER", "LESS"}}
         ours, theirs = pty.openpty()
-        process = Process(warm, args, environment={**inherited, **given}, directory=tmp_path, streams=[theirs] * 3)
+        process = start_process(warm, args, environment={**inherited, **given}, directory=tmp_path, streams=[theirs] * 3)
         os.close(theirs)
         shown = b""
         while True:

@@ -6,15 +6,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from image_files import paint
 from trees import difference, problems, snapshot
-from warm import HEEDING, Process
+from warm import HEEDING, OFF, start_process
 
 from fmapviz.core.file_names import HIDDEN
 
@@ -45,19 +43,16 @@ class Command:
 
     Args:
         place: With the network, and the pictures in `in`.
-        server: Where that of `warm.py` listens; None: a process of its own, from the very beginning.
-        arguments: What it is given always.
+        server: Socket of `warm.py`.
+        arguments: Arguments before the options.
     """
 
-    def __init__(self, place, *options, server=None, arguments=ARGUMENTS):
+    def __init__(self, place, *options, server=OFF, arguments=ARGUMENTS):
         self.errors = place / f"errors-{random.getrandbits(40)}"
         arguments = ["-c", HEEDING, *arguments, *options]
         with self.errors.open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
-            if server:
-                streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
-                self.process = Process(server, arguments, directory=place, streams=streams)
-            else:
-                self.process = subprocess.Popen([sys.executable, *arguments], cwd=place, stdout=nothing, stderr=errors)
+            streams = [nothing.fileno(), nothing.fileno(), errors.fileno()]
+            self.process = start_process(server, arguments, directory=place, streams=streams)
 
     @property
     def code(self):
@@ -77,7 +72,7 @@ class Command:
 class House:
     """A directory with a network, pictures, and what the command makes of them."""
 
-    def __init__(self, place, images, *, server=None, seed=0, arguments=ARGUMENTS):
+    def __init__(self, place, images, *, server=OFF, seed=0, arguments=ARGUMENTS):
         self.place, self.out, self.images = place, place / "out", images
         self.random = random.Random(seed)
         self._server, self._arguments = server, arguments

@@ -1,11 +1,13 @@
-"""Run the command, or a program, in new processes that have imported everything already: most of the time of a small run.
+"""A fork server: start commands and programs in processes that have already imported what they need.
 
-A server that has imported torch and fmapviz, and done nothing else, forks for each command. The rest is as in any process:
-its own arguments, environment, working directory and streams. Another has imported torch alone, a third the command line
-alone, and a fourth, for the process in which each of these commands decodes images, only what that needs.
+Imports are most of the time of a small run. The server has imported torch and fmapviz, and forks once per command. The new
+process has arguments, an environment, a working directory and streams of its own, as any process has. Three more servers
+have imported less: one torch alone, one the command line alone, and one what a decode worker needs.
 
-    python warm.py SOCKET               # the server; the others' sockets are SOCKET.torch, SOCKET.cli and SOCKET.decoders
-    python warm.py SOCKET run ARGS...   # `fmapviz ARGS...` by the server; `-c PROGRAM ARGS...` as Python itself
+    python warm.py SOCKET               # the servers, at SOCKET, SOCKET.torch, SOCKET.cli and SOCKET.decoders
+    python warm.py SOCKET run ARGS...   # let the server run `fmapviz ARGS...`, or `python -c PROGRAM ARGS...`
+
+`OFF` in the place of a socket starts an ordinary process.
 """
 
 import gc
@@ -30,13 +32,14 @@ from waiting import PATIENCE
 
 STREAMS = (0, 1, 2)
 SEARCHED = (*sys.path,)
-KIND = (socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is sent at once is received at once
-# A shell that starts something in the background makes it deaf to Ctrl-C.
+OFF = "off"  # no server; OFF.torch, OFF.cli and OFF.decoders are none either
+KIND = (socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps the boundaries of messages
+# A process that a shell starts in the background ignores Ctrl-C.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from fmapviz.__main__ import main; main()"
 
 
 def serve(path):
-    from unittest.mock import patch  # not above: it takes longer to import than all that is there
+    from unittest.mock import patch  # slower to import than everything above together
 
     from fmapviz.images import decode_worker
 
@@ -64,13 +67,13 @@ def serve(path):
     for package in (registry.VIEWS, registry.WRITERS):
         for name in registry.names(package):
             registry.fetch(package, name)
-    app.app = get_command(app.app)  # as each command would build it
-    torch.set_num_threads(1)  # those that torch once had do not live on in a child, which would wait for them
-    # The parser, too, imports some things late, and makes some when it first needs them.
+    app.app = get_command(app.app)  # otherwise each command builds it
+    torch.set_num_threads(1)  # threads do not survive a fork, and the child would wait for them
+    # The parser imports some modules late, and fills caches on first use.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decode_pool, "start"):
         app.app(["models", "alexnet"], standalone_mode=False)
         app.app(["shapesnet", "/nowhere.png", "--out", "/nowhere"], standalone_mode=False)
-    for finalizer in [*weakref.finalize._registry]:  # torch takes its libraries apart when it ends, which nobody needs
+    for finalizer in [*weakref.finalize._registry]:  # torch unloads its libraries at exit, which takes time
         finalizer.atexit = False
     decode_pool.subprocess = SimpleNamespace(
         **vars(subprocess) | {"Popen": partial(start_decode_worker, f"{path}.decoders", os.environ.get("PYTHONPATH"))}
@@ -79,7 +82,7 @@ def serve(path):
 
 
 def serve_beside(path, prepare=lambda: None):
-    """Go on, while a process that has imported no more than this one by now, but for `prepare`, forks for each request."""
+    """Start another server, which has imported what this process has imported so far and what `prepare` imports."""
     place, (ours, theirs) = listening(path), socket.socketpair()
     if os.fork() == 0:
         ours.close()
@@ -87,7 +90,7 @@ def serve_beside(path, prepare=lambda: None):
         fork_for_each(place, until=theirs)
     place.close()
     theirs.close()
-    ours.detach()  # closed when this process ends
+    ours.detach()  # closes when this process ends, which ends the other server
 
 
 def listening(path):
@@ -98,8 +101,8 @@ def listening(path):
 
 
 def fork_for_each(server, until=None):
-    """Start a process for each request, until the other side of a connection is gone."""
-    gc.freeze()  # or each child would copy all there is when it collects garbage
+    """Start a process for each request, until the other end of `until` is closed."""
+    gc.freeze()  # garbage collection in a child would copy all memory pages
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # since Python 3.12, of a fork beside threads
     own, running = [server, *filter(None, [until])], {}
     while True:
@@ -114,7 +117,7 @@ def fork_for_each(server, until=None):
 
 
 def begin(connection, own, running):
-    """Start one command, and give a descriptor that is ready when it has ended."""
+    """Start one command; return a descriptor that becomes readable when it ends."""
     request, streams, _, _ = socket.recv_fds(connection, 2**20, len(STREAMS))
     child = os.fork()
     if child == 0:
@@ -131,7 +134,7 @@ def begin(connection, own, running):
 
 
 def end(process, connection):
-    """Tell how a command ended, if anybody still listens."""
+    """Send the exit code of a command, if its connection is still open."""
     status = os.waitid(os.P_PIDFD, process, os.WEXITED)
     code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     os.close(process)
@@ -145,7 +148,7 @@ def run(request, streams):
     for given, own in zip(streams, STREAMS, strict=True):
         os.dup2(given, own)
         os.close(given)
-    # Those of the server remember what they once led to.
+    # The server's stream objects have the properties of the server's own streams.
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
@@ -160,10 +163,10 @@ def run(request, streams):
 
 
 def start_decode_worker(path, modules, command, *, pass_fds, env, **options):
-    """Do what `subprocess.Popen` does for the decode pool, unless a test wants other modules found."""
+    """Replace `subprocess.Popen` for the decode pool, unless a test has changed the module search path."""
     if env.get("PYTHONPATH") != modules or {*sys.path} - {"", *SEARCHED} or command[0] != sys.executable:
         return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
-    return Process(path, ["decode", command[command.index("-c") + 5]], environment={}, streams=pass_fds)
+    return Process(path, {"arguments": ["decode", command[command.index("-c") + 5]]}, pass_fds)
 
 
 def decode(streams, memory_bytes):
@@ -183,26 +186,47 @@ def execute(program, *arguments):
     try:
         exec(program, {"__name__": "__main__"})
         code = 0
-    except BaseException:  # noqa: BLE001  told as Python itself tells it
+    except BaseException:  # noqa: BLE001  printed as Python prints it
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 
-class Process:
-    """A command that the server runs, to be used like one of `subprocess.Popen`."""
+def start_process(path, arguments, *, environment=None, directory=None, streams=STREAMS):
+    """Start `fmapviz`, or with `-c` as the first argument a program.
 
-    def __init__(self, path, arguments, *, environment=None, directory=None, streams=STREAMS):
-        fields = {
-            "arguments": list(arguments),
-            "environment": dict(os.environ if environment is None else environment),
-            "directory": str(directory or os.getcwd()),  # noqa: PTH109  pathlib is slow to import
-        }
+    Args:
+        path: Socket of a server, or `OFF`.
+        arguments: Command line.
+        environment: Environment; None: that of this process.
+        directory: Working directory; None: that of this process.
+        streams: Descriptors of the standard streams.
+
+    Returns:
+        A `subprocess.Popen`, or a `Process`, which has the same methods.
+    """
+    environment = dict(os.environ if environment is None else environment)
+    if is_off(path):
+        command = [sys.executable, *([] if arguments[0] == "-c" else ["-m", "fmapviz"]), *arguments]
+        given, out, err = streams
+        return subprocess.Popen(command, env=environment, cwd=directory, stdin=given, stdout=out, stderr=err)
+    directory = str(directory or os.getcwd())  # noqa: PTH109  pathlib is slow to import
+    return Process(path, {"arguments": list(arguments), "environment": environment, "directory": directory}, streams)
+
+
+def is_off(path):
+    return path.partition(".")[0] == OFF
+
+
+class Process:
+    """A command that a server runs, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, path, request, streams):
         self._lock = Lock()
         self._connection = socket.socket(*KIND)
         self._connection.connect(path)
-        socket.send_fds(self._connection, [json.dumps(fields).encode()], streams)
+        socket.send_fds(self._connection, [json.dumps(request).encode()], streams)
         self.pid = int(self._connection.recv(99))
         self.returncode = None
 
@@ -230,8 +254,14 @@ class Process:
 
 
 def ask(path, arguments, *, timeout=PATIENCE, **circumstances):
-    """Have a command run by the server, and give its exit code."""
-    return Process(path, arguments, **circumstances).wait(timeout)
+    """Start a command as `start_process` does, wait for it and return its exit code."""
+    process = start_process(path, arguments, **circumstances)
+    try:
+        return process.wait(timeout)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
 
 
 if __name__ == "__main__":

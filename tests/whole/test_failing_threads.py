@@ -18,7 +18,7 @@ from image_files import save_picture
 from torch import nn
 from trees import problems
 from waiting import PATIENCE, wait_until
-from warm import Process
+from warm import start_process
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import OutputError
@@ -287,7 +287,7 @@ def begin_disturbed(inputs, tmp_path, warm):
         arguments = ["-c", COMMAND, what, *ARGUMENTS, *options]
         with (tmp_path / "output").open("w") as output, (tmp_path / "errors").open("w") as errors:
             streams = [0, output.fileno(), errors.fileno()]
-            process = Process(warm, arguments, directory=tmp_path, streams=streams)
+            process = start_process(warm, arguments, directory=tmp_path, streams=streams)
         try:
             yield process
         finally:

@@ -26,7 +26,7 @@ from image_files import paint
 from PIL import Image as PillowImage
 from trees import difference, problems, snapshot
 from waiting import PATIENCE, wait_until
-from warm import HEEDING, Process
+from warm import HEEDING, start_process
 
 from fmapviz.core.config import Engine, InputOptions
 from fmapviz.core.errors import RequestError
@@ -356,7 +356,9 @@ def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
             return BEGUN[-1]
         streams = [stream.fileno() for stream in (nothing, out, err)]
         program = f"import sys; sys.executable = '{interpreter}'; {HEEDING}"
-        BEGUN.append(Process(warm, ["-c", program, *arguments], environment=environment, directory=place, streams=streams))
+        BEGUN.append(
+            start_process(warm, ["-c", program, *arguments], environment=environment, directory=place, streams=streams)
+        )
         return BEGUN[-1]
 
 

@@ -26,7 +26,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 from trees import problems
 from waiting import PATIENCE, wait_until
-from warm import Process
+from warm import start_process
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import OutputError
@@ -566,7 +566,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def server(warm):
     (given, orders), (replies, told) = os.pipe(), os.pipe()
-    process = Process(warm, ["-c", SERVER], streams=[given, told, sys.__stderr__.fileno()])
+    process = start_process(warm, ["-c", SERVER], streams=[given, told, sys.__stderr__.fileno()])
     os.close(given)
     os.close(told)
     with os.fdopen(orders, "w") as stdin, os.fdopen(replies) as stdout:
