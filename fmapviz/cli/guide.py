@@ -24,7 +24,7 @@ PAGES = (
     "performance", "how-it-is-built",
 )  # fmt: skip
 _LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
-_WIDEST = 100  # columns; longer lines are hard to read
+_WIDEST = 120  # columns; longer lines are hard to read, and commands that are wrapped hard to copy
 
 
 def guide(
