@@ -1,4 +1,4 @@
-"""Make image files that are damaged, hostile or only unusual; nothing of the kind is committed."""
+"""Build image files that are damaged, hostile or unusual; none is in the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_zoo(directory: Path) -> dict[str, str]:
-    """Write every bad file and give the code of each by its name."""
+    """Write every bad file; return the error code of each by file name."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, (_, content) in ZOO.items():
         (directory / name).write_bytes(content())
@@ -25,21 +25,21 @@ def make_zoo(directory: Path) -> dict[str, str]:
 
 
 def make_good(path: Path, *, seed: int = 0) -> np.ndarray:
-    """Write an ordinary picture in a lossless format and give its pixels."""
+    """Save an ordinary image in a lossless format; return its pixels."""
     pixels = picture(seed)
     Image.fromarray(pixels).save(path)
     return pixels
 
 
 def picture(seed: int = 0) -> np.ndarray:
-    """Draw 48 rows of 64 RGB pixels, no two parts alike: a ramp in each direction under noise."""
+    """Return 48 rows of 64 RGB pixels, no two regions equal: a ramp in each direction under noise."""
     rows, columns = np.mgrid[0:48, 0:64]
     ramps = np.stack([columns * 3, rows * 4, rows + columns], axis=-1)
     return (ramps + np.random.default_rng(seed).integers(0, 50, ramps.shape)).astype(np.uint8)
 
 
 def encoded(pixels: np.ndarray | Image.Image, form: str, **options: object) -> bytes:
-    """Let Pillow write a file."""
+    """Encode pixels with Pillow."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     stream = io.BytesIO()
     image.save(stream, form, **options)
@@ -47,24 +47,24 @@ def encoded(pixels: np.ndarray | Image.Image, form: str, **options: object) -> b
 
 
 def flipped(content: bytes, position: int) -> bytes:
-    """Turn over one bit of one byte."""
+    """Flip one bit of one byte."""
     return content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :]
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
-    """Frame a part of a PNG file."""
+    """Return a chunk of a PNG file, with length and checksum."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def png(*chunks: bytes, width: int = 1, height: int = 1, depth: int = 8, color: int = 0) -> bytes:
-    """Put a PNG file together from its parts."""
+    """Return a PNG file with these chunks between header and end."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
 
 
 @cache
 def pixel_bomb(side: int = 30_000) -> bytes:
-    """A black square of 1 bit per pixel: 30000 x 30000 are 110 kB as a file, 2.7 GB as RGB."""
+    """Return a black square of 1 bit per pixel: 30000 x 30000 are 110 kB as a file, 2.7 GB as RGB."""
     row, compressor = bytes(1 + (side + 7) // 8), zlib.compressobj(9)
     packed = b"".join(compressor.compress(row) for _ in range(side)) + compressor.flush()
     return png(chunk(b"IDAT", packed), width=side, height=side, depth=1)
@@ -72,28 +72,28 @@ def pixel_bomb(side: int = 30_000) -> bytes:
 
 @cache
 def text_bomb(megabytes: int = 100) -> bytes:
-    """One pixel, and a comment that is small only while it is compressed."""
+    """Return one pixel and a comment of 100 MB, small while compressed."""
     compressor = zlib.compressobj(9)
     packed = b"".join(compressor.compress(bytes(1 << 20)) for _ in range(megabytes)) + compressor.flush()
     return png(chunk(b"zTXt", b"Comment\0\0" + packed), chunk(b"IDAT", zlib.compress(b"\0\0")))
 
 
 def many_texts() -> bytes:
-    """One pixel and 70 comments, none of them remarkable."""
+    """Return one pixel and 70 comments of ordinary size."""
     packed = zlib.compress(b" " * 1_000_000)
     texts = b"".join(chunk(b"zTXt", b"Comment %d\0\0" % number + packed) for number in range(70))
     return png(texts, chunk(b"IDAT", zlib.compress(b"\0\0")))
 
 
 def broken_exif(form: str = "JPEG") -> bytes:
-    """A whole picture whose EXIF table is cut off behind its count of entries."""
+    """Return a complete image whose EXIF table ends after its number of entries."""
     return encoded(picture(), form, exif=b"Exif\0\0II*\0\x08\0\0\0\x09\0")
 
 
 def oriented(upright: np.ndarray, orientation: int, form: str, **options: object) -> bytes:
-    """Store a picture the way a camera held at an angle does, so that a reader has to turn it back.
+    """Return an image as a rotated camera stores it: a reader must rotate it back.
 
-    EXIF 2.32, 4.6.4 A: where the first row and the first column of what is stored belong in the picture.
+    EXIF 2.32, 4.6.4 A: the sides of the image where the first stored row and column belong.
     """
     stored = {
         1: upright,  # top, left
@@ -111,7 +111,7 @@ def oriented(upright: np.ndarray, orientation: int, form: str, **options: object
 
 
 def animation(form: str, *, frames: int = 2) -> bytes:
-    """Pictures one after the other, the first of them `picture(0)`."""
+    """Return an animation whose first frame is `picture(0)`."""
     first, *others = (Image.fromarray(picture(seed)) for seed in range(frames))
     options = {"lossless": True} if form == "WEBP" else {}
     return encoded(first, form, save_all=True, append_images=others, **options)

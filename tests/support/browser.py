@@ -1,4 +1,4 @@
-"""A headless browser for the tests of the report; what it sees is checked whatever the test is about."""
+"""A headless browser for the tests of the report. Every test also checks requests, dialogs and the console."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from waiting import PATIENCE
 
 @pytest.fixture(scope="session")
 def browser():
-    """Chromium or Chrome as the machine has it; without one the tests that need it are skipped, or fail where CI is true."""
+    """The machine's Chromium or Chrome; without one, tests are skipped, or fail with CI=true."""
     executable, arguments = find_browser()
     if executable is None:
         reason = f"no browser: none of {', '.join(NAMES)} is in PATH"
@@ -28,13 +28,13 @@ def browser():
 
 @pytest.fixture(scope="session")
 def idle_pages(browser):
-    """Pages that no test uses at the moment, by their options: to make one takes longer than most tests."""
+    """Unused pages by their options: creating one takes longer than most tests."""
     return {}
 
 
 @pytest.fixture
 def open_report(browser, idle_pages):
-    """Open `index.html` of a directory as a double click does; afterwards check that nothing went wrong unseen."""
+    """Open `index.html` of a directory as a double click does; check the page after the test."""
     with ExitStack() as stack:
 
         def opened(root, address="", *, errors=(), **options):
@@ -69,20 +69,20 @@ class Report:
             page.on(event, listener)
 
     def close(self):
-        """Leave the page as if it were new."""
+        """Reset the page for another test."""
         self.page.evaluate("localStorage.clear()")
         self.page.goto("about:blank")
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
 
     def check(self, errors):
-        """No request but for files of the run, no dialog, and no message in the console but those expected."""
+        """Fail on a request outside the run, a dialog, or an unexpected message in the console."""
         assert [url for url in self.requests if not url.startswith(self.root.as_uri() + "/")] == []
         assert self.dialogs == []
         assert [text for text in self.errors if not any(re.search(error, text) for error in errors)] == []
 
     def until(self, condition):
-        """Wait for a condition in JavaScript; Playwright's own way to wait is `eval`, which the page forbids."""
+        """Wait for a condition in JavaScript; Playwright's own wait uses `eval`, which the page forbids."""
         waiting = f"""() => new Promise(resolve => {{
             const end = performance.now() + {1000 * PATIENCE};
             const look = () => {{
@@ -92,10 +92,10 @@ class Report:
             }};
             look();
         }})"""
-        assert self.page.evaluate(waiting), f"has not come true: {condition}"
+        assert self.page.evaluate(waiting), f"not true after {PATIENCE} s: {condition}"
 
     def settled(self):
-        """Wait until what was asked for is shown."""
+        """Wait until the requested pictures are shown."""
         self.until("document.querySelector('#panes').ariaBusy !== 'true'")
 
     def press(self, *keys):
@@ -104,7 +104,7 @@ class Report:
             self.settled()
 
     def look_at(self, view):
-        """Choose a view; at once, where a click would first wait for the page to stand still."""
+        """Choose a view without waiting for animations, as a click does."""
         self.page.evaluate("view => document.querySelector(`#views [value=${view}]`).click()", view)
         self.settled()
 
@@ -115,30 +115,30 @@ class Report:
         return self.page.locator(selector).all_inner_texts()
 
     def loaded(self):
-        """The files that were asked for, relative to the run, in order, without the page itself."""
+        """Return the requested files in order, relative to the run, without the page itself."""
         paths = [unquote(url.removeprefix(self.root.as_uri() + "/")) for url in self.requests]
         return [path for path in paths if not path.startswith("index.html")]
 
     def picture(self, side=0):
-        """Where a pane's picture lies and its scale: left, top, CSS pixels to a pixel."""
+        """Return position and scale of a pane's picture: left, top, CSS pixels per pixel."""
         script = "image => [image.getBoundingClientRect(), image.naturalWidth]"
         bounds, width = self.page.locator(".stage > img").nth(side).evaluate(script)
         return bounds["left"], bounds["top"], bounds["width"] / width
 
     def point(self, x, y, side=0):
-        """Move the pointer to a point of the picture, in its pixels; say where that is."""
+        """Move the pointer to a pixel of the picture; return its position on the page."""
         left, top, scale = self.picture(side)
         self.page.mouse.move(left + x * scale, top + y * scale)
         return left + x * scale, top + y * scale
 
     def numbers(self, selector):
-        """A table of numbers: for every row its cells."""
+        """Return the rows of a table of numbers by their first cell."""
         script = """table => Object.fromEntries([...table.tBodies[0].rows].map(
             row => [row.cells[0].textContent, [...row.cells].slice(1).map(cell => cell.textContent)]))"""
         return self.page.locator(f"{selector} table").first.evaluate(script)
 
     def violations(self):
-        """What axe-core finds."""
+        """Return the violations that axe-core finds."""
         from extras import axe
 
         found = axe.Axe().run(self.page).response["violations"]

@@ -1,4 +1,4 @@
-"""Networks with telling values, and weights files as people have them: good, old, foreign, damaged and malicious."""
+"""Networks with distinctive values, and weights files: good, old, foreign, damaged and malicious."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fmapviz.models.weights.fit import load_weights
 
 
 def build(name, **kwargs):
-    """Build a torchvision model in which no parameter and no buffer is 0 or 1 throughout, as if it had been trained.
+    """Build a torchvision model in which no parameter or buffer is constant, as after training.
 
     A bias that is 0 could not be told from memory that nobody has written to.
     """
@@ -28,7 +28,7 @@ def build(name, **kwargs):
 
 
 def fill(module, weights):
-    """Load weights into a network that exists."""
+    """Load weights into a network."""
     return load_weights(str(weights), lambda: module)
 
 
@@ -41,7 +41,7 @@ def stir(module):
 
 
 def assert_holds(module, state):
-    """Make sure that a network has exactly the values of a state dict, bit by bit."""
+    """Check that a network has exactly the values of a state dict."""
     own = module.state_dict()
     assert own.keys() == state.keys()
     for key, values in own.items():
@@ -51,7 +51,7 @@ def assert_holds(module, state):
 
 @contextmanager
 def poisoned_memory():
-    """Have torch fill memory that nobody has written to with NaN and with the largest integer."""
+    """Let torch fill uninitialized memory with NaN and with the largest integer."""
     assert torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     try:
@@ -62,7 +62,7 @@ def poisoned_memory():
 
 
 class Malice:
-    """Its pickle runs a shell command when it is loaded."""
+    """A pickle that runs a shell command when it is loaded."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -72,7 +72,7 @@ class Malice:
 
 
 def renamed(state, *replacements):
-    """Give every key the name it had in former days, and keep the order."""
+    """Rename keys to older names, in the same order."""
     older = OrderedDict()
     for key, values in state.items():
         for new, old in replacements:
@@ -82,12 +82,12 @@ def renamed(state, *replacements):
 
 
 def without_counts(state):
-    """Leave out what BatchNorm did not count before torch 0.4.1; the published files are from before or look like it."""
+    """Remove `num_batches_tracked`, which torch before 0.4.1 and published files do not have."""
     return {key: values for key, values in state.items() if not key.endswith(".num_batches_tracked")}
 
 
 class Wrapped(nn.Module):
-    """A network inside another, as Lightning and many training scripts have it."""
+    """A network inside another, as in Lightning and many training scripts."""
 
     def __init__(self, model):
         super().__init__()
@@ -95,20 +95,20 @@ class Wrapped(nn.Module):
 
 
 class Call:
-    """Its pickle calls something when it is loaded; so can what it calls, or calls it with, be such a call."""
+    """A pickle that calls a function when it is loaded; function and arguments may be such calls too."""
 
     def __init__(self, function, *arguments):
         self.function, self.arguments = function, arguments
 
     def __call__(self):
-        """Be something that can be called: pickle looks at that."""
+        """Make this callable, which pickle requires."""
 
     def __reduce__(self):
         return self.function, self.arguments
 
 
 def constant(state):
-    """Give tensors of the same shapes that take no space in a file: each is one number, another one in each tensor."""
+    """Return tensors of the same shapes that take no space in a file: each expands one number."""
     return {
         key: torch.tensor(number % 100 + 1).to(values.dtype).expand(values.shape)
         for number, (key, values) in enumerate(state.items())
@@ -116,7 +116,7 @@ def constant(state):
 
 
 def shapes_of(name, **kwargs):
-    """Give the state dict of a torchvision model on the meta device."""
+    """Return the state dict of a torchvision model on the meta device."""
     builder = models.get_model_builder(name).__module__
     if ".detection." in builder or ".segmentation." in builder:
         kwargs.setdefault("weights_backbone", None)

@@ -10,5 +10,5 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 
 
 def find_browser() -> tuple[str | None, list[str]]:
-    """Give where Chromium or Chrome is, None if nowhere, and the arguments it needs: as root it refuses its own sandbox."""
+    """Return the path of Chromium or Chrome, or None, and its arguments: as root it needs --no-sandbox."""
     return next(filter(None, map(shutil.which, NAMES)), None), ["--no-sandbox"] if os.geteuid() == 0 else []

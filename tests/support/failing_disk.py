@@ -1,4 +1,4 @@
-"""A disk whose n-th operation fails: stands in `fmapviz.core.files` for `os` and `shutil`, through which all output goes."""
+"""A disk whose n-th operation fails: replaces `os` and `shutil` in `fmapviz.core.files`, which writes all output."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import Path
 
 from fmapviz.core import files
 
-CRASH, TORN = "crash", "torn write"  # the process ends; half of a write is done, and it ends
-POWER, NAMES = "power failure", "power failure that takes names too"  # it ends, see `cut_power`
+CRASH, TORN = "crash", "torn write"  # the process ends; it ends in the middle of a write
+POWER, NAMES = "power failure", "power failure that takes names too"  # the process ends, see `cut_power`
 FULL, PART = "disk full", "disk full within a write"
 ENDS = {CRASH, TORN, POWER, NAMES}
 GROWING = {"open", "write", "mkdir", "link"}
 
 
 class Crash(BaseException):
-    """The process is dead: whatever it still tries has no effect."""
+    """The process has ended: further operations have no effect."""
 
 
 class Disk:
-    """Counts operations, and lets one fail.
+    """Counts operations and makes one fail.
 
     Args:
-        number: Which operation fails, beginning with 1; 0: none.
-        fault: How.
+        number: Number of the operation that fails, from 1; 0: none.
+        fault: How it fails.
     """
 
     def __init__(self, number=0, fault=CRASH):
         self.number, self.fault = number, fault
         self.operations = []
         self.failed = False
-        self.unsynced = set()  # inode numbers of files whose content is not yet on the disk
-        self.names = []  # new names of which the same is true: the directory's inode number, the old one, the new one
+        self.unsynced = set()  # inodes of files whose content is not yet on the disk
+        self.names = []  # renames not yet on the disk: inode of the directory, old path, new path
         self._lock = threading.Lock()
 
     def __getattr__(self, name):
         return getattr(os, name)
 
     def _operate(self, operation, do, half=lambda: None):
-        """Do one operation, or let it fail."""
+        """Do one operation, or make it fail."""
         with self._lock:
             if self.failed and self.fault in ENDS:
                 raise Crash
@@ -62,7 +62,7 @@ class Disk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return do()
 
-    # What fmapviz.core.files calls.
+    # Called by fmapviz.core.files.
 
     def open(self, path, flags, mode=0o777):
         if not flags & os.O_CREAT:
@@ -120,14 +120,12 @@ class Disk:
         except OSError:
             assert ignore_errors
 
-    # What a power failure leaves.
-
     def cut_power(self, place, *, names):
-        """Empty every file whose content was not synchronized, and take back the names that were not.
+        """Empty files whose content was not synchronized, and undo renames that were not.
 
         Args:
-            place: Where.
-            names: Whether names are lost, too; they may have reached the disk before what they stand for.
+            place: Directory.
+            names: Whether renames are undone; a name may reach the disk before its content.
         """
         for path in place.rglob("*"):
             if path.is_file() and path.stat().st_ino in self.unsynced:
@@ -138,7 +136,7 @@ class Disk:
 
 
 class _File(io.RawIOBase):
-    """A file that is open for writing."""
+    """A file open for writing."""
 
     def __init__(self, disk, file):
         self._disk, self._file = disk, file
@@ -164,7 +162,7 @@ class _File(io.RawIOBase):
 
 
 class _Half:
-    """Writes the first half of something."""
+    """Writes the first half of the data."""
 
     def __init__(self, file, data):
         self._file, self._data = file, data
@@ -177,10 +175,10 @@ class _Half:
 
 @contextmanager
 def put_in(monkeypatch, disk):
-    """Have all output go to a disk, in a process that nobody takes for the one before."""
+    """Write all output through a disk, under the identity of a new process."""
     report = threading.excepthook
 
-    def report_unless_dead(ended):  # a thread that counts inputs ends with its process
+    def report_unless_dead(ended):  # the thread that counts inputs ends with the process
         if ended.exc_type is not Crash:
             report(ended)
 

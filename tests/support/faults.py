@@ -1,4 +1,4 @@
-"""Commands, each operation of which is made to fail in turn."""
+"""Runs in which each disk operation fails in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fmapviz.engine.run import visualize
 from fmapviz.runs.unit import paths_of, read_unit
 
 NOTES = "notes.txt"  # a foreign file in a run
-IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run does not end where one of these fails on a full disk
+IGNORED = {"link", "rmtree", "unlink", "rmdir"}  # a run goes on if one of these fails on a full disk
 
 
 class Net(nn.Module):
@@ -37,12 +37,12 @@ class Net(nn.Module):
 
 @dataclass
 class Scenario:
-    """A command.
+    """A run.
 
     Attributes:
-        options: Of the command.
-        finished: Whether it finds a finished run.
-        grown: Whether an image has changed since, and another one has come.
+        options: Options of `visualize`.
+        finished: Whether a finished run exists.
+        grown: Whether one image has changed since, and another was added.
     """
 
     options: dict = field(default_factory=dict)
@@ -78,19 +78,19 @@ SCENARIOS = {
 
 
 def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False):
-    """Let each operation of a command fail, in a run of its own; then give the same command, and compare the trees.
+    """Run a scenario once for each operation, which fails; run it again, and compare the files.
 
     Args:
-        scenario: Which command.
+        scenario: The scenario.
         fault: How operations fail.
-        images: How many whole images it is given; there is a damaged one, too.
-        place: An empty directory.
-        monkeypatch: Pytest's.
+        images: Number of good images; there is a damaged one, too.
+        place: Empty directory.
+        monkeypatch: Pytest's fixture.
         step: 1: each operation; 3: the first, the fourth, the seventh, ...
-        repair: Whether the second command is given `--repair`.
+        repair: Whether the second run repairs.
 
     Returns:
-        How many operations failed, and at how many points something was damaged.
+        Number of operations that failed, and number of runs that were damaged.
     """
     begun, reference = _begin(scenario, images, place)
     expected = snapshot(reference)
@@ -114,7 +114,7 @@ def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False
         with put_in(monkeypatch, Disk()):
             scenario.run(place / "in", out, repair=repair)
         if repair and scenario.grown and "shard" in scenario.options:
-            # A shard whose record is lost has lost where it ended: its images may share one with those that have come.
+            # A lost record does not tell where its shard ended: old and new images may share a shard.
             assert _images(out) == _images(reference), where
         else:
             assert difference(snapshot(out), expected) == [], where
@@ -124,7 +124,7 @@ def disturb(scenario, fault, images, place, monkeypatch, *, step=1, repair=False
 
 
 def _images(out):
-    """Name the images that are in shards."""
+    """Return the paths of the images in all shards."""
     records = (read_unit(unit.parent) for unit in out.glob("net/[!.]*/unit.json"))
     return sorted(path for record in records for path in paths_of(record))
 
@@ -134,7 +134,7 @@ def _problems(out):
 
 
 def _begin(scenario, images, place):
-    """Lay out the inputs, and give what the command finds and what it leaves if nothing fails."""
+    """Write the inputs; return the output before the run, and after it if nothing fails."""
     inputs, begun, reference = place / "in", place / "begun", place / "reference"
     for number in range(images):
         paint(inputs / ("" if number else "more") / f"{number}.png", number)
@@ -151,7 +151,7 @@ def _begin(scenario, images, place):
 
 
 def _end(scenario, inputs, out, told):
-    """Run a command to its end, and give what it ended with."""
+    """Run a scenario; return the exception that ended it."""
     try:
         scenario.run(inputs, out, on_event=told.append)
     except (Crash, OutputError) as error:
@@ -169,7 +169,7 @@ def _check_end(error, fault, operation, where):
 
 
 def _is_whole(out, told, where, *, may_be_damaged):
-    """Make sure that what stands under a final name is whole, or to be made again by the same command."""
+    """Return whether all files under final names are complete, or remade by the same command."""
     if not any(not path.name.startswith(".") for path in out.glob("*")):
         return True
     remedies = {problem.remedy for problem in _problems(out)}

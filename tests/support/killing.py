@@ -1,4 +1,4 @@
-"""The command, ended at random moments, by itself and among others that write into the same place."""
+"""Kill and interrupt the command at random moments, alone and beside others with the same output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 
-class Exact(nn.Sequential):  # sums of whole numbers do not depend on their order
+class Exact(nn.Sequential):  # the order of summation does not change sums of integers
     def forward(self, x):
         return super().forward((x * 255).round())
 
@@ -39,10 +39,10 @@ SHARDS = (*COMMON, "--to", "tensorboard,tar,stats", "--shard", "5")
 
 
 class Command:
-    """The command, begun in a directory.
+    """The command, started in a directory.
 
     Args:
-        place: With the network, and the pictures in `in`.
+        place: Directory with the network, and with the images in `in`.
         server: Socket of `warm.py`.
         arguments: Arguments before the options.
     """
@@ -70,7 +70,7 @@ class Command:
 
 
 class House:
-    """A directory with a network, pictures, and what the command makes of them."""
+    """A directory with a network, images, and the expected output."""
 
     def __init__(self, place, images, *, server=OFF, seed=0, arguments=ARGUMENTS):
         self.place, self.out, self.images = place, place / "out", images
@@ -94,7 +94,7 @@ class House:
         return Command(self.place, *options, server=self._server, arguments=self._arguments)
 
     def wait_for_work(self, command):
-        """Wait until something is written, and give the time of that; None if the command has ended before."""
+        """Wait until something is written; return that time, or None if the command ended before."""
         before = self._names()
         while command.running:
             if self._names() != before:
@@ -103,7 +103,7 @@ class House:
         return None if self._names() == before else time.monotonic()
 
     def kill_one(self, *options):
-        """Kill the command at a random moment, and tell whether it was at work."""
+        """Kill the command at a random moment; return whether it was running."""
         command = self.begin(*options)
         if self.random.random() < 0.8:
             self.wait_for_work(command)
@@ -114,12 +114,12 @@ class House:
         command.kill()
         command.wait()
         self.check_whole()
-        if not alive:  # it was done before: the next one is to have something to do
+        if not alive:  # leave work for the next command
             shutil.rmtree(self.out)
         return alive and command.code == -signal.SIGKILL
 
     def kill_some(self, processes, killed, *options):
-        """Begin several commands at once, and kill some of them."""
+        """Start several commands at once and kill some of them; return all exit codes."""
         commands = [self.begin(*options) for _ in range(processes)]
         self.wait_for_work(commands[0])
         for command in self.random.sample(commands, killed):
@@ -154,7 +154,7 @@ class House:
         return interrupted
 
     def finish(self):
-        """Give the command once more, and compare what there is with what an undisturbed one leaves."""
+        """Run the command again; compare the output with that of an undisturbed run."""
         command = self.begin()
         assert command.wait() == 3, command.errors.read_text()
         assert difference(snapshot(self.out), self.expected) == []

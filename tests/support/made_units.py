@@ -1,4 +1,4 @@
-"""What is to be written of an image, made by hand."""
+"""A unit image built by hand: the input of writers."""
 
 from __future__ import annotations
 

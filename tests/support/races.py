@@ -1,6 +1,6 @@
-"""Have eight processes do the same thing at the same moment."""
+"""Run the same function in eight processes at once."""
 
-# Ends a program, for a process of its own, that imports os and defines `work(process)`; what fails is printed.
+# The end of a program that imports os and defines `work(process)`; exceptions are printed.
 EIGHT_AT_ONCE = """
 wait, go = os.pipe()
 children = []
@@ -8,7 +8,7 @@ for process in range(8):
     pid = os.fork()
     if pid == 0:
         os.close(go)
-        os.read(wait, 1)  # until the parent closes the other end
+        os.read(wait, 1)  # returns when the parent closes the other end
         try:
             work(process)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Directories as a run leaves them, small and with known contents, for the tests of the report."""
+"""Small runs with known contents, for the tests of the report."""
 
 import os
 from base64 import b64encode
@@ -18,7 +18,7 @@ LAYERS = (("features.0", "Conv2d", (8, 12, 12)), ("features.3", "Conv2d", (12, 6
 
 
 def values_of(unit, layer, shape):
-    """Maps that differ with the image and the layer; zeros in channel 1, a NaN and an infinity in channel 3."""
+    """Return maps that differ by image and layer; zeros in channel 1, NaN and infinity in channel 3."""
     seed = sum(f"{unit} {layer}".encode("utf-8", "surrogateescape"))
     maps = np.random.default_rng(seed).normal(1, 3, shape).astype(np.float32)
     maps[1, ::2] = 0
@@ -27,7 +27,7 @@ def values_of(unit, layer, shape):
 
 
 def measured(maps):
-    """What is said of each channel `(C, ...)`: minimum, maximum, mean, deviation, share of zeros, of non-finite values."""
+    """Return for each channel of `(C, ...)`: minimum, maximum, mean, deviation, shares of zeros and of non-finite values."""
     rows = []
     for channel in maps.reshape(len(maps), -1):
         finite = channel[np.isfinite(channel)].astype(np.float64)
@@ -61,7 +61,7 @@ def describe(href, view, name, pixels, *, layer=None, facts=(), tiles=None, chan
 
 
 def layer_picture(folder, maps, index, name, kind, *, view="maps", style=PLAIN, channels=None, target=""):
-    """Draw one layer into a unit's directory, and describe the picture."""
+    """Draw one layer into a unit's directory; return the picture's record."""
     chosen = maps if channels is None else maps[list(channels)]
     pixels = tile(torch.from_numpy(chosen), style).numpy()
     file = f"{index:02d}_{name.replace('/', '_')}.{view}.png"
@@ -90,7 +90,7 @@ def layer_picture(folder, maps, index, name, kind, *, view="maps", style=PLAIN, 
 
 
 def write_unit(root, unit, *, layers=LAYERS, style=PLAIN, channels=None, predictions=(), notices=(), more=()):
-    """Write one image's directory; give what the page is to know of it at once.
+    """Write one image's directory; return its entry in the page.
 
     `more` are pictures of other views than maps: the view, the number, the layer, and ".top1" for the first class.
     """
@@ -115,7 +115,7 @@ def href_of(unit):
 
 
 def write_kernels(root):
-    """Write pictures of the model itself."""
+    """Write the pictures of the model's kernels."""
     folder = root / "_model"
     folder.mkdir()
     weights = np.random.default_rng(5).normal(0, 1, (4, 3, 3)).astype(np.float32)
@@ -126,7 +126,7 @@ def write_kernels(root):
 
 
 def write_statistics(root, units, layers=LAYERS, constant=(2, 4)):
-    """Write what is known of all images together."""
+    """Write the statistics over all images."""
     records = []
     for name, kind, shape in layers:
         maps = np.concatenate([values_of(unit, name, shape).reshape(shape[0], -1) for unit in units], 1)
@@ -149,7 +149,7 @@ def write_run(root, names=("a.png", "b.png", "more/c.png"), **options):
 
 
 def write_large_run(root, images, layers):
-    """Write a run of many images and layers, with the same few pixels everywhere."""
+    """Write a run of many images and layers, all with the same small picture."""
     root.mkdir()
     pixels = tile(torch.arange(36.0).reshape(4, 3, 3)).numpy()
     shared = root / "shared.png"

@@ -1,4 +1,4 @@
-"""Identities of runs, made by hand."""
+"""Identities of runs, built by hand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def run_info(model="net", weights="random weights, seed 0", sha256=None, prepara
 
 
 def changed(info, **changes):
-    """Return a run's identity with other values, of its own or of its configuration."""
+    """Return a run's identity with some fields of it, or of its configuration, replaced."""
     own = {field.name: changes.pop(field.name) for field in fields(info) if field.name in changes}
     return replace(info, **own, config=replace(info.config, **changes))

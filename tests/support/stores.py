@@ -57,7 +57,9 @@ class Server:
         assert self._process.stderr
         lines = iter(self._process.stderr)
         self.url = next(found[1] for line in lines if (found := re.search(r"Running on (http://[\d.]+:\d+)", line)))
-        threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()  # a line for each request
+        threading.Thread(
+            target=lambda: [None for _ in lines], daemon=True
+        ).start()  # the server prints a line for each request
 
     def reset(self) -> None:
         """Remove everything, and create an empty bucket `photos`."""
@@ -124,13 +126,13 @@ class Bucket:
         return place
 
     def unfinished(self) -> list[str]:
-        """Return the names of unfinished uploads in pieces."""
+        """Return the keys of unfinished multipart uploads."""
         return [each["Key"] for each in self._client.list_multipart_uploads(Bucket="photos").get("Uploads", ())]
 
 
 @dataclass
 class Fault:
-    """A fault in `count` of the requests that match, from the `first` on.
+    """A fault in `count` matching requests, from the `first` on.
 
     Attributes:
         do: `status`: the answer has this status; `refuse`: the connection is cut at once; `cut_request`, `cut_answer`: it is
@@ -163,7 +165,7 @@ class Fault:
 
 
 class Proxy:
-    """Forwards requests, except those that are to fail."""
+    """Forwards requests, and makes some fail."""
 
     def __init__(self, upstream: str) -> None:
         self.requests: list[tuple[str, str]] = []
@@ -207,7 +209,7 @@ class _ProxyServer(ThreadingHTTPServer):
     upstream: str
 
     def handle_error(self, *_: object) -> None:
-        """Ignore clients that are gone."""
+        """Ignore closed connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -219,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (OSError, ValueError):  # the client is gone, or was cut off
+        except (OSError, ValueError):  # the client has closed the connection, or was cut off
             self.close_connection = True
 
     def handle_expect_100(self) -> bool:
@@ -240,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:  # the client was killed
             return self._cut()
         if fault and fault.do == "hang":
-            self.rfile.read(1)  # until the client is gone
+            self.rfile.read(1)  # returns when the client closes the connection
             return self._cut()
         if fault and fault.do == "status":
             return self._refuse(fault)
@@ -276,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _cut(self) -> None:
-        """Reset the connection, like a server that dies."""
+        """Reset the connection, as a crashing server does."""
         self.close_connection = True
         with suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -284,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def forget() -> None:
-    """Drop all connections; the environment may name another server from now on."""
+    """Drop all connections: the environment may name another server now."""
     store_connection.connect.cache_clear()
 
 

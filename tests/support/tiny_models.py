@@ -1,4 +1,4 @@
-"""Small networks, each awkward in one way, and what a network's whole state is."""
+"""Small networks, each awkward in one way, and the whole state of a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fmapviz.images.preprocess import standard
 
 
 def as_model(module, *, forward=nn.Module.__call__):
-    """Make of a module what `fmapviz.load_model` gives."""
+    """Wrap a module as `fmapviz.load_model` does."""
     return Model("tiny", module, "random", None, standard(InputOptions()), forward)
 
 
@@ -31,7 +31,7 @@ def images(count=2, side=16):
 
 
 def overwritten():
-    """AlexNet's habit: each convolution's output is overwritten by the activation after it."""
+    """Return a network in which in-place activations overwrite the convolutions' outputs, as in AlexNet."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Conv2d(8, 5, 3), nn.ReLU(inplace=True)).eval()
 
@@ -78,7 +78,7 @@ class Twins(nn.Module):
 
 
 class Recursive(nn.Module):
-    """Contains itself, and calls itself until nothing is left to do."""
+    """Contains itself, and calls itself recursively."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ class Training(nn.Module):
 
 
 class Fails(nn.Module):
-    """Raises what it is told to, after two of its three convolutions."""
+    """Raises an exception after two of its three convolutions."""
 
     def __init__(self, error):
         super().__init__()
@@ -130,7 +130,7 @@ class Pair(NamedTuple):
 
 
 class Returns(nn.Module):
-    """Returns whatever it is told to make of its input."""
+    """Returns a given function of its input."""
 
     def __init__(self, make):
         super().__init__()
@@ -141,7 +141,7 @@ class Returns(nn.Module):
 
 
 class Passes(nn.Module):
-    """Has one part work on its input and goes on with the input, whatever the part returns."""
+    """Calls one part on its input, ignores the result and goes on with the input."""
 
     def __init__(self, part):
         super().__init__()
@@ -154,7 +154,7 @@ class Passes(nn.Module):
 
 
 class Regions(nn.Module):
-    """A detector: looks at several regions of each image with the same convolution."""
+    """A detector: applies the same convolution to several regions of each image."""
 
     def __init__(self, regions):
         super().__init__()
@@ -182,7 +182,7 @@ class Tokens(nn.Module):
 
 
 def state_of(model):
-    """Tell everything about a network, and around it, that a capture must leave as it was; equal means untouched."""
+    """Return everything about a network and torch that a capture must not change."""
     return {
         "modules": {name: _module_state(module) for name, module in model.named_modules()},
         "numbers": {name: _bytes(values) for name, values in [*model.named_parameters(), *model.named_buffers()]},
