@@ -653,6 +653,7 @@ def words_for(command, parameter, value):
         "run": {"model": ["net.py:build"], "inputs": ["a.png"]},
         "layers": {"model": ["net.py:build"]},
         "models": {},
+        "guide": {},
         "verify": {"directory": ["out"]},
         "extract": {"directory": ["out"]},
     }[command]
