@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.request import urlopen
@@ -96,7 +97,7 @@ def make_environment(folder: Path, uv: str | None) -> Path:
 
 def fetch_uv(folder: Path, python: Path) -> str | None:
     """Install uv into the environment; return None if that fails."""
-    run([python, *PIP, "install", "--retries", "1", "uv"])
+    run([python, *PIP, "install", "uv"], env={"PIP_RETRIES": "1", **os.environ})
     return find_uv(folder / "bin")
 
 
@@ -175,7 +176,8 @@ def install_with_pip(folder: Path, parts: list[Part], extra: str | None, options
     """Install with pip, which downloads all files before it installs the first."""
     announce(parts)
     require_space([(folder, disk(parts)), (Path(tempfile.gettempdir()), download(parts))])
-    done = run([folder / "bin/python", *PIP, "install", "--quiet", *options, "--editable", target(extra)])
+    command = [str(folder / "bin/python"), *PIP, "install", "--quiet", *options, "--editable", target(extra)]
+    done = run(command, env={"PIP_RETRIES": "2", **os.environ})  # 5 by default, a minute without a network
     if done.returncode:
         fail_to_fetch(done.stderr)
 
@@ -228,7 +230,7 @@ def fail_to_fetch(said: str) -> NoReturn:
     fail(f"the packages cannot be installed: {said.strip()}")
 
 
-def run(command: list[str | Path], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str | Path], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command and return what it said; a missing program is a failure like another."""
     try:
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
