@@ -672,7 +672,8 @@ def test_closing_it_does_not_wait_long_for_a_step_that_does_not_come_to_an_end(p
     assert all((kind, 3) not in steps.log for kind in ("read", "draw", "write")[after + 1 :]), "it goes no further"
 
 
-def test_closing_it_waits_a_little_for_steps_under_way():
+def test_closing_it_waits_for_steps_under_way(monkeypatch):
+    monkeypatch.setattr(scheduler, "PARTING_SECONDS", PATIENCE)
     begun = Event()
 
     class Slow(Fake):
