@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,14 @@ def end_idle_workers():
     """End the decode workers that wait for a request."""
     while decode_pool._kept:
         decode_pool._kept.pop().end()
+
+
+@pytest.fixture
+def no_thread_is_left():
+    """Wait after the test until the threads that it started have ended."""
+    before = set(threading.enumerate())
+    yield
+    assert wait_until(lambda: set(threading.enumerate()) <= before), threading.enumerate()
 
 
 @pytest.fixture(scope="session")

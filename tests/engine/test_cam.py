@@ -7,6 +7,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from cam_oracles import of_grad_cam
 from cases import thorough
 from painting.single_shape import paint
 from torch import nn
@@ -45,14 +46,6 @@ def batch():
     return images(96, 128)
 
 
-def of_grad_cam(method, network, layer, batch):
-    """The final map."""
-    from extras import grad_cam, grad_cam_targets  # take a second and a half
-
-    with getattr(grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
-        return torch.from_numpy(extract(batch, [grad_cam_targets.ClassifierOutputTarget(index) for index in CLASSES]))
-
-
 def of_captum(network, layer, batch, classes=CLASSES):
     """The signed map at the layer's resolution."""
     from extras import captum
@@ -67,7 +60,7 @@ def of_captum(network, layer, batch, classes=CLASSES):
 @pytest.mark.parametrize("method", GRAD_CAM)
 def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
     found = fmapviz.cam(network, batch, target=CLASSES, layer=layer, method=method)
-    theirs = of_grad_cam(GRAD_CAM[method], network, layer, batch)
+    theirs = of_grad_cam(GRAD_CAM[method], network, layer, batch, CLASSES)
     torch.testing.assert_close(found.map, theirs, rtol=0, atol=1e-5)
     assert found.target == tuple(CLASSES)
     assert found.layer == layer
@@ -76,7 +69,7 @@ def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
 
 def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
     found = fmapviz.cam(network, batch, method="eigencam")
-    theirs = of_grad_cam("EigenCAM", network, "layer4", batch)
+    theirs = of_grad_cam("EigenCAM", network, "layer4", batch, CLASSES)
     assert found.layer == "layer4"
     for raw, heat, other in zip(found.raw, found.map, theirs, strict=True):
         assert raw.max() == raw.abs().max()

@@ -15,6 +15,7 @@ from image_files import paint
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
+from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from torchvision.utils import make_grid
 from trees import problems, stamps
@@ -28,7 +29,6 @@ from fmapviz.engine.run import visualize
 from fmapviz.images.find import path_hash
 
 SMALL = InputOptions(size=(16, 16))
-AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 
 
@@ -63,13 +63,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over some inputs with what all these tests have in common."""
-
-    def run(inputs, model=None, **options):
-        common = {"out": tmp_path / "out", "options": SMALL, "workers": 2, "to": ["png"]}
-        return visualize(model or Net(), inputs, **{**common, **options})
-
-    return run
+    return runner(Net, out=tmp_path / "out", options=SMALL, workers=2, to=["png"])
 
 
 def counts(summary):

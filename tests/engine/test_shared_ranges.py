@@ -10,6 +10,8 @@ import pytest
 import torch
 from image_files import pixels_of, save_pixels, text_of
 from PIL import Image
+from tiny_models import outputs_of
+from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from torchvision.utils import make_grid
 from trees import problems
@@ -17,9 +19,7 @@ from trees import problems
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import RefusedError, RequestError
 from fmapviz.core.events import Notice
-from fmapviz.engine.run import visualize
 
-AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 RUN = Style(norm="run")
 
@@ -50,23 +50,12 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    def run(inputs, model=None, **options):
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["png"], "style": RUN}
-        return visualize(model or Net(), inputs, **{**common, **options})
-
-    return run
+    return runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["png"], style=RUN)
 
 
 def hooked(path, layers=("first", "second", "head")):
     pixels = (pixels_of(path).astype(np.float32) / 255 - MEAN) / STD
-    model, kept = Net().eval(), {}
-    for name in layers:
-        model.get_submodule(name).register_forward_hook(
-            lambda _module, _given, result, name=name: kept.__setitem__(name, result.detach().clone()[0])
-        )
-    with torch.no_grad():
-        model(torch.from_numpy(pixels).permute(2, 0, 1)[None])
-    return kept
+    return outputs_of(Net(), torch.from_numpy(pixels).permute(2, 0, 1)[None], layers)
 
 
 def pictures(directory):

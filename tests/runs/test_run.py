@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from races import EIGHT_AT_ONCE
+from races import EIGHT_AT_ONCE, run_python
 from run_infos import changed, run_info
-from waiting import PATIENCE
 
 from fmapviz.core.config import Style
 from fmapviz.core.errors import OutputError, RefusedError, RequestError
@@ -40,11 +37,6 @@ def tree(directory):
         str(path.relative_to(directory)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in directory.rglob("*")
     }
-
-
-def run_python(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 @pytest.fixture

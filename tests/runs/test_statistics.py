@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from image_files import paint, prepared
 from PIL import Image
 from races import EIGHT_AT_ONCE
 from tiny_models import Regions, Returns, Tokens, as_model
+from tiny_runs import AS_IT_IS
 from torch import nn
 from trees import problems
 
@@ -27,7 +29,6 @@ from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
 from fmapviz.runs.aggregates._unit_statistics import read_table, statistics_of, write_table
 from fmapviz.runs.aggregates.statistics import MOST_LINES, describe_dead, merge
 
-AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf
 HEADING = [
     "layer",
@@ -54,13 +55,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over pictures with what all these tests have in common."""
-
-    def run(model, inputs, **options):
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "to": "stats", "workers": 2, "types": ["Module"]}
-        return visualize(model, inputs, **{**common, **options})
-
-    return run
+    return partial(visualize, out=tmp_path / "out", options=AS_IT_IS, to="stats", workers=2, types=["Module"])
 
 
 def rows_of(directory):

@@ -15,8 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from races import EIGHT_AT_ONCE
-from waiting import PATIENCE
+from races import EIGHT_AT_ONCE, run_python
 
 from fmapviz.core import files
 from fmapviz.core.checksummed_json import dumps
@@ -76,11 +75,6 @@ def problems(run):
     return [
         f"{problem.path}: {problem.message}" for problem in found if problem.path != run / "run.json"
     ]  # there is none here
-
-
-def run_python(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 # --- a directory and its record

@@ -181,6 +181,18 @@ class Tokens(nn.Module):
         return self.encoder(torch.cat([tokens.mean(1, keepdim=True), tokens], 1), src_key_padding_mask=mask)
 
 
+def outputs_of(model, x, layers):
+    """Return what layers return for a batch of one, without its first axis, by PyTorch's own hooks."""
+    kept = {}
+    for name in layers:
+        model.get_submodule(name).register_forward_hook(
+            lambda _module, _given, result, name=name: kept.__setitem__(name, result.detach().clone()[0])
+        )
+    with torch.no_grad():
+        model.eval()(x)
+    return kept
+
+
 def state_of(model):
     """Return everything about a network and torch that a capture must not change."""
     return {

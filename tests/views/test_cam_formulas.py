@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from cam_oracles import of_grad_cam
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import interpolate
@@ -75,14 +76,6 @@ def captured(network, batch, layer):
     return Captured(activations, gradients)
 
 
-def of_grad_cam(method, network, layer, batch):
-    """The final map."""
-    from extras import grad_cam, grad_cam_targets  # take a second and a half
-
-    with getattr(grad_cam, method)(network, [network.get_submodule(layer)]) as extract:
-        return torch.from_numpy(extract(batch, [grad_cam_targets.ClassifierOutputTarget(index) for index in CLASSES]))
-
-
 def of_torchcam(method, network, layer, batch, *more):
     """The map at the layer's resolution."""
     from extras import torchcam
@@ -107,7 +100,7 @@ def test_gradcam_is_captums(network, batch, layer, captured, relu):
 
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view):
-    theirs = of_grad_cam(GRAD_CAM[view], network, layer, batch)
+    theirs = of_grad_cam(GRAD_CAM[view], network, layer, batch, CLASSES)
     ours = heat_of(view.attribute(*captured), SIZE)
     assert ours.amax((1, 2)).min() > 0.99
     torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -138,7 +131,7 @@ def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
 
 
 def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch, layer, captured):
-    theirs = of_grad_cam("EigenCAM", network, layer, batch)
+    theirs = of_grad_cam("EigenCAM", network, layer, batch, CLASSES)
     raw = eigencam.attribute(captured.activations)
     for image, one in enumerate(raw):
         off = [(heat_of(sign * one[None], SIZE)[0] - theirs[image]).abs().max() for sign in (1, -1)]
@@ -184,7 +177,7 @@ def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batc
     other = CONTROLS[control](gradcam.attribute(*captured))
     other = other - other.amin((1, 2), keepdim=True)
     other = other / (1e-7 + other.amax((1, 2), keepdim=True))
-    theirs = of_grad_cam("GradCAM", network, layer, batch)
+    theirs = of_grad_cam("GradCAM", network, layer, batch, CLASSES)
     assert (other - theirs).abs().amax((1, 2)).max() > 0.05
 
 

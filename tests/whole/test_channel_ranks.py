@@ -10,13 +10,13 @@ import torch
 from image_files import paint, prepared
 from PIL import Image
 from tiny_models import Returns, overwritten
+from tiny_runs import AS_IT_IS
 from torch import nn
 from torchvision.utils import make_grid
 
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import Style
 from fmapviz.engine.run import visualize
 
-AS_IT_IS = InputOptions(fit="none")
 NAN, INF = torch.nan, torch.inf
 RANKS = {"max": np.max, "mean": np.mean, "std": np.std}
 

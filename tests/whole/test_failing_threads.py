@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import threading
 import time
 from contextlib import contextmanager
 from itertools import count
@@ -31,6 +30,8 @@ IMAGES = 12
 IN_FOLDER = 40  # images of the command
 PICTURES = 3  # of each: the input and two layers
 SMALL = InputOptions(size=(16, 16))
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Net(nn.Module):
@@ -57,13 +58,6 @@ def look(inputs, tmp_path):
         return visualize(Net(), inputs, **{"out": tmp_path / "out", "options": SMALL, "to": ["png"], **options})
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def no_thread_goes_on():
-    before = set(threading.enumerate())
-    yield
-    assert wait_until(lambda: set(threading.enumerate()) <= before), threading.enumerate()
 
 
 def assert_whole(out):

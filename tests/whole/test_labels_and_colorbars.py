@@ -10,13 +10,13 @@ import pytest
 import torch
 from image_files import paint
 from PIL import Image
+from tiny_runs import AS_IT_IS
 from torch import nn
 from trees import problems
 
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import Style
 from fmapviz.engine.run import visualize
 
-AS_IT_IS = InputOptions(fit="none")
 SIZE = (24, 30)
 
 

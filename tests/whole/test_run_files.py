@@ -16,21 +16,20 @@ import pytest
 import torch
 from image_files import paint
 from PIL import Image
+from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from trees import stamps
 from waiting import PATIENCE
 from warm import ask
 
 from fmapviz.core import files
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import Style
 from fmapviz.core.errors import OutputError, RefusedError, printable
 from fmapviz.engine import publish
 from fmapviz.engine.run import visualize
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates import statistics
 from fmapviz.runs.verify import verify
-
-AS_IT_IS = InputOptions(fit="none")
 
 
 class Net(nn.Module):
@@ -56,11 +55,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    def run(inputs, **options):
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"]}
-        return visualize(Net(), inputs, **{**common, **options})
-
-    return run
+    return runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"])
 
 
 class Page(HTMLParser):

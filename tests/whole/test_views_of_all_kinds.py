@@ -17,6 +17,8 @@ from PIL import Image
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
+from tiny_models import outputs_of
+from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from torch.nn.functional import interpolate
 from torchvision.utils import make_grid
@@ -30,7 +32,6 @@ from fmapviz.engine.run import visualize
 from fmapviz.engine.session import load_session
 from fmapviz.runs.storage.destination import LocalDestination
 
-AS_IT_IS = InputOptions(fit="none")
 GREY = InputOptions(fit="none", mean=(0.5,), std=(0.25,))
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 SIZE = (16, 20)
@@ -64,11 +65,11 @@ class Broken(Net):
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over some inputs with what all these tests have in common."""
+    """Draw inputs, and check that nothing failed and that `verify` accepts the run."""
+    draw = runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["png"])
 
-    def run(inputs=(), model=None, **options):
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["png"]}
-        summary = visualize(model or Net(), inputs, **{**common, **options})
+    def run(*args, **options):
+        summary = draw(*args, **options)
         assert not summary.failures
         assert problems(summary.directory) == []
         return summary
@@ -84,15 +85,7 @@ def prepared(path):
 
 
 def hooked(path, model=None, layers=("first", "second")):
-    """Compute what layers return with hooks of PyTorch's own."""
-    model, kept = (model or Net()).eval(), {}
-    for name in layers:
-        model.get_submodule(name).register_forward_hook(
-            lambda _module, _given, result, name=name: kept.__setitem__(name, result.detach().clone()[0])
-        )
-    with torch.no_grad():
-        model(prepared(path))
-    return kept
+    return outputs_of(model or Net(), prepared(path), layers)
 
 
 def reduce(maps, view):

@@ -12,12 +12,13 @@ import pytest
 import torch
 from image_files import paint
 from PIL import Image
+from tiny_models import outputs_of
+from tiny_runs import AS_IT_IS
 from torch import nn
 
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import Style
 from fmapviz.engine.run import visualize
 
-AS_IT_IS = InputOptions(fit="none")
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 SIZE = (24, 30)
 
@@ -88,14 +89,8 @@ def pixels_of(unit, record):
 def hooked(path, layers=LAYERS):
     with Image.open(path) as image:
         pixels = (np.asarray(image, np.float32) / 255 - MEAN) / STD
-    model, kept = Net().eval(), {}
-    for name in layers:
-        model.get_submodule(name).register_forward_hook(
-            lambda _module, _given, result, name=name: kept.__setitem__(name, result.detach().clone()[0].numpy())
-        )
-    with torch.no_grad():
-        model(torch.from_numpy(pixels).permute(2, 0, 1)[None])
-    return kept
+    returned = outputs_of(Net(), torch.from_numpy(pixels).permute(2, 0, 1)[None], layers)
+    return {name: maps.numpy() for name, maps in returned.items()}
 
 
 def reference(maps):

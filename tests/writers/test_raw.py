@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,16 +13,16 @@ import torch
 from image_files import paint, prepared
 from safetensors import safe_open
 from tiny_models import Calls, Pair, Regions, Returns, as_model, overwritten
+from tiny_runs import AS_IT_IS
 from torch import nn
 from trees import problems
 
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import Style
 from fmapviz.core.events import Notice, Outcome
 from fmapviz.core.types import RawValues
 from fmapviz.engine.run import visualize
 from fmapviz.runs.verify import verify
 
-AS_IT_IS = InputOptions(fit="none")
 TOLD = {"fmapviz", "model", "weights", "sha256", "preparation", "image", "versions", "layers"}
 FORMATS = ["raw", "npz"]
 
@@ -33,13 +34,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over pictures with what all these tests have in common."""
-
-    def run(model, inputs, **options):
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "to": FORMATS, "workers": 2, "types": ["Module"]}
-        return visualize(model, inputs, **{**common, **options})
-
-    return run
+    return partial(visualize, out=tmp_path / "out", options=AS_IT_IS, to=FORMATS, workers=2, types=["Module"])
 
 
 def read_raw(directory):

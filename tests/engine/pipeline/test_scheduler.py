@@ -16,6 +16,8 @@ from waiting import PATIENCE, wait_until, without_hanging
 from fmapviz.engine.pipeline import scheduler
 from fmapviz.engine.pipeline.scheduler import Limits, Schedule
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 
 @dataclass(frozen=True)
 class Thing:
@@ -95,13 +97,6 @@ def things(number, shapes=("square",), **fields):
 
 def endless():
     return map(Thing, count())
-
-
-@pytest.fixture(autouse=True)
-def no_thread_goes_on():
-    before = set(threading.enumerate())
-    yield
-    assert wait_until(lambda: set(threading.enumerate()) <= before), threading.enumerate()
 
 
 # --- everything is done, once

@@ -23,6 +23,7 @@ from PIL import Image
 from run_infos import run_info
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
+from tiny_runs import runner
 from torch import nn
 from trees import problems
 from waiting import PATIENCE, wait_until
@@ -34,7 +35,6 @@ from fmapviz.core.events import Outcome
 from fmapviz.core.types import Model
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.plan import Plan
-from fmapviz.engine.run import visualize
 from fmapviz.engine.session import Session
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import standard
@@ -80,12 +80,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """Run over some inputs with what all these tests have in common."""
-
-    def run(inputs, model=None, **options):
-        return visualize(model or Net(), inputs, **{"out": tmp_path / "out", "options": SMALL, "workers": 2, **options})
-
-    return run
+    return runner(Net, out=tmp_path / "out", options=SMALL, workers=2)
 
 
 def counts(summary):

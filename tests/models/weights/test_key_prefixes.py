@@ -19,15 +19,6 @@ from fmapviz.models.weights.key_prefixes import strip_prefixes
 NAME = "shufflenet_v2_x0_5"
 
 
-@pytest.fixture
-def save(tmp_path):
-    def write(content, name="weights.pth"):
-        torch.save(content, tmp_path / name)
-        return str(tmp_path / name)
-
-    return write
-
-
 def small(channels=4, blocks=2, *, norm=True, kernel=3):
     """Build a network of blocks of one kind and a head."""
 

@@ -81,17 +81,6 @@ def go_through(monkeypatch, port):
 
 
 @pytest.fixture
-def save(tmp_path):
-    """Save something as a file, and give its path as it is typed."""
-
-    def write(content, name="weights.pth", **how):
-        torch.save(content, tmp_path / name, **how)
-        return str(tmp_path / name)
-
-    return write
-
-
-@pytest.fixture
 def save_bytes(tmp_path):
     def write(content, name="weights.pth"):
         (tmp_path / name).write_bytes(content)
