@@ -235,12 +235,8 @@ def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
     assert list(cache.iterdir()) == []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def deaf(tmp_path_factory):
-    """A process in which no name is ever found, or found not to exist; it waits while other tests do.
-
-    `getaddrinfo` has no timeout of its own: resolvers ask each name server several times, 5 s each.
-    """
+def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(tmp_path):
+    """`getaddrinfo` has no timeout of its own: resolvers ask each name server several times, 5 s each."""
     code = f"""
 import socket, time
 socket.getaddrinfo = lambda *args, **kwargs: time.sleep({10 * PATIENCE})
@@ -252,10 +248,10 @@ except WeightsError as error:
     print(error.hint)
 """
     command = [sys.executable, "-W", "error", "-c", code]
-    environment = {"TORCH_HOME": str(tmp_path_factory.mktemp("deaf"))}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+    environment = {"TORCH_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout.startswith("put the file at")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypatch):
@@ -268,12 +264,6 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_soon(cache, monkeypa
     assert "no answer within 1 s" in message or "timed out" in message
     assert str(published_file(cache, NAME)) in hint
     assert list(cache.iterdir()) == []
-
-
-def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(deaf):
-    out, err = deaf.communicate(timeout=PATIENCE)
-    assert out.startswith("put the file at")
-    assert (deaf.returncode, err) == (0, "")
 
 
 @pytest.mark.parametrize(
