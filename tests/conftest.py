@@ -106,7 +106,13 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", [])
     if any("no browser" in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(
-            "The browser tests did not run: there is no Chromium or Chrome here.", yellow=True, bold=True
+            "The browser tests did not run: there is no Chromium or Chrome here. `make browser` installs one.",
+            yellow=True,
+            bold=True,
+        )
+    if any("no GNU parallel" in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(
+            "The documents' commands with GNU parallel did not run: `make browser` installs it.", yellow=True, bold=True
         )
 
 

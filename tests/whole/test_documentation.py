@@ -151,6 +151,8 @@ def run_program(program, place, fmapviz):
 @pytest.mark.parametrize("name", [*map(until_rewritten, RUNNABLE)])
 def test_every_command_and_program(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
+    if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no GNU parallel")
     if any(re.match(r"fmapviz alexnet (?!.*--weights)", command) for command in commands):
         (workplace / "torch_home").symlink_to(request.getfixturevalue("published"))
     if any("last.ckpt" in command for command in commands) and "python train.py" not in commands:
