@@ -1033,6 +1033,7 @@ def watch(event, args):
         print(json.dumps(["change", os.path.abspath(os.fsdecode(args[0]))]), file=told, flush=True)
 
 sys.dont_write_bytecode = True
+import torch  # runs ldconfig
 sys.addaudithook(watch)
 {MAIN}
 """
