@@ -10,7 +10,7 @@ import pytest
 import torch
 from image_files import pixels_of, save_pixels, text_of
 from PIL import Image
-from tiny_models import outputs_of
+from tiny_models import TwoConvolutionsAndHead, outputs_of
 from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from torchvision.utils import make_grid
@@ -24,19 +24,9 @@ MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 RUN = Style(norm="run")
 
 
-class Net(nn.Module):
-    """Two convolutions and a vector."""
-
+class Net(TwoConvolutionsAndHead):
     def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.first = nn.Conv2d(3, 6, 3, stride=2)
-            self.second = nn.Conv2d(6, 4, 3)
-            self.head = nn.Linear(4, 9)
-
-    def forward(self, x):
-        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+        super().__init__(6, 4, 9)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Small runs with known contents, for the tests of the report."""
 
+import json
 import os
 from base64 import b64encode
 from dataclasses import asdict
@@ -39,6 +40,27 @@ def measured(maps):
 
 def packed(numbers):
     return b64encode(numbers.astype("<f4").tobytes()).decode()
+
+
+def report_of(unit):
+    """Read an image's `report.js`."""
+    text = (unit / "report.js").read_text("ascii")
+    assert text.startswith("fmapviz.unit(")
+    assert text.endswith(");\n")
+    assert not set(text) & set("<>&")
+    return json.loads(text[len("fmapviz.unit(") : -len(");\n")])
+
+
+def cut_tiles(pixels, laid):
+    """Return the tiles of a picture, at the places that the report's record of them names."""
+    found = []
+    for number in range(laid["count"]):
+        row, column = divmod(number, laid["columns"])
+        left, top = laid["left"] + column * laid["across"], laid["top"] + row * laid["down"]
+        tile = pixels[top : top + laid["height"], left : left + laid["width"]]
+        assert tile.shape[:2] == (laid["height"], laid["width"])
+        found.append(tile)
+    return found
 
 
 def input_of(unit):

@@ -124,6 +124,34 @@ class Fails(nn.Module):
         return self.third(x)
 
 
+class TwoConvolutions(nn.Module):
+    """Two convolutions with an activation between them."""
+
+    def __init__(self, first=4, second=5):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.a, self.b = nn.Conv2d(3, first, 3), nn.Conv2d(first, second, 3)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+
+class TwoConvolutionsAndHead(nn.Module):
+    """Two convolutions, of which the first halves the image, and a linear layer on the averages."""
+
+    def __init__(self, first, second, head, *, channels=3, seed=0, **of_second):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.first = nn.Conv2d(channels, first, 3, stride=2)
+            self.second = nn.Conv2d(first, second, 3, **of_second)
+            self.head = nn.Linear(second, head)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+
+
 class Pair(NamedTuple):
     large: torch.Tensor
     small: torch.Tensor

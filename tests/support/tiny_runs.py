@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fmapviz.core.config import InputOptions
+from fmapviz.core.config import InputOptions, Style
 from fmapviz.engine.run import visualize
 
 AS_IT_IS = InputOptions(fit="none")
@@ -20,3 +20,13 @@ def runner(build, **defaults):
         return visualize(model or build(), inputs, **{**defaults, **options})
 
     return run
+
+
+def styled(run):
+    """Return a function that also takes the fields of `Style` as options."""
+
+    def run_in_style(*args, **options):
+        style = Style(**{name: options.pop(name) for name in list(options) if name in Style.__dataclass_fields__})
+        return run(*args, style=style, **options)
+
+    return run_in_style

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from itertools import count
 
 import pytest
-import torch
 from cases import pairwise
 from image_files import save_picture
-from torch import nn
+from tiny_models import TwoConvolutions
 from trees import problems
 from waiting import PATIENCE, wait_until
 from warm import start_process
@@ -34,17 +33,6 @@ SMALL = InputOptions(size=(16, 16))
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
-
-    def forward(self, x):
-        return self.b(self.a(x).relu())
-
-
 @pytest.fixture
 def inputs(tmp_path):
     for seed in range(IMAGES):
@@ -55,7 +43,7 @@ def inputs(tmp_path):
 @pytest.fixture
 def look(inputs, tmp_path):
     def run(**options):
-        return visualize(Net(), inputs, **{"out": tmp_path / "out", "options": SMALL, "to": ["png"], **options})
+        return visualize(TwoConvolutions(), inputs, **{"out": tmp_path / "out", "options": SMALL, "to": ["png"], **options})
 
     return run
 
@@ -152,7 +140,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
     with monkeypatch.context() as patch:
         patch.setattr(png_writer, "open_writer", full_disk(number))
         with pytest.raises(
-            OutputError, match=f"cannot write to '{tmp_path}/out/net': {os.strerror(errno.ENOSPC)}"
+            OutputError, match=f"cannot write to '{tmp_path}/out/twoconvolutions': {os.strerror(errno.ENOSPC)}"
         ) as caught:
             look(workers=workers)
     assert "make room and run the same command again" in caught.value.hint

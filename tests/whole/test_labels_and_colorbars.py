@@ -10,29 +10,18 @@ import pytest
 import torch
 from image_files import paint
 from PIL import Image
-from tiny_runs import AS_IT_IS
+from report_runs import cut_tiles, report_of
+from tiny_models import TwoConvolutionsAndHead
+from tiny_runs import AS_IT_IS, runner, styled
 from torch import nn
 from trees import problems
-
-from fmapviz.core.config import Style
-from fmapviz.engine.run import visualize
 
 SIZE = (24, 30)
 
 
-class Net(nn.Module):
-    """Two convolutions and a vector."""
-
+class Net(TwoConvolutionsAndHead):
     def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.first = nn.Conv2d(3, 12, 3, stride=2)
-            self.second = nn.Conv2d(12, 7, 3, stride=2)
-            self.head = nn.Linear(7, 40)
-
-    def forward(self, x):
-        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+        super().__init__(12, 7, 40, stride=2)
 
 
 @pytest.fixture
@@ -42,12 +31,11 @@ def picture(tmp_path):
 
 @pytest.fixture
 def look(tmp_path, picture):
-    """Draw one picture, and give its directory."""
+    """Draw one image, and return its directory."""
+    draw = styled(runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"], types=["Conv2d", "Linear"]))
 
     def run(model=None, inputs=None, **options):
-        style = Style(**{name: options.pop(name) for name in list(options) if name in Style.__dataclass_fields__})
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"], "types": ["Conv2d", "Linear"]}
-        summary = visualize(model or Net(), inputs or [picture], style=style, **{**common, **options})
+        summary = draw(inputs or [picture], model, **options)
         assert not summary.failures
         assert problems(summary.directory) == []
         return summary.directory / "a.png"
@@ -61,24 +49,13 @@ def opened(path):
 
 
 def report(unit):
-    text = (unit / "report.js").read_text("ascii")
-    document = json.loads(text.removeprefix("fmapviz.unit(").removesuffix(");\n"))
-    return {each["name"]: each for each in document["pictures"] if each["view"] in {"input", "maps"}}
+    return {each["name"]: each for each in report_of(unit)["pictures"] if each["view"] in {"input", "maps"}}
 
 
 def tiles(unit, record, view="maps"):
-    """Cut the tiles out of a picture, where the report says that they lie."""
     name = record["name"].replace(" ", "_")
     pixels, _ = opened(unit / f"{name}.{view}.png")
-    laid = record["tiles"]
-    found = []
-    for number in range(laid["count"]):
-        row, column = divmod(number, laid["columns"])
-        left, top = laid["left"] + column * laid["across"], laid["top"] + row * laid["down"]
-        tile = pixels[top : top + laid["height"], left : left + laid["width"]]
-        assert tile.shape[:2] == (laid["height"], laid["width"])
-        found.append(tile)
-    return np.stack(found)
+    return np.stack(cut_tiles(pixels, record["tiles"]))
 
 
 LOOKS = [

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
-from tiny_models import outputs_of
+from tiny_models import TwoConvolutionsAndHead, outputs_of
 from tiny_runs import AS_IT_IS, runner
 from torch import nn
 from torch.nn.functional import interpolate
@@ -37,19 +37,9 @@ MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 SIZE = (16, 20)
 
 
-class Net(nn.Module):
-    """Two convolutions, the first of which halves the picture, and a vector at the end."""
-
+class Net(TwoConvolutionsAndHead):
     def __init__(self, seed=0, channels=3):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.first = nn.Conv2d(channels, 5, 3, stride=2)
-            self.second = nn.Conv2d(5, 6, 3, padding=1)
-            self.head = nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.head(self.second(self.first(x).relu()).mean((2, 3)))
+        super().__init__(5, 6, 4, seed=seed, channels=channels, padding=1)
 
 
 class Broken(Net):

@@ -12,11 +12,11 @@ import pytest
 import torch
 from image_files import paint
 from PIL import Image
+from report_runs import cut_tiles, report_of
 from tiny_models import outputs_of
-from tiny_runs import AS_IT_IS
+from tiny_runs import AS_IT_IS, runner, styled
 from torch import nn
 
-from fmapviz.core.config import Style
 from fmapviz.engine.run import visualize
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -58,27 +58,19 @@ def picture(tmp_path):
 
 @pytest.fixture
 def look(tmp_path, picture):
+    draw = styled(runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["html"], types=TYPES))
+
     def run(model=None, inputs=None, **options):
-        style = Style(**{name: options.pop(name) for name in list(options) if name in Style.__dataclass_fields__})
-        common = {"out": tmp_path / "out", "options": AS_IT_IS, "workers": 1, "to": ["html"], "types": TYPES}
-        summary = visualize(model or Net(), inputs or [picture], style=style, **{**common, **options})
+        summary = draw(inputs or [picture], model, **options)
         assert not summary.failures
         return summary.directory / picture.name
 
     return run
 
 
-def document_of(unit):
-    text = (unit / "report.js").read_bytes().decode("ascii")
-    assert text.startswith("fmapviz.unit(")
-    assert text.endswith(");\n")
-    assert not set(text) & set("<>&")
-    return json.loads(text[len("fmapviz.unit(") : -len(");\n")])
-
-
 def shown(unit, view="maps"):
     """Give the pictures of layers of one view, by the layer's name."""
-    return {each["layer"]["name"]: each for each in document_of(unit)["pictures"] if each["view"] == view}
+    return {each["layer"]["name"]: each for each in report_of(unit)["pictures"] if each["view"] == view}
 
 
 def pixels_of(unit, record):
@@ -108,14 +100,7 @@ def numbers(record):
 
 
 def tiles(unit, record):
-    pixels, laid, found = pixels_of(unit, record), record["tiles"], []
-    for number in range(laid["count"]):
-        row, column = divmod(number, laid["columns"])
-        left, top = laid["left"] + column * laid["across"], laid["top"] + row * laid["down"]
-        tile = pixels[top : top + laid["height"], left : left + laid["width"]]
-        assert tile.shape[:2] == (laid["height"], laid["width"])
-        found.append(tile)
-    return found
+    return cut_tiles(pixels_of(unit, record), record["tiles"])
 
 
 LOOKS = [
@@ -189,7 +174,7 @@ def test_chosen_channels_are_told_with_their_own_numbers(look, picture, channels
 
 def test_addresses_lead_to_every_file_and_sizes_are_the_files(look):
     unit = look(views=["maps", "mean", "pca", "contact", "histogram", "gradcam", "inputs", "grads"], labels=True)
-    pictures = document_of(unit)["pictures"]
+    pictures = report_of(unit)["pictures"]
     files = {os.fsdecode(unquote_to_bytes(each["href"])) for each in pictures}
     assert files == {path.name for path in unit.glob("*.png")}
     assert len(files) == len(pictures)
@@ -228,7 +213,7 @@ def test_what_is_said_of_the_image_is_text(tmp_path, look):
     Image.new("RGB", SIZE).save(odd, format="PNG")
     unit = look(inputs=[odd]).parent
     (found,) = unit.glob("*/report.js")
-    document = document_of(found.parent)
+    document = report_of(found.parent)
     document["source"].encode("ascii", "strict")
     assert json.loads((found.parent / "unit.json").read_bytes())["unit"].startswith(document["unit"])
     assert document["predictions"] == []
@@ -238,7 +223,7 @@ def test_predictions_and_notices_are_told(tmp_path, samples):
     options = {"to": "html", "out": tmp_path, "workers": 1, "layers": "*conv*", "top": 2}
     summary = visualize("shapesnet", [samples / "shapes/star.jpg"], **options)
     unit = summary.directory / "star.jpg"
-    document, record = document_of(unit), json.loads((unit / "unit.json").read_bytes())
+    document, record = report_of(unit), json.loads((unit / "unit.json").read_bytes())
     assert [each.split()[0] for each in document["predictions"]] == [each["class"] for each in record["predictions"]]
     assert document["notices"] == record["notices"]
     assert document["source"] == str(samples / "shapes/star.jpg")
