@@ -144,10 +144,7 @@ def install_with_uv(uv: str, folder: Path, parts: list[Part], extra: str | None,
 
 def pip_settings() -> dict[str, str]:
     """Return pip's settings by name, from its files and the environment."""
-    python = Path(
-        sys.base_prefix, f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    )  # has pip; uv's .venv has not
-    listed = run([python, *PIP, "config", "list"]).stdout
+    listed = base_pip("config", "list")
     found = re.findall(r"^(global|install)\.([a-z-]+)=(.*)$", listed, re.MULTILINE)
     found.sort()  # what is for `pip install` comes after what is for all commands, and counts
     from_environment = {
@@ -156,14 +153,27 @@ def pip_settings() -> dict[str, str]:
     return {name: ast.literal_eval(value) for _, name, value in found} | from_environment
 
 
+def base_pip(*arguments: str) -> str:
+    """Return what the pip says that belongs to Python itself: an environment that uv made has none."""
+    python = Path(sys.base_prefix, f"bin/python{sys.version_info.major}.{sys.version_info.minor}")
+    return run([python, *PIP, *arguments]).stdout
+
+
 def uv_environment(settings: dict[str, str]) -> dict[str, str]:
     """Return the environment in which uv asks the same indexes as pip, and treats them as equals as pip does."""
+    if extra_indexes := settings.get("extra-index-url"):
+        settings = {**settings, "extra-index-url": f"{settings.get('index-url') or default_index()} {extra_indexes}"}
     environment = {
         variable: ("," if name == "find-links" else " ").join(settings[name].split())
         for name, variable in UV_VARIABLES.items()
         if settings.get(name)
     }
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **environment, **os.environ}
+
+
+def default_index() -> str:
+    """Return pip's index. An extra index that uv asked first may lack the platform's own wheel of the same version."""
+    return next(iter(re.findall(r"--index-url.*?\(default\s+(\S+)\)", base_pip("install", "--help"), re.DOTALL)), "")
 
 
 def cache_elsewhere(uv: str, folder: Path, parts: list[Part]) -> list[tuple[Path, float]]:

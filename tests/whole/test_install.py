@@ -142,12 +142,19 @@ def test_the_indexes_are_those_of_pip(machine, tmp_path):
     machine.make(".venv/.runtime", **places, UV_FIND_LINKS="/mine")
     assert set((machine.clone / "environment").read_text().split("\n")) >= {
         "UV_DEFAULT_INDEX=https://four/simple",
-        "UV_INDEX=https://two/simple https://three/simple",
+        "UV_INDEX=https://four/simple https://two/simple https://three/simple",
         "UV_INDEX_STRATEGY=unsafe-best-match",
         "UV_FIND_LINKS=/mine",
         "SSL_CERT_FILE=/certificate",
     }
     assert "--no-index" not in machine.installed()[0]
+
+
+def test_pips_own_index_comes_before_extra_ones(machine):
+    machine.make(".venv/.runtime", PIP_EXTRA_INDEX_URL="https://two/simple")
+    assert re.search(
+        r"^UV_INDEX=https://[\w.]+/simple/? https://two/simple$", (machine.clone / "environment").read_text(), re.M
+    )
 
 
 def test_no_index_is_passed_on(machine):
