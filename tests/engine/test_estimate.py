@@ -8,6 +8,7 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
+from extras import needs
 from faults import Net
 from image_files import paint
 
@@ -60,6 +61,7 @@ def test_it_is_what_the_run_then_writes(inputs, tmp_path):
     assert found.fits
 
 
+@needs("pyarrow", "scale")
 def test_of_shards_too(inputs, tmp_path):
     found = plan(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
     summary = draw(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
@@ -70,6 +72,7 @@ def test_of_shards_too(inputs, tmp_path):
     assert found.files == 6
 
 
+@needs("pyarrow", "scale")
 def test_what_is_there_is_not_counted(inputs, tmp_path):
     draw([inputs / f"{number}.png" for number in range(15)], tmp_path / "out")
     assert (plan(inputs, tmp_path / "out").to_draw, plan(inputs, tmp_path / "out").pictures) == (5, 15)
@@ -119,7 +122,7 @@ def full(monkeypatch):
     return fill
 
 
-@pytest.mark.parametrize("options", [{}, {"to": ["tar"], "shard": 12}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"to": ["tar"], "shard": 12}, marks=needs("pyarrow", "scale"))])
 def test_a_run_that_will_not_fit_is_refused_with_the_numbers(inputs, tmp_path, full, options):
     full(10_000)
     with pytest.raises(
@@ -158,6 +161,7 @@ def test_on_a_disk_that_is_full_nothing_fits(inputs, tmp_path, full):
     assert not plan(inputs, tmp_path / "out").fits
 
 
+@needs("pyarrow", "scale")
 def test_what_is_staged_tells_what_all_formats_take(inputs, tmp_path):
     told = {}
     for formats in (["tar"], ["tar", "tensorboard"], ["stats"]):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from extras import needs
 from image_files import paint, prepared
 from PIL import Image
 from races import EIGHT_AT_ONCE
@@ -621,6 +622,7 @@ def test_merging_is_associative_and_commutative_up_to_rounding(layers, others):
                 np.testing.assert_allclose(merged[name][rows[info.key]], whole[name][own], rtol=1e-12, atol=1e-12)
 
 
+@needs("pyarrow", "scale")
 def test_a_table_is_read_as_it_was_written(tmp_path):
     whole = merge([image_statistics(["a", "b"], 1), image_statistics(["b", "c"], 3)])
     write_table(tmp_path, whole)

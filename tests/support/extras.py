@@ -1,5 +1,7 @@
 """Modules of extras: `from extras import captum` skips the test, or the test module, where there is no such module."""
 
+from importlib.util import find_spec
+
 import pytest
 
 _MODULES = {
@@ -27,3 +29,8 @@ def __getattr__(name):
         raise AttributeError(name)
     module, extra = _MODULES[name]
     return pytest.importorskip(module, reason=f"needs {module.partition('.')[0]}, of the extra {extra}")
+
+
+def needs(module, extra):
+    """Return a mark for a test whose commands, not itself, import the module."""
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"needs {module}, of the extra {extra}")

@@ -194,7 +194,7 @@ def test_the_largest_magnitude_of_eigencam_is_positive():
 
 
 def test_eigencam_is_the_first_principal_component_of_scikit_learn():
-    from sklearn.decomposition import PCA
+    PCA = pytest.importorskip("sklearn.decomposition", reason="comes with the extra oracles").PCA  # noqa: N806
 
     activations = torch.randn(1, 6, 4, 5, generator=torch.Generator().manual_seed(0))
     component = PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)

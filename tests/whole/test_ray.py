@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import stores
 from cases import thorough
+from extras import needs
 from image_files import paint
 from PIL import Image as PillowImage
 from trees import difference, problems, snapshot
@@ -289,6 +290,7 @@ def test_what_no_node_has_is_told(cluster, place, wanted, there):
     assert not (place / "ray").exists()
 
 
+@needs("ray", "ray")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nothing_is(place, address):
     with pytest.raises(RequestError, match=f"no Ray at '{address}'"):

@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 import torch
 from cases import thorough
+from extras import needs
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -21,6 +22,8 @@ from fmapviz.core.events import Outcome
 from fmapviz.engine.layer_list import list_layers
 from fmapviz.engine.run import visualize
 from fmapviz.models.load import check_name, known_names, load_model, outline_model
+
+pytestmark = needs("timm", "timm")
 
 # A small one of some families, and classes of its layers that are no convolutions with how many there are.
 FAMILIES = {
