@@ -281,12 +281,14 @@ def test_an_image_without_the_layer_does_not_forget_it(open_report, lacking):
 def test_the_layer_is_kept_on_the_way_back_too(open_report, lacking):
     report = open_report(lacking)
     report.press("ArrowDown", "ArrowDown")
+    report.until("location.hash.includes('layer=02')")  # the page writes its address some time after the key
     report.page.evaluate("location.hash = 'view=gradcam&layer=00+features.top1'")
     report.until("document.querySelector('#title').textContent === '00 features.top1'")
     report.look_at("maps")
     assert report.text("#title") == "02 classifier"
     report.press("ArrowUp")
     report.look_at("pca")
+    report.until("location.hash.includes('view=pca')")
     report.page.evaluate("location.hash = 'image=b.png&view=pca&layer=02+classifier'")  # which the image before has not
     report.until("document.querySelector('.pane h3').textContent === 'b.png'")
     report.settled()
