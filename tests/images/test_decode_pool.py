@@ -22,7 +22,7 @@ from conftest import end_idle_workers
 from image_files import save_picture
 from PIL import Image as PillowImage
 from PIL.PngImagePlugin import PngInfo
-from test_failing_threads import Net
+from tiny_models import TwoConvolutions
 from waiting import PATIENCE, wait_until
 from warm import ask
 
@@ -491,7 +491,13 @@ def test_without_workers_images_are_decoded_in_the_thread_with_one_notice(  # no
     monkeypatch.setattr(sys, "executable", program)
     told = []
     summary = visualize(
-        Net(), folder, out=tmp_path / "out", options=InputOptions(size=(16, 16)), to=["png"], workers=2, on_event=told.append
+        TwoConvolutions(),
+        folder,
+        out=tmp_path / "out",
+        options=InputOptions(size=(16, 16)),
+        to=["png"],
+        workers=2,
+        on_event=told.append,
     )
     assert (summary.done, summary.failed) == (3, 1)
     assert summary.failures[0].code == "E_FORMAT"
@@ -717,5 +723,5 @@ def test_a_run_that_ends_with_an_error_leaves_no_process(own_workers, picture, t
         assert not hasattr(event, "status"), "that will do"
 
     with pytest.raises(AssertionError, match="that will do"):
-        visualize(Net(), picture, out=tmp_path, options=InputOptions(size=(16, 16)), to=["png"], on_event=fail)
+        visualize(TwoConvolutions(), picture, out=tmp_path, options=InputOptions(size=(16, 16)), to=["png"], on_event=fail)
     assert offspring() == before
