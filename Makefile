@@ -15,7 +15,7 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-lowest torture fuzz check browser all-models benchmark samples shapesnet pictures \
+.PHONY: help demo test test-all thorough test-lowest torture fuzz check browser all-models benchmark samples shapesnet pictures \
 	constraints clean
 
 help: ## list the targets
@@ -39,13 +39,15 @@ demo: $(RUNTIME) ## draw what a trained network sees in six sample pictures, off
 	$(BIN)/fmapviz shapesnet sample_images/shapes --out runs --to tensorboard,html
 
 # What a test gives back to the system the next one wants again, and a virtual machine takes its time to hand it out.
-test test-all torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
-test test-all torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
+test thorough torture: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test thorough torture: export MALLOC_MMAP_THRESHOLD_ := 33554432
 
 test: $(if $(K),$(DEV),check) ## run every check and test every promise once; K=word: only the tests with the word in their name
 	$(PYTEST) $(if $(K),-m "not zoo" -k "$(K)",-m "not thorough and not zoo")
 
-test-all: test ## run more examples of what the tests cover, too
+test-all: test thorough ## run every check and all tests
+
+thorough: $(DEV) ## test more examples of what `make test` covers: what `make test-all` adds
 	$(PYTEST) -m thorough
 
 # Old versions warn of what has changed since, which is no failure here.

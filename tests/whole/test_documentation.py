@@ -86,12 +86,6 @@ print(json.dumps(printed))
 """
 
 
-def until_rewritten(name):
-    """Expect failures of a README that is longer than it should be: it is being rewritten."""
-    is_old = name == "README" and len(text_of(name).splitlines()) > 150
-    return pytest.param(name, marks=pytest.mark.xfail(reason="being rewritten") if is_old else ())
-
-
 @pytest.fixture(scope="session")
 def published(tmp_path_factory):
     """Torch's directory of downloads, with a file of random weights in place of AlexNet's published one."""
@@ -148,7 +142,7 @@ def run_program(program, place, fmapviz):
         assert is_printed(comment, printed.get(str(line), "")), (program, comment, printed.get(str(line)))
 
 
-@pytest.mark.parametrize("name", [*map(until_rewritten, RUNNABLE)])
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_every_command_and_program(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
     if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
@@ -317,18 +311,7 @@ def test_links_and_pictures_exist(name):
         assert not anchor or anchor in anchors_of(linked), target
 
 
-def until(name, reason):
-    return pytest.param(name, marks=pytest.mark.xfail(reason=reason))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        until_rewritten("README"),
-        until("reliability", "there is no test_checkpoint.py"),
-        *sorted(DOCUMENTS.keys() - {"README", "reliability"}),
-    ],
-)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_tests_targets_and_paths_that_are_named_exist(name):
     code = code_of(name)
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
@@ -361,7 +344,6 @@ def test_options_that_are_named_exist(name):
     assert named - set().union(*options()) - FOREIGN == set()
 
 
-@pytest.mark.xfail(reason="no page names --help and --version yet")
 def test_all_options_are_in_the_guide():
     named = words_of(PAGES)
     assert [names for names in options() if not names & named] == []
@@ -371,7 +353,6 @@ def test_all_views_and_formats_are_in_the_guide():
     assert {*registry.names(VIEWS), *registry.names(WRITERS)} - words_of(PAGES) == set()
 
 
-@pytest.mark.xfail(reason="python.md does not name load_image and Picture yet")
 def test_all_public_names_are_in_the_guide():
     assert {*fmapviz.__all__} - words_of(PAGES) == set()
 
@@ -401,6 +382,5 @@ def test_the_number_of_models_is_the_same_everywhere():
     assert numbers == {of_torchvision}
 
 
-@pytest.mark.parametrize("name", [until_rewritten("README")])
-def test_the_readme_is_short(name):
-    assert len(text_of(name).splitlines()) <= 150
+def test_the_readme_is_short():
+    assert len(text_of("README").splitlines()) <= 150
