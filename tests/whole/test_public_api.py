@@ -23,9 +23,9 @@ def test_every_public_name_exists_and_is_documented():
     assert set(fmapviz.__all__) <= set(dir(fmapviz))
 
 
-def test_help_begins_with_the_purpose_and_has_a_line_for_each_public_name(tmp_path):
-    command = [sys.executable, "-m", "pydoc", "fmapviz"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+def test_help_begins_with_the_purpose_and_has_a_line_for_each_public_name(request):
+    program = "import runpy, sys; sys.argv[1:] = ['fmapviz']; runpy.run_module('pydoc', run_name='__main__', alter_sys=True)"
+    shown = request.getfixturevalue("fmapviz")("-c", program).stdout.decode()
     assert len(shown.splitlines()) <= 150
     assert shown.splitlines()[3] == "    fmapviz - See what every layer of a vision network computes."
     described = re.findall(r"^    (\w+) {2,}[A-Z].*\.$", fmapviz.__doc__, re.MULTILINE)

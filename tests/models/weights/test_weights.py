@@ -235,6 +235,7 @@ def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.thorough  # a server that accepts and says nothing is given up in the same way
 def test_a_name_server_that_says_nothing_is_given_up_soon_and_not_waited_for_at_the_end(tmp_path):
     """`getaddrinfo` has no timeout of its own: resolvers ask each name server several times, 5 s each."""
     code = f"""
