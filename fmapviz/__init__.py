@@ -118,8 +118,7 @@ _HOMES = (
 )  # fmt: skip
 
 
-# Any: values of all kinds have public names.
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # Any: values of all kinds have public names
     for home in _HOMES if name in __all__ else ():
         module = import_module(f"fmapviz.{home}")
         if hasattr(module, name):

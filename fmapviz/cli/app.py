@@ -91,7 +91,7 @@ def fmapviz(
     """See what every layer of a vision network computes.
 
     `fmapviz MODEL INPUT...` draws the feature maps of a model for images or folders. It is short for `fmapviz run`; see
-    `fmapviz run --help` for its options, and `fmapviz guide` for pages on models, weights, views, formats and Python.
+    `fmapviz run --help` for its options, and `fmapviz guide` for the pages of the guide.
     """
 
 

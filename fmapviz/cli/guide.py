@@ -29,16 +29,16 @@ _WIDEST = 120  # columns; longer lines are hard to read, and commands that are w
 
 def guide(
     page: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
             metavar="PAGE",
             help="Name of a page; without it, all pages are listed.",
             show_default=False,
             autocompletion=lambda incomplete: [name for name in PAGES if name.startswith(incomplete)],
         ),
-    ] = "",
+    ] = None,
 ) -> None:
-    """List the pages of the guide, or show one: models, weights, views, formats, exit codes, Python and so on.
+    """List the pages of the guide, or show one: `fmapviz guide weights`.
 
     In a terminal a page is shown in `$PAGER`, or `less`. Otherwise it is printed as Markdown.
     """
@@ -46,13 +46,26 @@ def guide(
         print_line(_list_pages(width=_columns() if _in_terminal() else None))
         print_message("`fmapviz guide PAGE` shows one of them")
         return
-    if page not in PAGES:
-        raise RequestError(f"no such page: {quote(page)}", hint=f"{_near(page)}there are: {', '.join(PAGES)}")
-    text = _read(page)
+    text = _read(_find(" ".join(page)))
     if _in_terminal():
         _show(_render(text))
     else:
         print_line(text.rstrip("\n"))
+
+
+def _find(words: str) -> str:
+    """Return the page with a name, or the only one whose name contains it.
+
+    Example:
+        >>> _find("Exit codes"), _find("views"), _find("weights.md")
+        ('exit-codes', 'layers-and-views', 'weights')
+    """
+    name = "-".join(words.lower().removesuffix(".md").split())
+    found = [page for page in PAGES if page == name] or [page for page in PAGES if name and f"-{name}-" in f"-{page}-"]
+    if len(found) != 1:
+        hint = f"{_near(words)}`fmapviz guide` lists all pages" if _near(words) else f"there are: {', '.join(PAGES)}"
+        raise RequestError(f"no such page: {quote(words)}", hint=hint)
+    return found[0]
 
 
 def _read(page: str) -> str:
@@ -63,8 +76,8 @@ def _near(word: str) -> str:
     """Return the pages with a similar name, or those that mention the word most often."""
     if similar := suggest(word, PAGES):
         return f"{similar} "
-    counts = {page: _read(page).lower().count(word.lower()) for page in PAGES}
-    mentions = sorted((page for page in PAGES if word and counts[page]), key=counts.__getitem__, reverse=True)[:3]
+    counts = {page: _read(page).lower().count(word.lower().strip()) for page in PAGES if word.strip()}
+    mentions = sorted((page for page in PAGES if counts.get(page)), key=counts.__getitem__, reverse=True)[:3]
     return f"{', '.join(map(quote, mentions))} {'mention' if len(mentions) > 1 else 'mentions'} it; " if mentions else ""
 
 

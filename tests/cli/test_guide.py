@@ -49,15 +49,34 @@ def test_a_page_in_a_pipe_is_its_markdown(fmapviz):
 
 
 @pytest.mark.parametrize(
-    ("word", "near"), [("wieghts", "did you mean 'weights'? "), ("SLURM", "'clusters'"), ("zzzz", "hint: there are")]
+    ("word", "near"),
+    [
+        ("wieghts", "did you mean 'weights'? `fmapviz guide` lists all pages"),
+        ("SLURM", "'clusters'"),
+        ("and", "`fmapviz guide` lists all pages"),  # two pages have it in their name
+        (" ", f"hint: there are: {', '.join(PAGES)}"),
+        ("zzzz", f"hint: there are: {', '.join(PAGES)}"),
+    ],
 )
-def test_an_unknown_page_is_2_with_the_nearest_and_a_list(fmapviz, word, near):
+def test_an_unknown_page_is_2_with_the_nearest_or_a_list(fmapviz, word, near):
     result = fmapviz("guide", word)
     assert (result.returncode, result.stdout) == (2, b"")
     error, hint = result.stderr.decode().splitlines()
     assert error == f"error: no such page: '{word}'"
     assert near in hint
-    assert hint.endswith(f"there are: {', '.join(PAGES)}")
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        (["Weights"], "weights"),
+        (["weights.md"], "weights"),
+        (["exit", "codes"], "exit-codes"),
+        (["views"], "layers-and-views"),
+    ],
+)
+def test_a_page_is_found_by_what_is_typed_for_it(fmapviz, words, page):
+    assert fmapviz("guide", *words).stdout.decode() == source(page)
 
 
 @pytest.fixture
