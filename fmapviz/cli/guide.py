@@ -10,12 +10,18 @@ import subprocess
 import sys
 import textwrap
 from importlib.resources import files
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from fmapviz.cli.printing import print_line, print_message
 from fmapviz.core.errors import RequestError, quote, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
 
 # In the order in which `fmapviz guide` lists them.
 PAGES = (
@@ -24,7 +30,7 @@ PAGES = (
     "performance", "how-it-is-built",
 )  # fmt: skip
 _LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
-_WIDEST = 120  # columns; longer lines are hard to read, and commands that are wrapped hard to copy
+_WIDEST = 120  # columns; longer lines are hard to read
 
 
 def guide(
@@ -112,12 +118,25 @@ def _first_sentence(text: str) -> str:
 def _render(text: str) -> str:
     """Lay out Markdown for the terminal."""
     from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.markdown import CodeBlock, Markdown
+    from rich.syntax import Syntax
+    from rich.text import Text
     from rich.theme import Theme
+
+    class UnwrappedCode(CodeBlock):
+        """A block of code whose long lines stay whole, so that they can be copied."""
+
+        def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> Iterator[Text]:
+            code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
+            code.no_wrap, code.overflow = True, "ignore"
+            yield from (Text(" ", no_wrap=True, overflow="ignore").append_text(line) for line in code.split())
+
+    class Page(Markdown):
+        elements: ClassVar = {**Markdown.elements, "fence": UnwrappedCode}
 
     console = Console(width=_columns(), theme=Theme({"markdown.code": "bold cyan"}))  # by default on black
     with console.capture() as captured:
-        console.print(Markdown(_name_links(text), code_theme="ansi_dark", hyperlinks=False))
+        console.print(Page(_name_links(text), code_theme="ansi_dark", hyperlinks=False), crop=False)
     return captured.get().rstrip("\n")
 
 
