@@ -69,7 +69,8 @@ def _find(words: str) -> str:
     name = "-".join(words.lower().removesuffix(".md").split())
     found = [page for page in PAGES if page == name] or [page for page in PAGES if name and f"-{name}-" in f"-{page}-"]
     if len(found) != 1:
-        hint = f"{_near(words)}`fmapviz guide` lists all pages" if _near(words) else f"there are: {', '.join(PAGES)}"
+        near = _near(words)
+        hint = f"{near}`fmapviz guide` lists all pages" if near else f"there are: {', '.join(PAGES)}"
         raise RequestError(f"no such page: {quote(words)}", hint=hint)
     return found[0]
 
