@@ -15,7 +15,7 @@ from fmapviz.core.urls import is_unknown, is_url
 
 def extract(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A run with --shard, or one of its shards.")],
-    image: Annotated[str, typer.Option(metavar="NAME", help="Name, path or number of the image.")],
+    image: Annotated[str, typer.Option(metavar="NAME", help="Path of the image, the end of it, or its number.")],
     layer: Annotated[str, typer.Option(metavar="NAME", help="Name of the layer; input is the preprocessed input.")],
     view: Annotated[str | None, typer.Option(metavar="NAME", help="View of the layer.", show_default="the only one")] = None,
     target: Annotated[

@@ -59,7 +59,7 @@ def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None
             yield from remote.find(typed)
             continue
         try:
-            path = _absolute(typed)
+            path = absolute_path(typed)
             is_folder = stat.S_ISDIR(path.stat().st_mode)
             folder = _identify(path.parent)
         except (OSError, ValueError) as error:  # ValueError: a character that no path can hold
@@ -141,6 +141,21 @@ def path_hash(path: str) -> str:
     return hashlib.sha256(encoded).hexdigest()[:8]
 
 
+def absolute_path(typed: str) -> Path:
+    """Return the absolute path of an image or a folder, without `..`; a link at its end is kept.
+
+    Raises:
+        OSError: The path is empty, or the working directory was removed.
+    """
+    if not typed:
+        raise FileNotFoundError
+    path = Path(typed).absolute()
+    if ".." not in path.parts:
+        return path
+    # `link/..` is the folder above the link's target.
+    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
+
+
 def is_candidate(name: str) -> bool:
     """Return True if a name has an image's suffix and is not hidden."""
     return name.lower().endswith(_suffixes()) and not name.startswith(".")
@@ -159,17 +174,6 @@ def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:
 def natural(name: str) -> str:
     """Return a sort key for a name, in which each number follows its length."""
     return re.sub(r"0*([0-9]+)", lambda number: f"{len(number[1]):03}{number[1]}", name.casefold())
-
-
-def _absolute(typed: str) -> Path:
-    """Return an absolute path without `..`; a link at its end is kept."""
-    if not typed:
-        raise FileNotFoundError
-    path = Path(typed).absolute()
-    if ".." not in path.parts:
-        return path
-    # `link/..` is the folder above the link's target.
-    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
 
 
 def _walk(

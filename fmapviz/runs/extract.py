@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,16 +14,18 @@ from PIL import Image as PillowImage
 from pyarrow import parquet
 
 from fmapviz.core import files
-from fmapviz.core.errors import DamagedError, RefusedError, RequestError, printable, quote, suggest
+from fmapviz.core.errors import DamagedError, RefusedError, RequestError, first_few, printable, quote, suggest
 from fmapviz.core.file_names import INDEX_FILE, RUN_FILE, UNIT_FILE, shard_files
 from fmapviz.core.files import writing_to
 from fmapviz.core.types import Picture
+from fmapviz.images.find import absolute_path, path_hash
 from fmapviz.runs import shard_index
 from fmapviz.runs.shards import find_shards
 from fmapviz.runs.storage.local_copy import local_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from fmapviz.runs.storage.local_copy import LocalCopy
 
@@ -51,7 +54,7 @@ def extract(
 
     Args:
         directory: A directory of runs, a run or a shard, or the address of one.
-        image: The image's name in the run, the end of that name, its path or its number.
+        image: The image's name in the run, its path, the end of one of these, or its number.
         layer: The feature map's name; `input` is the preprocessed input.
         view: The view, if there are several of that layer.
         target: The class, if there are several: `top1`, a number or a name, as given to the run.
@@ -65,9 +68,15 @@ def extract(
         if not shards:
             hint = "without --shard, pictures are in a directory named like their image"
             raise RequestError(f"no shards in {quote(copy.directory)}", hint=hint)
-        shard, rows = _find(shards, image)
+        found = _find(shards, image)
+        runs = dict.fromkeys(shard.parent for shard, _ in found)
+        if len(runs) > 1:
+            options = {"--image": image, "--layer": layer, "--view": view, "--target": target}
+            raise _several_runs([str(copy.address_of(run)) for run in runs], options)
+        shard, rows = _only(found, image)
         row = _choose(rows, image, layer, view, target)
-        return Extracted(_name(row), _read(copy, shard, row), copy.address_of(shard))
+        of_run = [each for each in shards if each.parent == shard.parent]
+        return Extracted(_name(row, of_run), _read(copy, shard, row), copy.address_of(shard))
 
 
 def put(path: Path, png: bytes, *, force: bool = False) -> None:
@@ -97,17 +106,31 @@ def _shards(directory: Path) -> list[Path]:
     return [shard for run in runs for shard in find_shards(run) if files.exists(shard / UNIT_FILE)]
 
 
-def _find(shards: Sequence[Path], image: str) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the shard of an image, and the rows of its index about the image."""
+def _find(shards: Sequence[Path], image: str) -> list[tuple[Path, list[dict[str, Any]]]]:
+    """Return the shards with an image of this name, and the rows of their index about it."""
     exact = (pc.field("image") == image) | (pc.field("path") == image)
+    with suppress(OSError):  # without a name, or in a directory that was removed
+        exact |= pc.field("path") == printable(str(absolute_path(image)))
     if image.isdecimal() and len(image) < 19:  # an int64
         exact |= pc.field("key") == int(image)
-    for wanted in (exact, pc.ends_with(pc.field("image"), f"/{image}")):
+    end = f"/{image.removeprefix('./')}"
+    for wanted in (exact, pc.ends_with(pc.field("image"), end) | pc.ends_with(pc.field("path"), end)):
         found = [(shard, rows) for shard in shards if (rows := _rows(shard, wanted))]
         if found:
-            break
-    else:
-        raise RequestError(f"no such image: {quote(image)}", hint=_near(shards, image))
+            return found
+    raise RequestError(f"no such image: {quote(image)}", hint=_near(shards, image))
+
+
+def _several_runs(runs: Sequence[str], options: Mapping[str, str | None]) -> RequestError:
+    given = [word for option, value in options.items() if value is not None for word in (option, value)]
+    return RequestError(
+        f"{len(runs)} runs have the image {quote(options['--image'])}: {first_few(runs)}",
+        hint=f"name one of them: {shlex.join(['fmapviz', 'extract', runs[0], *given])}",
+    )
+
+
+def _only(found: Sequence[tuple[Path, list[dict[str, Any]]]], image: str) -> tuple[Path, list[dict[str, Any]]]:
+    """Return the only image that was found in a run."""
     if len({(shard, row["key"]) for shard, rows in found for row in rows}) > 1:
         paths = sorted({row["path"] for _, rows in found for row in rows})
         raise RequestError(f"several images are named {quote(image)}", hint=f"by path: {', '.join(paths[:3])}")
@@ -163,12 +186,14 @@ def _damaged(path: Path) -> DamagedError:
     return DamagedError(f"damaged: {quote(path)}", hint="fmapviz verify reports what helps")
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: dict[str, Any], shards: Iterable[Path]) -> str:
+    """Return the name of a picture's file, with a hash if several images of the run have the same name."""
     target = f".{row['target']}" if row["target"] else ""
     place = "input" if row["layer"] is None else f"{row['index']:02} {row['layer']}{target}"
     picture = Picture(row["view"], place, b"", 0, 0, {}).file_name
-    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in Path(row["image"]).name)[:80].lstrip(".")
-    return f"{stem}.{picture}"
+    stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in row["image"])[-80:].lstrip(".")
+    namesakes = {other["path"] for shard in shards for other in _rows(shard, pc.field("image") == row["image"])}
+    return f"{stem}~{path_hash(row['path'])}.{picture}" if len(namesakes) > 1 else f"{stem}.{picture}"
 
 
 def _near(shards: Sequence[Path], image: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import threading
 from collections import Counter
@@ -574,8 +575,41 @@ def test_one_picture_comes_back(inputs, tmp_path, formats, name):
     for place in ("out", "out/run", "out/run/shard-000002"):
         found = extract.extract(tmp_path / place, image=image, layer="second")
         assert found.png == (tmp_path / "single/run/more/1.png/01_second.maps.png").read_bytes()
-        assert found.name == "1.png.01_second.maps.png"
-    assert extract.extract(tmp_path / "out", image=image, layer="input").name == "1.png.input.png"
+        assert found.name == "more_1.png.01_second.maps.png"
+    assert extract.extract(tmp_path / "out", image=image, layer="input").name == "more_1.png.input.png"
+
+
+@pytest.mark.parametrize("typed", ["in/more/1.png", "./in/more/1.png", "in/../in/more/1.png", "./more/1.png"])
+def test_an_image_is_found_by_its_path_as_it_was_typed_for_the_run(inputs, tmp_path, monkeypatch, typed):
+    draw(inputs, tmp_path / "out", to="tar")
+    monkeypatch.chdir(tmp_path)
+    wanted = extract.extract("out", image=str(inputs / "more/1.png"), layer="second")
+    assert extract.extract("out", image=typed, layer="second") == wanted
+    monkeypatch.chdir(tmp_path / "out")  # not the directory of the run's command
+    if ".." not in typed:
+        assert extract.extract("../out", image=typed, layer="second").png == wanted.png
+
+
+def test_pictures_of_images_with_one_name_in_two_folders_get_two_names(tmp_path):
+    paths = [paint(tmp_path / "in" / folder / "cat.png", seed) for seed, folder in enumerate(("a", "b"))]
+    draw(tmp_path / "in", tmp_path / "out", name="folder")
+    draw(paths, tmp_path / "out", name="files")  # both are named `cat.png` in the run
+    for run in ("folder", "files"):
+        names = {extract.extract(tmp_path / "out" / run, image=str(path), layer="first").name for path in paths}
+        assert len(names) == 2, names
+        assert all("cat.png" in name and "/" not in name for name in names)
+
+
+def test_of_several_runs_with_an_image_the_hint_names_one(inputs, tmp_path, fmapviz):
+    for name in ("one", "two words"):
+        draw(inputs, tmp_path / "all runs", to="tar", name=name)
+    refused = fmapviz("extract", "all runs", "--image", "1.png", "--layer", "second", "--view", "maps")
+    assert refused.returncode == 2
+    error, hint = refused.stderr.decode().splitlines()
+    assert error == "error: 2 runs have the image '1.png': all runs/one, all runs/two words"
+    command = shlex.split(hint.removeprefix("hint: name one of them: "))
+    assert command[:3] == ["fmapviz", "extract", "all runs/one"]
+    assert fmapviz(*command[1:]).returncode == 0
 
 
 def test_of_several_pictures_one_has_to_be_chosen(tmp_path):

@@ -182,7 +182,7 @@ def check_shards(place):
     runs = place / "runs"
     assert len(list((runs / "shards").glob("shard-*/pictures.tar"))) == 3
     assert difference(snapshot(runs / "parts"), snapshot(runs / "shards")) == []
-    assert (place / "star.jpg.00_features.0.conv.maps.png").read_bytes().startswith(b"\x89PNG")
+    assert (place / "shapes_star.jpg.00_features.0.conv.maps.png").read_bytes().startswith(b"\x89PNG")
 
 
 def check_bucket(place, bucket):

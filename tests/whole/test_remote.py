@@ -321,10 +321,15 @@ def test_extract_reads_one_picture_of_a_shard_only(bucket, proxy, inputs, tmp_pa
     there = extract.extract(OUT, image="2.png", layer="second")
     assert (there.name, there.png, str(there.shard)) == (here.name, here.png, f"{OUT}/run/shard-000000")
     assert proxy.count("GET", "pictures.tar") == 1
+    assert extract.extract(str(there.shard), image="2.png", layer="second") == there
     with pytest.raises(RequestError, match="no such image"):
         extract.extract(OUT, image="none.png", layer="second")
     with pytest.raises(RequestError, match=f"no shards in '{OUT}/none'"):
         extract.extract(f"{OUT}/none", image="2.png", layer="second")
+    draw([inputs], OUT, to=["tar"], shard=3, name="second")
+    with pytest.raises(RequestError, match=f"2 runs have the image '2.png': {OUT}/run, {OUT}/second") as caught:
+        extract.extract(OUT, image="2.png", layer="second")
+    assert f"fmapviz extract {OUT}/run --image 2.png --layer second" in caught.value.hint
 
 
 def test_other_runs_and_foreign_files_are_left_alone(bucket, inputs):
