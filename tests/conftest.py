@@ -16,6 +16,7 @@ from typing import BinaryIO
 import pytest
 import stores
 import torch
+from extras import needs, require
 from image_files import save_picture
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, OFF, Process, ask, start_process
@@ -81,6 +82,11 @@ class Examples:
         is_ours = any(collection_path.is_relative_to(ROOT / folder) for folder in ("fmapviz", "tests/support"))
         has_none = is_ours and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text()
         return True if has_none else None
+
+    def pytest_itemcollected(self, item):
+        """Skip the example that needs an extra where that is missing."""
+        if item.name == "fmapviz.core.config.execution.Engine.parse":
+            item.add_marker(needs("ray", "ray"))
 
 
 def pytest_collection_finish():
@@ -159,8 +165,8 @@ def samples():
 @pytest.fixture(scope="session")
 def _store():
     """An S3 server."""
-    pytest.importorskip("obstore", reason="needs the extra remote")
-    pytest.importorskip("moto", reason="needs the extra oracles")
+    require("obstore", "remote")
+    require("moto", "oracles")
     server = stores.Server()
     yield server
     server.stop()

@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from extras import needs, needs_of
 from waiting import PATIENCE
 
 from fmapviz.core import registry
 from fmapviz.core.errors import RequestError
 
 FAMILIES = {"fmapviz.models.sources": "torchvision", "fmapviz.views": "maps", "fmapviz.writers": "png"}
-MEMBERS = [(package, name) for package in FAMILIES for name in registry.names(package)]
+MEMBERS = [
+    pytest.param(package, name, marks=needs_of(package, name)) for package in FAMILIES for name in registry.names(package)
+]
 
 
 @pytest.fixture
@@ -106,6 +109,7 @@ def test_an_unknown_member_is_an_error_with_the_nearest_ones(package, name, mess
     assert (str(caught.value), caught.value.hint) == (message, hint)
 
 
+@needs("timm", "timm")
 def test_nothing_of_this_needs_torch():
     code = f"""
 import sys

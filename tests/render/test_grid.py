@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import each_once, pairwise
+from extras import needs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -358,6 +359,7 @@ def test_signed_levels_equal_a_centred_norm(shape, dtype, factor):
 )
 @example(np.float32([[[3.4e38, -3.4e38]]]))
 @example(np.float32([[[1e-30, -5e-31]]]))
+@needs("matplotlib", "oracles")
 def test_signed_levels_of_random_values_equal_a_centred_norm(maps):
     levels, finite = levels_of(torch.from_numpy(maps)), np.isfinite(maps)
     assert (abs(levels - exact_levels(torch.from_numpy(maps)))[finite] <= 0.5 + 1e-4).all()

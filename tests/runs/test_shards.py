@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cases import each_once
-from extras import parquet, webdataset
+from extras import parquet
 from faults import Net
 from image_files import paint
 from PIL import Image as PillowImage
@@ -55,6 +55,8 @@ def members(run):
 
 def samples(run, shard="shard-000000"):
     """Read a shard's archive with WebDataset, which is given the open file: of a path it leaves closing to chance."""
+    from extras import webdataset
+
     with (run / shard / "pictures.tar").open("rb") as stream:
         found = webdataset.tariterators.tar_file_expander([{"url": shard, "stream": stream}])
         return list(webdataset.tariterators.group_by_keys(found))
@@ -103,6 +105,8 @@ def test_webdataset_reads_the_pictures_of_a_run_without_shards(inputs, tmp_path)
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
 def test_webdataset_decodes_them(inputs, tmp_path):
+    from extras import webdataset
+
     draw(inputs, tmp_path / "out")
     pattern = str(tmp_path / "out/run/shard-{000000..000002}/pictures.tar")
     dataset = webdataset.WebDataset(pattern, shardshuffle=False).decode("rgb8").to_tuple("__key__", "l00.png", "json")

@@ -4,14 +4,18 @@ from importlib.util import find_spec
 
 import pytest
 
+from fmapviz.core import registry
+
 _MODULES = {
     "axe": ("axe_playwright_python.sync_playwright", "browser"),
     "captum": ("captum.attr", "oracles"),
     "captum_networks": ("captum.testing.helpers.basic_models", "oracles"),
     "colors": ("matplotlib.colors", "oracles"),
+    "decomposition": ("sklearn.decomposition", "oracles"),
     "grad_cam": ("pytorch_grad_cam", "oracles"),
     "grad_cam_image": ("pytorch_grad_cam.utils.image", "oracles"),
     "grad_cam_targets": ("pytorch_grad_cam.utils.model_targets", "oracles"),
+    "huggingface_hub": ("huggingface_hub", "timm"),
     "matplotlib": ("matplotlib", "oracles"),
     "obstore": ("obstore", "remote"),
     "parquet": ("pyarrow.parquet", "scale"),
@@ -21,16 +25,31 @@ _MODULES = {
     "timm": ("timm", "timm"),
     "torchcam": ("torchcam.methods", "oracles"),
     "webdataset": ("webdataset", "oracles"),
+    "yaml": ("yaml", "dev"),
 }
 
 
 def __getattr__(name):
     if name not in _MODULES:
         raise AttributeError(name)
-    module, extra = _MODULES[name]
-    return pytest.importorskip(module, reason=f"needs {module.partition('.')[0]}, of the extra {extra}")
+    return require(*_MODULES[name])
+
+
+def require(module, extra):
+    """Import a module; skip the test if it is missing."""
+    return pytest.importorskip(module, reason=_reason(module, extra))
 
 
 def needs(module, extra):
     """Return a mark for a test whose commands, not itself, import the module."""
-    return pytest.mark.skipif(find_spec(module) is None, reason=f"needs {module}, of the extra {extra}")
+    return pytest.mark.skipif(find_spec(module) is None, reason=_reason(module, extra))
+
+
+def needs_of(package, name):
+    """Return the marks for a test of a member of a package, such as a model source."""
+    required = registry.constant(package, name, "REQUIRES")
+    return [needs(required, name)] if required else []
+
+
+def _reason(module, extra):
+    return f"needs {module.partition('.')[0]}, of the extra {extra}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import torch
+from extras import require
 from failing_disk import ENDS, FULL, NAMES, PART, POWER, Crash, Disk, put_in
 from image_files import paint
 from torch import nn
@@ -57,7 +58,10 @@ class Scenario:
             "workers": 1,
             "batch_size": 1,
         }
-        return visualize(Net(), inputs, out=out, **{**given, **self.options, **options})
+        given = {**given, **self.options, **options}
+        if "shard" in given:
+            require("pyarrow", "scale")
+        return visualize(Net(), inputs, out=out, **given)
 
 
 SHARDS = {"shard": 2, "to": ["tar", "tensorboard", "stats"]}

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from extras import require
 from image_files import paint
 from trees import difference, problems, snapshot
 from warm import HEEDING, OFF, start_process
@@ -76,6 +77,8 @@ class House:
         self.place, self.out, self.images = place, place / "out", images
         self.random = random.Random(seed)
         self._server, self._arguments = server, arguments
+        if "--shard" in arguments:
+            require("pyarrow", "scale")
         place.mkdir(parents=True, exist_ok=True)
         (place / "net.py").write_text(NETWORK)
         for number in range(images):

@@ -194,10 +194,12 @@ def test_the_largest_magnitude_of_eigencam_is_positive():
 
 
 def test_eigencam_is_the_first_principal_component_of_scikit_learn():
-    PCA = pytest.importorskip("sklearn.decomposition", reason="comes with the extra oracles").PCA  # noqa: N806
+    from extras import decomposition
 
     activations = torch.randn(1, 6, 4, 5, generator=torch.Generator().manual_seed(0))
-    component = PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)
+    component = (
+        decomposition.PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)
+    )
     component *= np.sign(component.flat[np.abs(component).argmax()])
     np.testing.assert_allclose(eigencam.attribute(activations)[0], component, rtol=1e-4, atol=1e-5)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from extras import needs
 from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -14,6 +15,8 @@ del sys.argv[0]
 sys.path[0] = os.path.dirname(sys.argv[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+pytestmark = needs("matplotlib", "oracles")
 
 
 def test_a_section_of_the_benchmark_runs_and_saves_its_figures(fmapviz, tmp_path):

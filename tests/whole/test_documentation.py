@@ -37,6 +37,7 @@ from documents import (
     prose_of,
     text_of,
 )
+from extras import needs
 from torchvision import models
 from trees import difference, snapshot
 from typer.main import get_command
@@ -68,6 +69,11 @@ ELSEWHERE = {
     ),
 }
 RUNNABLE = [name for name in DOCUMENTS if any(block.kind in {"sh", "console", "python"} for block in blocks_of(name))]
+NEEDED = {
+    "many-images": needs("pyarrow", "scale"),
+    "models": needs("timm", "timm"),
+    "remote-stores": needs("pyarrow", "scale"),
+}
 # Options of other programs that the documents name.
 FOREIGN = {"--logdir", "--array", "--gres", "--cpus-per-task", "--format", "--run"}
 # Runs a program with warnings as errors; at the end it says what each line printed.
@@ -142,7 +148,7 @@ def run_program(program, place, fmapviz):
         assert is_printed(comment, printed.get(str(line), "")), (program, comment, printed.get(str(line)))
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDED.get(name, ())) for name in RUNNABLE])
 def test_every_command_and_program(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
     if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
@@ -252,6 +258,7 @@ def test_tensorboard_serves_what_was_written(workplace):
         server.stderr.close()
 
 
+@needs("pyarrow", "scale")
 def test_the_array_of_jobs_divides_the_work(workplace):
     (script,) = (block.text for block in blocks_of("clusters") if block.kind == "bash")
     script = script.replace("resnet50 /data/images --shard 1000", "shapesnet sample_images --shard 5")
@@ -279,6 +286,7 @@ def test_completion_can_be_installed(tmp_path):
     assert "fmapviz" in (tmp_path / ".bashrc").read_text()
 
 
+@needs("hatchling", "dev")
 def test_the_wheel_holds_what_the_package_needs(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -8,9 +8,9 @@ import os
 import shutil
 import socket
 from contextlib import suppress
+from functools import cache
 
 import pytest
-from extras import parquet, pyarrow
 from faults import Scenario
 from image_files import paint
 
@@ -31,7 +31,7 @@ SHARDS = Scenario({"to": ["tar", "stats"], "shard": 1}, finished=True)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return {scenario: run(scenario, tmp_path_factory.mktemp("whole")) for scenario in ("images", "shards")}
+    return cache(lambda scenario: run(scenario, tmp_path_factory.mktemp("whole")))
 
 
 def run(scenario, place):
@@ -53,6 +53,12 @@ def rewrite(path, **changes):
     for key, change in changes.items():
         record[key] = change(record[key]) if callable(change) else change
     path.write_bytes(sealed(record))
+
+
+def write_other_table(path):
+    from extras import parquet, pyarrow
+
+    parquet.write_table(pyarrow.table({"layer": [1], "x": ["y"]}), path)
 
 
 def unit(**changes):
@@ -175,9 +181,7 @@ CASES = {
         f"a shard whose {name} is noise": lambda run, name=name: (run / "shard-000000" / name).write_bytes(b"x" * 100)
         for name in ("stats.parquet", "index.parquet", "pictures.tar")
     },
-    "a shard whose statistics are of something else": lambda run: parquet.write_table(
-        pyarrow.table({"layer": [1], "x": ["y"]}), run / "shard-000000/stats.parquet"
-    ),
+    "a shard whose statistics are of something else": lambda run: write_other_table(run / "shard-000000/stats.parquet"),
 }
 
 
@@ -226,12 +230,12 @@ def read_and_go_on(case, whole, place, **options):
     (place / "secret").write_text("secret")
     out = place / "place/out"
     scenario = "shards" if case.startswith("a shard") else "images"
-    shutil.copytree(whole[scenario] / "out", out)
+    shutil.copytree(whole(scenario) / "out", out)
     CASES[case](out / "net")
     for each in verify(out):
         assert all(problem.path.is_relative_to(out) for problem in each.problems)
     with suppress(FmapvizError):
-        (SHARDS if scenario == "shards" else SCENARIO).run(whole[scenario] / "in", out, **options)
+        (SHARDS if scenario == "shards" else SCENARIO).run(whole(scenario) / "in", out, **options)
     list(verify(out))
     assert sorted(path.name for path in place.iterdir()) == ["place", "secret"]
     assert [path.name for path in out.iterdir()] == ["net"] or case.startswith(("a version", "settings", "run.json"))

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import stores
 from cases import thorough
-from extras import needs
+from extras import needs, require
 from image_files import paint
 from PIL import Image as PillowImage
 from trees import difference, problems, snapshot
@@ -100,10 +100,11 @@ def started_with(interpreter):
 @pytest.fixture(scope="module")
 def cluster(interpreter, _store):
     """Two nodes; nothing is left of them in the end."""
+    require("pyarrow", "scale")
     reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    Cluster = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray").Cluster  # noqa: N806
+    Cluster = require("ray.cluster_utils", "ray").Cluster  # noqa: N806
 
     class Nodes(Cluster):
         def add_node(self, **options):
@@ -291,6 +292,7 @@ def test_what_no_node_has_is_told(cluster, place, wanted, there):
 
 
 @needs("ray", "ray")
+@needs("pyarrow", "scale")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nothing_is(place, address):
     with pytest.raises(RequestError, match=f"no Ray at '{address}'"):

@@ -21,6 +21,7 @@ import pytest
 import stores
 from cases import thorough
 from extras import obstore as obstore
+from extras import require
 from faults import NOTES, SCENARIOS, Net
 from image_files import paint
 from PIL import Image
@@ -55,6 +56,8 @@ def png(seed=0, size=(9, 8)):
 
 def draw(inputs, out, *, net=None, **options):
     given = {"to": ["png", "stats"], "options": InputOptions(fit="none"), "workers": 2, "name": "run"}
+    if "shard" in options:
+        require("pyarrow", "scale")
     return visualize(net or Net(), inputs, out=out, **{**given, **options})
 
 

@@ -7,10 +7,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from extras import yaml
 
 import fmapviz
-
-yaml = pytest.importorskip("yaml", reason="comes with the extras of developers")
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"

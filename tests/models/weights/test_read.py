@@ -531,7 +531,8 @@ def test_weights_in_several_files(safe, typed, state, tmp_path):
 
 
 def test_weights_in_several_files_as_hugging_face_writes_them(state, tmp_path):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
+    from extras import huggingface_hub
+
     huggingface_hub.save_torch_state_dict(dict(state), tmp_path, max_shard_size=100)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     module = network()
