@@ -19,7 +19,7 @@ from fmapviz.cli.process import (
     open_missing_streams,
     remove_staged,
 )
-from fmapviz.core.errors import FmapvizError, RequestError, quote
+from fmapviz.core.errors import FmapvizError, RequestError, nearest, quote
 from fmapviz.core.version import __version__
 
 
@@ -144,13 +144,22 @@ def _usage_error(error: typer.TyperException) -> RequestError:
     command = context.info_name if context and context.parent else "run"
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
-        near = ", ".join(error.possibilities or ())
+        near = ", ".join(nearest(option, _long_options(context), cutoff=0.7)) if option.startswith("--") else ""
         return RequestError(
             f"no such option: {quote(option)}",
             hint=f"did you mean {near}?" if near else f"see fmapviz {command} --help",
         )
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
     return RequestError(message[:1].lower() + message[1:], hint=f"see fmapviz {command} --help")
+
+
+# Any: the class of contexts is not public.
+def _long_options(context: Any) -> list[str]:
+    """Return the long options of a command, and those of the group that it belongs to."""
+    contexts = [each for each in (context, context and context.parent) if each]
+    parameters = [parameter for each in contexts for parameter in each.command.get_params(each)]
+    options = [option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)]
+    return [option for option in options if option.startswith("--")]
 
 
 def _version(*, on: bool) -> None:

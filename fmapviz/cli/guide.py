@@ -52,18 +52,21 @@ def guide(
         print_line(_list_pages(width=_columns() if _in_terminal() else None))
         print_message("`fmapviz guide PAGE` shows one of them")
         return
-    text = _read(_find(" ".join(page)))
+    text = _read(find_page(" ".join(page)))
     if _in_terminal():
         _show(_render(text))
     else:
         print_line(text.rstrip("\n"))
 
 
-def _find(words: str) -> str:
+def find_page(words: str) -> str:
     """Return the page with a name, or the only one whose name contains it.
 
+    Raises:
+        RequestError: There is none, or several contain it.
+
     Example:
-        >>> _find("Exit codes"), _find("views"), _find("weights.md")
+        >>> find_page("Exit codes"), find_page("views"), find_page("weights.md")
         ('exit-codes', 'layers-and-views', 'weights')
     """
     name = "-".join(words.lower().removesuffix(".md").split())

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 import webbrowser
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fmapviz.cli.console import Console, show_estimate, show_sample_failure
+from fmapviz.cli.guide import PAGES, find_page
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only
 from fmapviz.cli.process import importing
 from fmapviz.core import registry
 from fmapviz.core.config import RUNNING, Engine, InputOptions, RunConfig, Style
-from fmapviz.core.errors import RefusedError, RequestError, suggest
+from fmapviz.core.errors import RefusedError, RequestError, nearest, quote, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
 from fmapviz.models.load import check_name, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
+COMMANDS = ("run", "layers", "models", "verify", "extract", "guide")
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # these would occupy the terminal
 
 ModelArgument = Annotated[
@@ -70,7 +75,7 @@ def run(
     Exit codes: 0 all done; 1 a bug; 2 wrong request; 3 some inputs failed; 4 nothing could be drawn; 5 the output could
     not be written; 6 refused, the directory belongs to something else; 130, 143 interrupted.
     """
-    _check_model(model)
+    _check_model(model, inputs or [])
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)
 
     with importing():
@@ -133,15 +138,49 @@ def _configure(model: str, inputs: list[str], options: dict[str, Any], *, null: 
     return config
 
 
-def _check_model(spec: str) -> None:
-    """Raise `RequestError` if the model does not exist; its hint also names similar commands."""
+def _check_model(spec: str, inputs: list[str]) -> None:
+    """Raise `RequestError` if the model does not exist; its hint also names similar commands and pages of the guide."""
     try:
         check_name(spec)
     except RequestError as error:
-        near = suggest(spec, ("layers", "models", "verify", "extract", "guide", "run"))
-        if near:
-            error.hint = f"{near} {error.hint or ''}".strip()
+        if _is_input(spec):
+            model = next(filter(_is_model, inputs), "MODEL")
+            first = [model, spec, *(path for path in inputs if path != model)]
+            raise RequestError(
+                f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
+            ) from error
+        if re.fullmatch(r"[\w-]+", spec):
+            raise _unknown_word(spec, alone=not inputs) from error
         raise
+
+
+def _unknown_word(word: str, *, alone: bool) -> RequestError:
+    """Return the error for a word that is no model; alone, it may also be meant as a command or a page."""
+    meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
+    meant |= {command: f"`fmapviz {command}`" for command in COMMANDS}
+    meant |= {option: f"`fmapviz --{option}`" for option in ("help", "version")}
+    near = [meant[name] for name in nearest(word, meant, cutoff=0.65)]
+    with suppress(RequestError):
+        near = [meant[find_page(word)]]
+    if near:
+        return RequestError(f"no such command or model: {quote(word)}", hint=f"did you mean {', '.join(near)}?")
+    what, lists = "model", "`fmapviz models` lists all names"
+    if alone:
+        what, lists = "command or model", "`fmapviz --help` lists the commands, `fmapviz models` the models"
+    return RequestError(f"no such {what}: {quote(word)}", hint=suggest(word, known_names()) or lists)
+
+
+def _is_input(path: str) -> bool:
+    from fmapviz.images.find import is_candidate
+
+    return is_candidate(Path(path).name) or Path(path).is_dir()
+
+
+def _is_model(spec: str) -> bool:
+    with suppress(RequestError):
+        check_name(spec)
+        return True
+    return False
 
 
 def _read_paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:

@@ -105,9 +105,24 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
         >>> suggest("alexnt", ["alexnet", "vgg11"])
         "did you mean 'alexnet'?"
     """
+    near = nearest(word, known)
+    return f"did you mean {', '.join(map(quote, near))}?" if near else None
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> list[str]:
+    """Return up to three known words that are similar to a misspelt one, the most similar first.
+
+    Args:
+        word: The misspelt word.
+        known: The known words.
+        cutoff: The least similarity, 0 to 1, as `difflib.get_close_matches` measures it.
+
+    Example:
+        >>> nearest("Vgg", ["alexnet", "vgg11", "vgg13"])
+        ['vgg13', 'vgg11']
+    """
     by_lower_case = {name.lower(): name for name in known}
-    nearest = [by_lower_case[name] for name in get_close_matches(word.lower(), by_lower_case, n=3, cutoff=0.5)]
-    return f"did you mean {', '.join(map(quote, nearest))}?" if nearest else None
+    return [by_lower_case[name] for name in get_close_matches(word.lower(), by_lower_case, n=3, cutoff=cutoff)]
 
 
 def first_few(words: Sequence[str], *, separator: str = ", ") -> str:

@@ -19,6 +19,7 @@ from warm import start_process
 from fmapviz.cli import options
 from fmapviz.cli.app import app
 from fmapviz.cli.process import importing
+from fmapviz.cli.run import COMMANDS
 from fmapviz.core.errors import RequestError
 from fmapviz.models.load import known_names
 
@@ -54,7 +55,7 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--to", ""], "a list without names", ""),
         (["alexnet", "x.png", "--to", "PGN"], "no such format: 'PGN'", "'png'"),
         (["alexnet", "x.png", "--norm", "fixed:-1e308,1e308"], "no such norm", ""),
-        (["lyers", "alexnet"], "no such model: 'lyers'", "'layers'"),
+        (["lyers", "alexnet"], "no such command or model: 'lyers'", "`fmapviz layers`"),
         (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
         (["alexnet"], "missing argument 'INPUT'", ""),
         (["alexnet", "x.png", "--shard", "0"], "shard must be 1 to 100000 images: '0'", ""),
@@ -67,7 +68,27 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--part", "1"], "no such part: '1'", "1/4"),
         (["extract", "runs"], "missing option '--image'", "fmapviz extract --help"),
         (["guide", "weigths"], "no such page: 'weigths'", "'weights'"),
-        (["gide"], "no such model: 'gide'", "'guide'"),
+        (["gide"], "no such command or model: 'gide'", "did you mean `fmapviz guide`?"),
+        (["guides"], "no such command or model: 'guides'", "did you mean `fmapviz guide`?"),
+        (["layer"], "no such command or model: 'layer'", "did you mean `fmapviz layers`?"),
+        (["weights"], "no such command or model: 'weights'", "did you mean `fmapviz guide weights`?"),
+        (["weigths"], "no such command or model: 'weigths'", "did you mean `fmapviz guide weights`?"),
+        (["views"], "no such command or model: 'views'", "did you mean `fmapviz guide layers-and-views`?"),
+        (["help"], "no such command or model: 'help'", "did you mean `fmapviz --help`?"),
+        (["resnet19"], "no such command or model: 'resnet19'", "'resnet18'"),
+        (["nonsense"], "no such command or model: 'nonsense'", "`fmapviz --help` lists the commands"),
+        (["nonsense", "x.png"], "no such model: 'nonsense'", "`fmapviz models`"),
+        (
+            ["p q.jpg", "shapesnet"],
+            "no such command or model: 'p q.jpg'",
+            "the model comes first: fmapviz shapesnet 'p q.jpg'",
+        ),
+        (["/", "a.png", "alexnet"], "no such command or model: '/'", "the model comes first: fmapviz alexnet / a.png"),
+        (["photo.jpg"], "no such command or model: 'photo.jpg'", "the model comes first: fmapviz MODEL photo.jpg"),
+        (["--verison"], "no such option: '--verison'", "did you mean --version?"),
+        (["--hlep"], "no such option: '--hlep'", "did you mean --help?"),
+        (["alexnet", "x.png", "--no-lables"], "no such option: '--no-lables'", "--no-labels"),
+        (["verify", "runs", "--verison"], "no such option: '--verison'", "did you mean --version?"),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )
     RIGHT = (
@@ -178,6 +199,9 @@ class TestCommandLine:
     def test_no_model_has_the_name_of_a_command(self):
         group = __import__("typer").main.get_command(app)
         assert not set(known_names()) & set(group.commands)
+
+    def test_every_command_is_suggested(self):
+        assert set(COMMANDS) == set(__import__("typer").main.get_command(app).commands)
 
     def test_lists_may_be_repeated_or_separated_by_commas(self):
         assert options.split(["a,b", "c", "a"]) == ("a", "b", "c")
