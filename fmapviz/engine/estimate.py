@@ -22,7 +22,7 @@ from fmapviz.engine.run import run
 from fmapviz.images.find import find_images
 from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
-from fmapviz.runs.storage.destination import open_destination
+from fmapviz.runs.storage.destination import find_info, open_destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -139,6 +139,7 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
         )
         bytes_each, files_each = _measure(summary.directory, clock.info.config.to, shard=shard)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
+    info = find_info(destination, info, name=config.name)
     run_directory = destination.find_run(info, name=config.name)
     to_draw = images
     if run_directory.exists() and not config.force:

@@ -27,7 +27,7 @@ from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, is_surveyed, remedy_of, removed_if_refused
 from fmapviz.runs.shards import remove_damaged_shards
-from fmapviz.runs.storage.destination import open_destination
+from fmapviz.runs.storage.destination import find_info, open_destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -62,11 +62,13 @@ def run(config: RunConfig) -> RunSummary:
         found = _require_one(find_images(config.paths, avoid=destination.address)) if config.needs_images else iter(())
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
+        info = find_info(destination, session.info, name=config.name)
         session = replace(
             session,
+            info=info,
             request=config,  # workers may have what this process lacks
             output=destination,
-            directory=destination.open_run(session.info, name=config.name, sync=config.fsync),
+            directory=destination.open_run(info, name=config.name, sync=config.fsync),
             several=not _is_one_file(config.paths),
         )
         on_event: Callable[[Event], object] = config.on_event or bool

@@ -24,6 +24,7 @@ from fmapviz.engine.plan import make_plan
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
+from fmapviz.inspection.targets import canonical
 from fmapviz.models.load import load_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
@@ -107,6 +108,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         output=config.output,
         automatic=not (narrowed or config.types),
     )
+    takes_class = bool(plan.wanted)
     plan = _adapt(plan, formats, config.dtype, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
@@ -122,6 +124,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         views=tuple(dict.fromkeys(config.views)),
         to=formats,
         # An option without effect makes no other run.
+        targets=canonical(config.target_names, loaded.classes) if takes_class else (),
         style=config.style if registry.any_has(VIEWS, config.views, "SHARES") else replace(config.style, pca="image"),
         top=_count_predictions(config.top, loaded, narrowed=narrowed and not plan.of_classes),
         dtype=plan.kept or "float32",
@@ -138,6 +141,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
+        typed_targets=config.target_names,
     )
     session = Session(
         request=config,
@@ -152,6 +156,10 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if chosen else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []
+    if config.targets and not takes_class:
+        notices.append(
+            f"--target has no effect: {', '.join(resolved.views)} shows no class; --view gradcam does, for example"
+        )
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need --to png, html or tensorboard too")
     notices += loaded.notices

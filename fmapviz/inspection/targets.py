@@ -36,6 +36,8 @@ class Wanted:
 
 
 TOP1 = Wanted("top1", rank=1, index=None)
+_RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
+_INDEX = re.compile(r"-?\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +96,21 @@ def parse(texts: Sequence[str], classes: Sequence[str]) -> tuple[Wanted, ...]:
     if not wanted:
         raise RequestError(f"no class in the list: {quote(','.join(texts))}", hint="for example top1, or an index")
     return tuple(wanted.values())
+
+
+def canonical(texts: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Return classes as they are typed, with names spelled as the model does. `parse` must accept them.
+
+    Example:
+        >>> canonical(["Top2, STAR", "0"], ["circle", "star"])
+        ('top2,star', '0')
+    """
+    return tuple(
+        _spelled(text, classes)
+        if "," in text and _called(text, classes)
+        else ",".join(_spelled(part, classes) for part in map(str.strip, text.split(",")) if part)
+        for text in texts
+    )
 
 
 def class_scores(output: object, *, key: str | None, images: int) -> ClassScores:
@@ -228,11 +245,11 @@ def is_detection(each: object) -> bool:
 
 
 def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
-    if match := re.fullmatch(r"top(\d{1,4})", text, re.IGNORECASE):
+    if match := _RANKS.fullmatch(text):
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
         return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
-    if re.fullmatch(r"-?\d{1,9}", text):
+    if _INDEX.fullmatch(text):
         index = int(text)
         if index < 0 or (classes and index >= len(classes)):
             raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {len(classes) - 1}" if classes else "from 0")
@@ -255,6 +272,13 @@ def _named(name: str, classes: Sequence[str]) -> Wanted:
     # A class whose name looks like the label of another's number must not share it: pictures are named after labels.
     label = f"class{index}" if re.fullmatch(r"class\d+", classes[index]) else classes[index]
     return Wanted(label, None, index)
+
+
+def _spelled(text: str, classes: Sequence[str]) -> str:
+    if _RANKS.fullmatch(text):
+        return text.lower()
+    indices = [] if _INDEX.fullmatch(text) else _called(text, classes)
+    return classes[indices[0]] if indices else text
 
 
 def _called(name: str, classes: Sequence[str]) -> list[int]:

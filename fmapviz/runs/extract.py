@@ -158,7 +158,11 @@ def _choose(rows: Sequence[dict[str, Any]], image: str, layer: str, view: str | 
         raise RequestError(
             f"no such layer: {quote(layer)}", hint=suggest(layer, known) or f"there are: {', '.join(known[:20])}"
         )
-    drawn = [row for row in of_layer if view in {None, row["view"]} and target in {None, row["target"], row["class"]}]
+    viewed = [row for row in of_layer if view in {None, row["view"]}]
+    drawn = [row for row in viewed if target in {None, row["target"], row["class"]}]
+    if target is not None and not drawn:
+        spelled = [row for row in viewed if row["target"]]
+        drawn = [row for row in spelled if target.casefold() in {row["target"].casefold(), row["class"].casefold()}]
     if len(drawn) != 1:
         there = "; ".join(dict.fromkeys(f"{row['view']} {row['target'] or ''}".rstrip() for row in of_layer))
         how = "several pictures" if drawn else "no such picture"

@@ -629,6 +629,7 @@ def test_of_several_pictures_one_has_to_be_chosen(tmp_path):
     assert found.name == "star.jpg.00_features.7.conv.top2.gradcam.png"
     by_class = extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="star")
     assert by_class.name == "star.jpg.00_features.7.conv.top1.gradcam.png"
+    assert extract.extract(tmp_path, image="star.jpg", layer=layer, view="gradcam", target="STAR") == by_class
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,29 @@ def test_what_is_finished_is_skipped(look):
     assert (other.done, other.directory != first.directory) == (1, True)
 
 
+def test_a_class_in_upper_or_lower_case_is_the_same_run(look):
+    model = replace(as_model(small()), classes=("star", "tench, Tinca", "Ring", "ring", "x"))
+    first, _ = look(model, views=["gradcam"], targets=["star,top2", "tench, Tinca", "Ring"])
+    again, _ = look(model, views=["gradcam"], targets=["STAR, Top2", "Tench, TINCA", "Ring"])
+    assert (again.directory, again.skipped) == (first.directory, 1)
+    recorded = json.loads((first.directory / "run.json").read_bytes())["settings"]["targets"]
+    assert recorded == ["star,top2", "tench, Tinca", "Ring"]
+    other, _ = look(model, views=["gradcam"], targets=["star,top2", "tench, Tinca", "ring"])
+    assert other.directory != first.directory
+
+
+@pytest.mark.parametrize("views", [["maps"], ["eigencam", "mean"]])
+def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
+    first, _ = look(small(), views=views)
+    again, events = look(small(), views=views, targets=[2])
+    (notice,) = [event.message for event in events if isinstance(event, Notice)][:1]
+    shown = ", ".join(views)
+    assert notice == f"--target has no effect: {shown} shows no class; --view gradcam does, for example"
+    assert (again.directory, again.skipped) == (first.directory, 1)
+    _, events = look(small(), views=["maps", "grads"], targets=[2])
+    assert not any("--target" in event.message for event in events if isinstance(event, Notice))
+
+
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
 def test_workers_and_other_pictures_do_not_change_the_result(layers, folder, look, tmp_path):
     found = []

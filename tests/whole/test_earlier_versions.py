@@ -11,6 +11,10 @@ import pytest
 
 import fmapviz as package
 from fmapviz.core import checksummed_json
+from fmapviz.core.config import RunConfig
+from fmapviz.engine.estimate import estimate
+from fmapviz.runs.run import open_run
+from fmapviz.runs.verify import verify
 
 STORED = sorted(Path(__file__).parent.glob("run_*"))
 STAR = Path(__file__).parents[2] / "sample_images" / "shapes" / "star.jpg"
@@ -45,3 +49,28 @@ def test_it_is_continued_under_its_automatic_name(run, fmapviz, tmp_path, pictur
     assert [path.name for path in run.parent.iterdir()] == ["shapesnet"]
     assert {name: (run / name).read_bytes() for name in before} == before
     assert fmapviz("verify", run).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fingerprint"),
+    [
+        ({"views": "gradcam", "targets": "Star,TOP2"}, "e25efca088ddd6f1"),
+        ({"views": "maps", "targets": "star"}, "e14cbe255f737a9f"),
+    ],
+)
+def test_a_run_that_recorded_a_class_as_it_was_typed_is_continued(tmp_path, options, fingerprint):
+    """Versions up to 0.2.0 did, also for views that take no class; the fingerprints are those of 0.2.0."""
+    begun = []
+
+    def draw(name, *, out=tmp_path / "out"):
+        return package.visualize("shapesnet", STAR, out=out, to="png", name=name, on_event=begun.append, **options)
+
+    draw(None, out=tmp_path / "elsewhere")
+    info = begun[0].info.as_typed
+    assert info.fingerprint == fingerprint
+    run = open_run(tmp_path / "out", info)
+    first, again, named = draw(None), draw(None), draw("shapesnet")
+    assert [(each.directory, each.done) for each in (first, again, named)] == [(run, 1), (run, 0), (run, 0)]
+    assert estimate(RunConfig("shapesnet", STAR, out=tmp_path / "out", to="png", **options)).to_draw == 0
+    assert json.loads((run / "run.json").read_bytes())["settings"]["targets"] == [options["targets"]]
+    assert not any(unit.problems for unit in verify(run))

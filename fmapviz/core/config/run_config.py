@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,6 +196,7 @@ class RunInfo:
         preparation: The preprocessing, in one line.
         config: The configuration, with defaults resolved.
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
+        typed_targets: The classes as they were typed.
         settings: All that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
@@ -207,6 +208,7 @@ class RunInfo:
     preparation: str
     config: RunConfig
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
+    typed_targets: tuple[str, ...] = field(default=(), compare=False)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)
     fingerprint: str = field(init=False, compare=False, repr=False)
@@ -219,6 +221,11 @@ class RunInfo:
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "fingerprint", digest[:16])
         object.__setattr__(self, "label", f"{self.model} ({self.weights})")
+
+    @property
+    def as_typed(self) -> RunInfo:
+        """The identity that versions up to 0.2.0 gave the run: they recorded classes as typed, even if no view takes one."""
+        return replace(self, config=replace(self.config, targets=self.typed_targets))
 
 
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:

@@ -345,7 +345,8 @@ def _load(recipe: _Recipe) -> Session:
         os.chdir(recipe.working_directory)  # paths were typed relative to it
     decode_pool.start()
     session, _ = load_session(config)
-    if session.info.fingerprint != recipe.fingerprint:
+    infos = {info.fingerprint: info for info in (session.info, session.info.as_typed)}
+    if recipe.fingerprint not in infos:
         raise RequestError(
             f"a worker on {quote(os.uname().nodename)} has other weights or other code than this machine",
             hint="all nodes need the same files under the same paths",
@@ -354,7 +355,8 @@ def _load(recipe: _Recipe) -> Session:
     _opened.enter_context(moved(session.model.module, session.device))
     sharing = Sharing(session.model.module)  # found out once, not for each task
     assert config.name
-    return replace(session, output=output, directory=output.join_run(config.name), sharing=sharing)
+    directory = output.join_run(config.name)
+    return replace(session, info=infos[recipe.fingerprint], output=output, directory=directory, sharing=sharing)
 
 
 @contextmanager
