@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fmapviz.core.config import RunConfig, describe
-from fmapviz.core.errors import NothingToDoError, OutputError, quote
+from fmapviz.core.errors import NothingToDoError, OutputError, first_few, nearest, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
+from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.model_views import draw_model, has_model
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.core.events import Event
-    from fmapviz.core.types import Failure, ImageFile
+    from fmapviz.core.types import ImageFile
     from fmapviz.engine.session import Session
     from fmapviz.runs.storage.destination import Destination
 
@@ -49,7 +51,7 @@ def run(config: RunConfig) -> RunSummary:
 
     Raises:
         RequestError: An unknown model, layer, view, format or device, or weights that cannot be had. Nothing was written.
-        NothingToDoError: There was no image among the inputs.
+        NothingToDoError: There was no image among the inputs, or none of them exists. Nothing was written.
         OutputError: The output could not be written; what is finished stays, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
     """
@@ -59,7 +61,10 @@ def run(config: RunConfig) -> RunSummary:
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        found = _require_one(find_images(config.paths, avoid=destination.address)) if config.needs_images else iter(())
+        found: Iterator[ImageFile | Failure] = iter(())
+        if config.needs_images:
+            listed = isinstance(config.paths, Sequence)
+            found = require_one(find_images(config.paths, avoid=destination.address), listed=listed)
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -111,7 +116,7 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
     Raises:
         RequestError: A model, layer, view, format or device is unknown, or
             weights cannot be loaded. Nothing was written.
-        NothingToDoError: The inputs contain no image.
+        NothingToDoError: The inputs contain no image, or do not exist.
         OutputError: The output could not be written. Finished images are
             kept, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to
@@ -216,16 +221,36 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
         error.hint = error.hint or remedy_of(error)
 
 
-def _require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
+def require_one(found: Iterator[ImageFile | Failure], *, listed: bool) -> Iterator[ImageFile | Failure]:
     """Check that there is an input, before a model is loaded.
+
+    Args:
+        found: The inputs.
+        listed: Whether they are known in advance; then one of them must exist. A stream is not read ahead.
 
     Raises:
         NothingToDoError: There is none.
     """
-    first = next(found, None)
-    if first is None:
+    missing: list[Failure] = []
+    for each in found:
+        if not listed or not isinstance(each, Failure) or each.code != "E_MISSING" or os.path.lexists(each.path):
+            return chain(missing, [each], found)
+        missing.append(each)
+    if not missing:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
-    return chain([first], found)
+    paths = [each.path for each in missing]
+    message = f"none of the {len(paths)} inputs exists: {first_few(paths)}" if len(paths) > 1 else missing[0].message
+    raise NothingToDoError(message, hint=missing[0].hint or _suggest_file(paths[0]))
+
+
+def _suggest_file(path: str) -> str | None:
+    """Return a hint that names the images and folders most similar to a misspelt path, or None."""
+    typed = Path(path)
+    with suppress(OSError):
+        known = [each.name for each in typed.parent.iterdir() if is_candidate(each.name) or each.is_dir()]
+        near = [quote(typed.with_name(name)) for name in nearest(typed.name, known, cutoff=0.7)]
+        return f"did you mean {', '.join(near)}?" if near else None
+    return None
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

@@ -22,10 +22,11 @@ from trees import problems, stamps
 from waiting import PATIENCE
 
 from fmapviz import load_model
-from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.config import InputOptions, RunConfig, Style
 from fmapviz.core.errors import NothingToDoError, OutputError, RefusedError, RequestError, WeightsError
 from fmapviz.core.events import Notice, Outcome, Started
-from fmapviz.engine.run import visualize
+from fmapviz.engine.estimate import estimate
+from fmapviz.engine.run import run, visualize
 from fmapviz.images.find import path_hash
 
 SMALL = InputOptions(size=(16, 16))
@@ -552,6 +553,33 @@ def test_nothing_to_do_is_said_before_the_model_is_loaded(tmp_path, look):
             look(inputs, "alexnet", **NOT_THERE)
         assert caught.value.exit_code == 4
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "message", "hint"),
+    [
+        (["phoot.png"], "no such file: '{}/phoot.png'", "did you mean '{}/photo.png'?"),
+        (["imgaes"], "no such file: '{}/imgaes'", "did you mean '{}/images'?"),
+        (["zzz", "none/x.png"], "none of the 2 inputs exists: {0}/zzz, {0}/none/x.png", "None"),
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(tmp_path, names, message, hint, dry):
+    paint(tmp_path / "photo.png")
+    (tmp_path / "images").mkdir()
+    config = RunConfig("alexnet", [tmp_path / name for name in names], out=tmp_path / "out", **NOT_THERE)
+    with pytest.raises(NothingToDoError) as caught:
+        (estimate if dry else run)(config)
+    assert (str(caught.value), str(caught.value.hint)) == (message.format(tmp_path), hint.format(tmp_path))
+    assert caught.value.exit_code == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_image_that_exists_is_enough(tmp_path, look, pictures):
+    for number, missing in enumerate((["gone.png", pictures], [pictures, "gone.png"], iter(["gone.png"]))):
+        summary = look(missing, out=tmp_path / str(number))
+        assert [failure.code for failure in summary.failures] == ["E_MISSING"]
+        assert (summary.directory / "failures.jsonl").exists()
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "file/far/below"])
