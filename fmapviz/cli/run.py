@@ -62,7 +62,9 @@ def run(
     null: Annotated[bool, running_option("-0", "--null", help="Paths on standard input end with a NUL byte.")] = False,
     plan: Annotated[bool, running_option("--plan", help="Dry run: estimate size and time from a small sample.")] = False,
     open_report: Annotated[bool, running_option("--open", help="Write a report and open it in the browser.")] = False,
-    quiet: Annotated[bool, running_option("-q", "--quiet", help="Print errors only.")] = False,
+    quiet: Annotated[
+        bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
+    ] = False,
     verbose: Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")] = False,
     json: JsonOption = False,
     **options: Any,  # the fields of RunConfig

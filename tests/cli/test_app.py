@@ -96,6 +96,7 @@ class TestAnswersWithoutTorch:
         (["--version"], "fmapviz 0."),
         (["--help"], "fmapviz guide"),
         (["run", "--help"], "--batch-size"),
+        (["run", "--help"], "the run's directory is a"),
         (["run", "--help"], "fmapviz guide"),
         (["models", "vgg"], "vgg11"),
     )

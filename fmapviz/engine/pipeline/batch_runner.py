@@ -176,8 +176,9 @@ class BatchRunner:
             path = image.member.file.path
             reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
-            message = f"no layer gave a picture: {listed[-1]}: {quote(path)}"
-            return Failed(image.member, Failure(path, "E_NOTHING", message))
+            message = f"none of the chosen layers could be drawn: {listed[-1]}: {quote(path)}"
+            hint = "--layers and --types choose other layers; `fmapviz layers MODEL` lists them"
+            return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers = len({layer.layer for layer in drawn.layers} - {""})
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)

@@ -323,6 +323,8 @@ def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
     assert counts(look(pictures, Flat(), on_event=events.append)) == (12, 0, 0, 12)
     (failure, *_) = [event.failure for event in events if isinstance(event, Outcome)]
     assert failure.code == "E_NOTHING"
+    assert failure.message.startswith("none of the chosen layers could be drawn: ")
+    assert "--layers and --types choose other layers" in failure.hint
     assert "'a': 3 dimensions (4, 14, 14), no rows and columns" in failure.message
 
 
