@@ -118,7 +118,7 @@ def test_in_a_terminal_a_page_is_laid_out_and_goes_to_the_pager(terminal, pager)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert plain != shown
     assert "# Weights" not in plain
-    assert re.search(r"^ +Weights *$", plain, re.MULTILINE)
+    assert re.search(r"^[ ┃]+Weights[ ┃]*$", plain, re.MULTILINE)
     assert "`" not in plain
     assert "fmapviz guide security" in " ".join(plain.split())
     assert ".md" not in plain

@@ -564,7 +564,7 @@ def test_cmyk(form, tolerance, read_bytes):
     np.testing.assert_allclose(pixels, expected, atol=tolerance)
 
 
-OLD_PILLOW = pytest.mark.skipif(PIL.__version__ < "13", reason="Pillow 11.3 cannot read the file that it wrote")
+OLD_PILLOW = pytest.mark.skipif(PIL.__version__ < "13", reason="Pillow 12 cannot read the file that it wrote")
 
 
 @pytest.mark.parametrize("options", [{"compression": "tiff_lzw"}, pytest.param({}, marks=OLD_PILLOW)])
