@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import thorough
 from image_files import save_picture
 from waiting import PATIENCE
 from warm import start_process
@@ -362,7 +363,7 @@ class TestStreams:
 
 
 class TestSignals:
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *thorough((signal.SIGTERM, 143))])
     def test_a_signal_leaves_complete_directories_and_the_same_command_resumes(self, fmapviz, begin, tmp_path, number, code):
         for seed in range(60):
             save_picture(tmp_path / "many" / f"{seed}.png", seed)

@@ -20,8 +20,7 @@ ARCHITECTURES = [
     "raft_small",
     "shufflenet_v2_x0_5",
     "ssdlite320_mobilenet_v3_large",
-    "swin_t",
-    *thorough("maxvit_t", "r3d_18", "retinanet_resnet50_fpn"),
+    *thorough("swin_t", "maxvit_t", "r3d_18", "retinanet_resnet50_fpn"),
 ]
 
 

@@ -56,8 +56,10 @@ def of_captum(network, layer, batch, classes=CLASSES):
 # --- every method, through the front door
 
 
-@pytest.mark.parametrize("layer", ["layer4", "layer2"])
-@pytest.mark.parametrize("method", GRAD_CAM)
+@pytest.mark.parametrize(
+    ("method", "layer"),
+    [*((each, "layer4") for each in GRAD_CAM), *thorough(*((each, "layer2") for each in GRAD_CAM))],
+)
 def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
     found = fmapviz.cam(network, batch, target=CLASSES, layer=layer, method=method)
     theirs = of_grad_cam(GRAD_CAM[method], network, layer, batch, CLASSES)

@@ -49,12 +49,12 @@ def watch(network, kind, *batch):
     ("name", "kind"),
     [
         ("googlenet", nn.Conv2d),
-        ("mobilenet_v3_small", nn.Hardswish),
         ("resnet18", nn.ReLU),
-        ("squeezenet1_1", nn.MaxPool2d),
         ("swin_t", nn.LayerNorm),
-        ("vit_b_32", nn.Linear),
         *thorough(
+            ("mobilenet_v3_small", nn.Hardswish),
+            ("squeezenet1_1", nn.MaxPool2d),
+            ("vit_b_32", nn.Linear),
             ("densenet121", nn.Conv2d),
             ("mobilenet_v3_small", nn.Conv2d),
             ("resnet18", nn.BatchNorm2d),

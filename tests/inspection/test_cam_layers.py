@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import thorough
 from results import heats_of
 from tiny_models import as_model, images
 from torch import nn
@@ -47,19 +48,17 @@ def rows_of(network, batch):
 FAMILIES = {
     "resnet18": ("layer4", ["relu", "layer1", "layer2", "layer3", "layer4"]),
     "alexnet": ("avgpool", None),
-    "densenet121": ("features", None),
     "googlenet": ("inception5b", None),
-    "mobilenet_v3_small": ("features", None),
-    "swin_t": ("permute", None),
     "squeezenet1_1": ("classifier.2", None),
 }
+MORE = {"densenet121": ("features", None), "mobilenet_v3_small": ("features", None), "swin_t": ("permute", None)}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *thorough(*MORE)])
 def test_the_layer_is_the_last_map_that_the_class_depends_on(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}
     network = make(name, **options.get(name, {}))
-    layer, rows = FAMILIES[name]
+    layer, rows = (FAMILIES | MORE)[name]
     assert fmapviz.cam(network, WIDE).layer == layer
     found = rows_of(network, WIDE)
     assert found == (rows or found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import often
 from image_files import save_picture
 from tiny_models import images
 from torch import nn
@@ -48,7 +49,7 @@ POOLED = {
 }
 
 
-@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("name", often(["resnet18", "googlenet"], of=POOLED))
 def test_the_maps_of_networks_with_global_average_pooling_add_up_to_the_logit(name):
     options = {"googlenet": {"init_weights": False, "aux_logits": False}}
     network = make(name, **options.get(name, {}))

@@ -201,6 +201,7 @@ def test_without_hashing_only_sizes_are_compared(out, unit):
     assert [problem.path for place in verify(out, hashed=False) for problem in place.problems] == [picture]
 
 
+@pytest.mark.thorough
 def test_every_flipped_byte_of_a_noted_failure_is_named_and_a_line_that_was_cut_off_is_not(out):
     path = out / "net/failures.jsonl"
     append_failure(out / "net", Failure("/photos/d.png", "E_FORMAT", "not an image"))
@@ -256,6 +257,7 @@ def test_every_flipped_byte_is_named(name, unit):
     assert problems(unit) == []
 
 
+@pytest.mark.thorough
 def test_every_flipped_byte_of_a_run_is_named(out):
     path = out / "net/run.json"
     whole = path.read_bytes()

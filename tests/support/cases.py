@@ -25,3 +25,8 @@ def each_once(*parameters):
 def thorough(*rows):
     """Mark cases whose promise the other cases of the test check, too; `make test-all` runs them."""
     return [pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.thorough) for row in rows]
+
+
+def often(chosen, of):
+    """Return the rows `chosen`, and the others of `of` marked as `thorough` marks them."""
+    return [*chosen, *thorough(*(row for row in of if row not in chosen))]

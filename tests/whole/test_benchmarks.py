@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from extras import needs
 from PIL import Image
 
@@ -30,6 +31,7 @@ def test_a_section_of_the_benchmark_runs_and_saves_its_figures(fmapviz, tmp_path
     assert min(ratio["rounds"]) <= ratio["median"] <= max(ratio["rounds"])
 
 
+@pytest.mark.thorough
 def test_the_plot_shows_every_network_that_was_measured(tmp_path):
     code = "import json, sys; from plot import draw_plot; draw_plot(json.loads(sys.argv[1]), sys.argv[2])"
     ratios = [

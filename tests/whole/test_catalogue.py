@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 import torch
 from bad_images import ZOO, animation, broken_exif, encoded, make_good, oriented, picture
+from cases import thorough
 from checkpoint_files import Malice
 from PIL import Image
 from torchvision import models
@@ -625,16 +626,14 @@ def test_layers_with_harmful_names(house):
 
 
 @pytest.mark.parametrize(
-    ("options", "separator", "end"),
+    ("mark", "options", "separator", "end"),
     [
-        ((), "\n", ""),  # no final newline
-        ((), "\n\n\n", "\n\n"),  # empty lines
-        ((), "\r\n", "\r\n"),
-        (("-0",), "\0", "\0"),
+        (b"", (), "\n", ""),  # no final newline
+        (b"\xef\xbb\xbf", (), "\r\n\r\n", "\r\n"),  # empty lines, and what Windows puts before the first
+        (b"", ("-0",), "\0", "\0"),
     ],
 )
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_lists(options, separator, end, mark, house):
+def test_lists(mark, options, separator, end, house):
     for name in ("a.png", "b b.png"):
         make_good(house.place / "in" / name)
     listed = mark + (separator.join(("in/a.png", "in/b b.png", "in/gone.png")) + end).encode()
@@ -884,7 +883,7 @@ def test_out_is_read_only(house):
 FULL = f"error: cannot write to 'out/run': {os.strerror(errno.EFBIG)}"
 
 
-@pytest.mark.parametrize("form", ["png", "tensorboard", "raw"])
+@pytest.mark.parametrize("form", ["tensorboard", *thorough("png", "raw")])
 def test_a_disk_that_fills_with_the_very_last_byte(form, house):
     """TensorBoard's own writer loses the error, for it comes when the file is closed."""
     for name in "ab":
@@ -963,7 +962,7 @@ def test_out_inside_the_input(house):
     assert house.tree("in") == {"in/a.png", *(f"in/{path}" for path in tree_of("a.png"))}
 
 
-@pytest.mark.parametrize("option", ["--force", "--repair"])
+@pytest.mark.parametrize("option", ["--repair", *thorough("--force")])
 def test_what_changes_later_is_found_and_made_again(option, house):
     for name in "abcd":
         make_good(house.place / f"in/{name}.png")

@@ -69,11 +69,13 @@ ELSEWHERE = {
     ),
 }
 RUNNABLE = [name for name in DOCUMENTS if any(block.kind in {"sh", "console", "python"} for block in blocks_of(name))]
+OFTEN = {"README", "class-activation-maps", "weights", "exit-codes"}  # what the others show, other tests check, too
 NEEDED = {
-    "many-images": needs("pyarrow", "scale"),
-    "models": needs("timm", "timm"),
-    "remote-stores": needs("pyarrow", "scale"),
+    "many-images": [needs("pyarrow", "scale")],
+    "models": [needs("timm", "timm")],
+    "remote-stores": [needs("pyarrow", "scale")],
 }
+MARKS = {name: [*NEEDED.get(name, []), *([] if name in OFTEN else [pytest.mark.thorough])] for name in RUNNABLE}
 # Options of other programs that the documents name.
 FOREIGN = {"--logdir", "--array", "--gres", "--cpus-per-task", "--format", "--run"}
 # Runs a program with warnings as errors; at the end it says what each line printed.
@@ -148,7 +150,7 @@ def run_program(program, place, fmapviz):
         assert is_printed(comment, printed.get(str(line), "")), (program, comment, printed.get(str(line)))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDED.get(name, ())) for name in RUNNABLE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in RUNNABLE])
 def test_every_command_and_program(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
     if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
@@ -236,6 +238,7 @@ def test_every_document_has_a_case():
         assert name in defined, test
 
 
+@pytest.mark.thorough
 def test_tensorboard_serves_what_was_written(workplace):
     shell("fmapviz alexnet sample_images/still_life.jpg --weights random --out runs/", workplace)
     server = subprocess.Popen(

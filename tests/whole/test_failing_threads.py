@@ -8,10 +8,10 @@ import os
 import signal
 import time
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, product
 
 import pytest
-from cases import pairwise
+from cases import each_once, often, pairwise, thorough
 from image_files import save_picture
 from tiny_models import TwoConvolutions
 from trees import problems
@@ -106,9 +106,14 @@ def disturbed(disturb):
 # --- in this process
 
 
+ENCODERS = [(encoding, "encode"), (png, "_filter_rows")]
+
+
 @pytest.mark.parametrize(
     ("number", "workers", "broken"),
-    pairwise([1, 2, 11, IMAGES * PICTURES], [1, 2, 4], [(encoding, "encode"), (png, "_filter_rows")]),
+    often(
+        each_once([1, 11, IMAGES * PICTURES], [4, 1], ENCODERS), of=pairwise([2, 11, IMAGES * PICTURES], [1, 2, 4], ENCODERS)
+    ),
 )
 def test_an_encoder_that_fails_ends_the_run(number, workers, broken, look, monkeypatch, tmp_path):  # noqa: PLR0917
     (module, place), error = broken, RuntimeError("a broken encoder")
@@ -134,8 +139,9 @@ def test_what_a_thread_raises_is_no_failure_of_an_image(look, monkeypatch):
     assert all(getattr(event, "status", "done") == "done" for event in told)
 
 
-@pytest.mark.parametrize("number", [1, 2, 11, IMAGES * PICTURES])
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("number", "workers"), often([(1, 4), (11, 1), (IMAGES * PICTURES, 2)], of=product([1, 2, 11], [1, 2, 4]))
+)
 def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, look, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(png_writer, "open_writer", full_disk(number))
@@ -311,9 +317,8 @@ def test_a_full_disk_is_one_line_and_exit_code_5_and_the_same_command_continues(
 @pytest.mark.parametrize(
     ("what", "number", "code"),
     [
-        ("slow writer", signal.SIGINT, 130),
-        ("endless sleep", signal.SIGINT, 130),
-        ("endless computation", signal.SIGTERM, 143),
+        ("endless computation", signal.SIGINT, 130),
+        *thorough(("slow writer", signal.SIGINT, 130), ("endless sleep", signal.SIGTERM, 143)),
     ],
 )
 def test_a_signal_ends_a_command_whatever_its_threads_are_at(what, number, code, begin_disturbed, tmp_path):

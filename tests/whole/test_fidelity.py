@@ -61,7 +61,7 @@ def load(name, *, side=SIDE, types=()):
 
 
 @pytest.fixture(
-    scope="module", params=["alexnet", "efficientnet_b0", "resnet18", "swin_t", *thorough("squeezenet1_0", "googlenet")]
+    scope="module", params=["alexnet", "resnet18", "swin_t", *thorough("efficientnet_b0", "squeezenet1_0", "googlenet")]
 )
 def case(request):
     return load(request.param)

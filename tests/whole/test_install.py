@@ -117,6 +117,7 @@ def test_the_tests_add_the_rest(machine):
     assert machine.installed()[1].endswith("--editable .[dev]")
 
 
+@pytest.mark.thorough
 def test_nothing_is_installed_twice(machine):
     machine.make(".venv/.dev")
     asked = machine.asked()
@@ -150,6 +151,7 @@ def test_the_indexes_are_those_of_pip(machine, tmp_path):
     assert "--no-index" not in machine.installed()[0]
 
 
+@pytest.mark.thorough
 def test_pips_own_index_comes_before_extra_ones(machine):
     machine.make(".venv/.runtime", PIP_EXTRA_INDEX_URL="https://two/simple")
     assert re.search(
@@ -157,6 +159,7 @@ def test_pips_own_index_comes_before_extra_ones(machine):
     )
 
 
+@pytest.mark.thorough
 def test_no_index_is_passed_on(machine):
     machine.make(".venv/.runtime", PIP_NO_INDEX="1", PIP_FIND_LINKS="/a /b")
     assert "--no-index" in machine.installed()[0]
@@ -226,6 +229,7 @@ def test_without_a_network_and_a_uv_that_is_new_enough(machine):
     assert {*machine.asked()} == {"uv --version"}
 
 
+@pytest.mark.thorough
 def test_versions_that_do_not_exist_are_uvs_to_explain(machine):
     machine.uv_plans("error: No solution found: there is no torch==99")
     sentence = machine.refuses(".venv/.runtime")

@@ -14,7 +14,7 @@ def house(tmp_path_factory, warm, request):
     return House(tmp_path_factory.mktemp("house"), 12, server=warm, arguments=request.param)
 
 
-@pytest.mark.parametrize("house", [ARGUMENTS, SHARDS], ids=["single", "shards"], indirect=True)
+@pytest.mark.parametrize("house", [ARGUMENTS, *thorough((SHARDS,))], ids=["single", "shards"], indirect=True)
 def test_it_may_be_killed_at_any_moment(house):
     at_work = [house.kill_one(*options) for options in [(), (), ("--force",), ("--repair",), ("--workers", "4"), ()]]
     assert any(at_work)
@@ -31,9 +31,14 @@ def test_eight_at_once_of_which_three_are_killed(house):
 @pytest.mark.parametrize(
     ("house", "number"),
     [
-        (ARGUMENTS, signal.SIGINT),
-        (SHARDS, signal.SIGTERM),
-        *thorough((ARGUMENTS, signal.SIGTERM), (ARGUMENTS, signal.SIGHUP), (SHARDS, signal.SIGINT), (SHARDS, signal.SIGHUP)),
+        (SHARDS, signal.SIGINT),
+        *thorough(
+            (ARGUMENTS, signal.SIGINT),
+            (SHARDS, signal.SIGTERM),
+            (ARGUMENTS, signal.SIGTERM),
+            (ARGUMENTS, signal.SIGHUP),
+            (SHARDS, signal.SIGHUP),
+        ),
     ],
     indirect=["house"],
 )

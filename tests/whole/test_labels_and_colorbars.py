@@ -8,6 +8,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 import torch
+from cases import each_once, often, pairwise
 from image_files import paint
 from PIL import Image
 from report_runs import cut_tiles, report_of
@@ -70,8 +71,10 @@ LOOKS = [
 ]
 
 
-@pytest.mark.parametrize("added", [{"labels": True}, {"colorbar": True}, {"labels": True, "colorbar": True}])
-@pytest.mark.parametrize("style", LOOKS)
+ADDED = [{"labels": True, "colorbar": True}, {"labels": True}, {"colorbar": True}]
+
+
+@pytest.mark.parametrize(("style", "added"), often(each_once(LOOKS, ADDED), of=pairwise(LOOKS, ADDED)))
 def test_the_tiles_are_those_without_labels(look, style, added):
     plain, labelled = look(**style), look(**style, **added)
     before, after = report(plain), report(labelled)

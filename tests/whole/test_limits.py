@@ -116,6 +116,7 @@ def test_a_small_file_system_that_is_full(house):
     house.finish()
 
 
+@pytest.mark.thorough
 def test_a_file_system_that_is_read_only(house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()

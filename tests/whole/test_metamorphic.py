@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 import shutil
+from itertools import product
 
 import pytest
 import torch
+from cases import each_once, often, thorough
 from image_files import paint
 from torch import nn
 from trees import difference, problems, snapshot
@@ -73,9 +75,9 @@ class EnoughError(Exception):
 STYLES = {"each image by itself": Style(), "by all images": Style(norm="run")}
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize(
+    ("style", "workers", "batch_size"), often(each_once(STYLES, [4, 1], [8, 1]), of=product(STYLES, [1, 4], [8, 1]))
+)
 def test_order_workers_and_batch_size_change_nothing(style, workers, batch_size, inputs, leave):
     expected = leave(inputs, style=STYLES[style])
     found = leave(shuffled(inputs, workers + batch_size), style=STYLES[style], workers=workers, batch_size=batch_size)
@@ -83,15 +85,14 @@ def test_order_workers_and_batch_size_change_nothing(style, workers, batch_size,
     assert difference(found, expected) == []
 
 
-@pytest.mark.parametrize("parts", [2, 3, 10])
+@pytest.mark.parametrize("parts", [3, *thorough(2, 10)])
 def test_a_run_in_parts_is_the_run_as_a_whole(parts, inputs, leave):
     mixed = shuffled(inputs, parts)
     found = leave(*(mixed[part::parts] for part in range(parts)), workers=2)
     assert difference(found, leave(inputs)) == []
 
 
-@pytest.mark.parametrize("seen", [1, 4, 8])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(("seen", "style"), often(each_once([1, 8], STYLES), of=product([1, 4, 8], STYLES)))
 def test_a_run_that_was_interrupted_and_resumed_is_the_run_straight_on(style, seen, inputs, leave, tmp_path):
     told = []
 

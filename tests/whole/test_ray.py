@@ -164,7 +164,7 @@ def seen(place, value):
 SINGLE = {"to": ["png", "html", "stats", "tensorboard"], "shard": None}
 
 
-@pytest.mark.parametrize("options", [{}, SINGLE], ids=["shards", "single"])
+@pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
 def test_the_tree_the_events_and_the_summary_are_those_of_a_local_run(cluster, place, options):
     told = {"local": [], "ray": []}
     local = draw(place, "local", on_event=told["local"].append, **options)
@@ -370,6 +370,7 @@ def said(place):
     return [json.loads(line) for line in (place / "stdout").read_bytes().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_command_with_a_ray_of_its_own_is_interrupted_and_another_one_finishes(cluster, place, warm, interpreter):
     shade(place / "in/6.png", SLOW)
     process = begin(place, workers=1, warm=warm, interpreter=interpreter)

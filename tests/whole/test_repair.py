@@ -7,7 +7,7 @@ import shutil
 from itertools import product
 
 import pytest
-from cases import each_once, thorough
+from cases import each_once, often
 from faults import Scenario
 from image_files import paint
 from trees import difference, problems, snapshot
@@ -67,13 +67,7 @@ def test_these_are_all_kinds_of_files(whole):
 
 
 # Each file in two ways, and two of them in every way.
-OFTEN = [*product(FILES, ["missing"]), *each_once(FILES, [*DAMAGES][1:])]
-OFTEN += [case for case in product(("net/run.json", "net/more/0.png/unit.json"), DAMAGES) if case not in OFTEN]
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"), [*OFTEN, *thorough(*(case for case in product(FILES, DAMAGES) if case not in OFTEN))]
-)
+@pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_every_damage_is_found_and_what_it_says_repairs_it(name, damage, whole, tmp_path):
     expected = snapshot(whole / "out")
     out = tmp_path / "out"

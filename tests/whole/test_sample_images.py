@@ -28,6 +28,7 @@ SIZES = {
 RENDERED = ("rotated_exif.jpg", "still_life.jpg")
 
 
+@pytest.mark.thorough
 def test_the_script_draws_the_committed_pictures_again(tmp_path):
     # -B: no __pycache__ among the samples. One ray a pixel instead of eight: 2 seconds instead of 11.
     command = [sys.executable, "-B", "-W", "error", FOLDER / "make.py", tmp_path, "--samples", "1"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import markdown
 import numpy as np
 import pytest
+from cases import thorough
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_units import make_unit
@@ -246,7 +247,7 @@ def read_back(reader, logdir, expected):
     return {(one["run"], one["tag"]): one for one in sorted(json.loads(result.stdout), key=lambda one: one["tag"])}
 
 
-@pytest.mark.parametrize("reader", ["slow", "fast"])
+@pytest.mark.parametrize("reader", ["fast", *thorough("slow")])
 def test_tensorboard_finds_every_picture(reader, tmp_path):
     layers = ["features.0", "layer1.10", "layer1.9", "layer1.0.relu#2", "out['aux']", HOSTILE, "schicht ä 層"]
     pictures = [make_picture("input", "input")] + [make_picture(f"{n:02} {name}") for n, name in enumerate(layers)]
@@ -267,7 +268,7 @@ def test_tensorboard_finds_every_picture(reader, tmp_path):
     assert ("alexnet/lena.png", "maps/00 features.0") in found
 
 
-@pytest.mark.parametrize("reader", ["slow", "fast"])
+@pytest.mark.parametrize("reader", ["fast", *thorough("slow")])
 def test_tensorboard_does_not_see_an_unfinished_unit(reader, tmp_path):
     with tensorboard.open_writer(tmp_path) as writer:
         writer.add(UNIT, [make_picture()])

@@ -11,6 +11,7 @@ from threading import Barrier, Event, Lock
 from types import SimpleNamespace
 
 import pytest
+from cases import thorough
 from waiting import PATIENCE, wait_until, without_hanging
 
 from fmapviz.engine.pipeline import scheduler
@@ -402,8 +403,7 @@ def test_what_is_larger_than_any_bound_goes_through_one_by_one(monkeypatch):
     assert len(list(Fake(3, drawn_ahead=3).run(things(20, bytes=1000)))) == 20
 
 
-@pytest.mark.parametrize("drawn_ahead", [0, 4])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("batch_size", "drawn_ahead"), [(1, 0), (4, 4), *thorough((1, 4), (4, 0))])
 def test_while_nobody_listens_nothing_goes_on_without_end(batch_size, drawn_ahead):
     steps = Fake(3, batch_size=batch_size, drawn_ahead=drawn_ahead)
     told = steps.run(endless())
@@ -449,8 +449,7 @@ class InOrder(Fake):
         super().write(item, tell)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(("batch_size", "threads"), [(1, 5), (3, 2), *thorough((1, 1), (1, 2), (3, 1), (3, 5))])
 def test_what_is_held_back_is_bounded_and_comes_to_an_end(threads, batch_size):
     steps = InOrder(threads, batch_size=batch_size)
     items = [Thing(number, bytes=scheduler.DRAWN_BYTES // 4) for number in range(40)]

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import thorough
 from conftest import end_idle_workers
 from image_files import paint, pixels_of, save_pixels
 from PIL import Image
@@ -608,7 +609,7 @@ def test_everything_is_written_under_a_hidden_name(situation, server, tmp_path):
     assert reply["unstaged"] == ["failures.jsonl"]
 
 
-@pytest.mark.parametrize("limit", [10, 1000, 1500, 3000])
+@pytest.mark.parametrize("limit", [1000, *thorough(10, 1500, 3000)])
 def test_a_full_disk_is_said_and_leaves_nothing_half_done(limit, situation, server, tmp_path):
     """A limit on the size of files stands for the full disk: the write itself fails, not the opening."""
     inputs, start, expected = situation

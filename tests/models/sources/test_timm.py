@@ -28,12 +28,12 @@ pytestmark = needs("timm", "timm")
 # A small one of some families, and classes of its layers that are no convolutions with how many there are.
 FAMILIES = {
     "resnet10t": {"BasicBlock": 4},
-    "convnext_atto": {"ConvNeXtBlock": 12},
-    "mobilenetv3_small_050": {"SqueezeExcite": 9},
     "vit_tiny_patch16_224": {"Block": 12},
-    "mixer_s32_224": {"MixerBlock": 8},
 }
 MORE = {
+    "convnext_atto": {"ConvNeXtBlock": 12},
+    "mobilenetv3_small_050": {"SqueezeExcite": 9},
+    "mixer_s32_224": {"MixerBlock": 8},
     "hrnet_w18_small": {"HighResolutionModule": 8},
     "deit_tiny_distilled_patch16_224": {"Block": 12},
     "swin_tiny_patch4_window7_224": {"SwinTransformerBlock": 12},

@@ -17,11 +17,11 @@ FAMILIES = [
     ("quantized_mobilenet_v2", SMALL),
     ("lraspp_mobilenet_v3_large", SMALL),
     ("ssdlite320_mobilenet_v3_large", None),
-    ("r3d_18", None),
     ("raft_small", InputOptions(size=(128, 128))),
 ]
 MORE = [
     ("convnext_tiny", SMALL),
+    ("r3d_18", None),
     ("densenet121", SMALL),
     ("efficientnet_b0", SMALL),
     ("maxvit_t", None),
