@@ -609,6 +609,7 @@ def test_nothing_but_the_pixels_is_kept(tmp_path):
     assert not any("a.png" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
 
 
+@pytest.mark.thorough
 def test_threads_read_like_one(tmp_path):
     bad_images.make_zoo(tmp_path)
     (tmp_path / "exif.jpg").write_bytes(bad_images.broken_exif())

@@ -202,6 +202,7 @@ def test_the_network_knows_what_is_painted():
     assert (CLASSES, SIDE) == (single_shape.CLASSES, single_shape.SIDE)
 
 
+@pytest.mark.thorough
 def test_training_learns(fresh):
     torch.manual_seed(0)
     network = ShapesNet()

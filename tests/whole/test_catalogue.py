@@ -1065,6 +1065,7 @@ def test_nobody_is_called_and_nothing_is_written_but_in_out(house):
     assert not (house.place / "ran").exists()
 
 
+@pytest.mark.thorough
 def test_modules_in_the_working_directory_are_not_imported(house):
     make_good(house.place / "in/a.png")
     for name in ("PIL", "numpy", "torch", "torchvision", "typer", "rich", "fmapviz", "json", "random", "sitecustomize"):

@@ -182,6 +182,7 @@ def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
                 assert np.array_equal(np.asarray(picture), as_saved_by_torchvision(values[0], tmp_path / "grid.png"))
 
 
+@pytest.mark.thorough
 def test_captum_sees_the_same():
     from extras import captum
 

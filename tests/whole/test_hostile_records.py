@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
+from cases import thorough
 from faults import Scenario
 from image_files import paint
 
@@ -213,7 +214,7 @@ def test_whatever_a_record_says(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path)
 
 
-@pytest.mark.parametrize("option", ["force", "repair"])
+@pytest.mark.parametrize("option", ["repair", *thorough("force")])
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case in FORCED_AND_REPAIRED else pytest.mark.thorough) for case in CASES]
 )

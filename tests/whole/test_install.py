@@ -109,6 +109,7 @@ def test_the_runtime_is_installed_and_what_it_takes_is_said_first(machine):
     assert installation.endswith("--constraint .constraints.txt --quiet --editable .")
 
 
+@pytest.mark.thorough
 def test_the_tests_add_the_rest(machine):
     machine.make(".venv/.runtime")
     (machine.clone / ".venv/lib/python3/site-packages/torch").mkdir(parents=True)
@@ -128,6 +129,7 @@ def test_nothing_is_installed_twice(machine):
     assert len(machine.installed()) == 4
 
 
+@pytest.mark.thorough
 def test_files_of_the_cache_are_no_download(machine):
     machine.uv_plans(CACHED)
     machine.has_free(2)
@@ -168,6 +170,7 @@ def test_no_index_is_passed_on(machine):
 
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia*")), reason="needs a machine without a GPU")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.thorough
 def test_without_a_gpu_and_the_cpu_builds_the_registry_decides(machine):
     (machine.commands / "nvidia-smi").unlink()
     said = machine.make(".venv/.runtime", https_proxy="http://127.0.0.1:9")
@@ -221,6 +224,7 @@ def test_without_a_network_uvs_cache_is_enough(machine):
     assert "--offline" in machine.installed()[0]
 
 
+@pytest.mark.thorough
 def test_without_a_network_and_a_uv_that_is_new_enough(machine):
     machine.has("uv", UV.replace("uv 0.13.9", "uv 0.6.17"))
     said = machine.refuses(".venv/.runtime", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")

@@ -201,6 +201,7 @@ def test_inputs_and_outputs_elsewhere(cluster, place, bucket, options):
     assert all(unit.startswith("s3://photos/runs/run/") for unit in units)
 
 
+@pytest.mark.thorough
 def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapviz):
     options = ["--fit", "none", "--mean", "0", "--std", "1", "--shard", "3", "--to", "tar,stats", "--json"]
     lines = {}

@@ -252,7 +252,7 @@ def test_a_store_in_memory(tmp_path, inputs):
     "options",
     [
         {"to": EVERYTHING, "views": ["maps", "kernels"]},
-        {"to": ["tar", "tensorboard", "stats"], "shard": 3},
+        *thorough({"to": ["tar", "tensorboard", "stats"], "shard": 3}),
         {"to": ["png", "html"], "views": ["maps", "pca"], "style": Style(norm="run", pca="shared")},
     ],
     ids=["images", "shards", "a survey"],
@@ -668,6 +668,7 @@ def test_a_failed_write_leaves_no_partial_unit(*, bucket, proxy, tmp_path, monke
 def test_a_failed_upload_of_a_large_file_leaves_nothing(bucket, proxy, tmp_path, monkeypatch):
     """It is uploaded in pieces, which the store then joins."""
     monkeypatch.setattr(object_store, "PIECE_BYTES", 5 * 2**20)  # the smallest that S3 accepts
+    monkeypatch.setattr(object_store, "_PARALLEL_PIECES", 1)  # moto may fail if it stores one while the rest is given up
     large = tmp_path / "large"
     large.write_bytes(os.urandom(12 * 2**20))
     store = object_store.Store("s3://photos")

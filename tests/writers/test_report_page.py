@@ -278,6 +278,7 @@ def test_an_image_without_the_layer_does_not_forget_it(open_report, lacking):
     assert (report.text("#title"), report.text(".pane h3")) == ("01 features.3", "a.png")
 
 
+@pytest.mark.thorough
 def test_the_layer_is_kept_on_the_way_back_too(open_report, lacking):
     report = open_report(lacking)
     report.press("ArrowDown", "ArrowDown")
@@ -352,8 +353,8 @@ def test_long_names_are_cut_in_the_middle(open_report, tmp_path):
 
 @pytest.mark.parametrize(
     ("style", "channels"),
-    [(Style(), None), (Style(scale=2), (7, 2, 3)), (Style(padding=0, columns=3), None), (Style(padding=5), (1,))],
-    ids=["plain", "scaled", "no padding", "one"],
+    [(Style(scale=2), (7, 2, 3)), *thorough((Style(), None), (Style(padding=0, columns=3), None), (Style(padding=5), (1,)))],
+    ids=["scaled", "plain", "no padding", "one"],
 )
 def test_a_tile_pointed_at_tells_its_numbers(open_report, tmp_path, style, channels):
     layers = LAYERS[:1]
@@ -526,6 +527,7 @@ def net_run(tmp_path_factory):
     return draw([root / "in"], root / "out", style=Style(columns=9999, padding=2))
 
 
+@pytest.mark.thorough
 def test_any_layer_of_any_size_tells_its_numbers(open_report, net_run):
     pictures = net_run.parents[1] / "in"
     maps = [reference(pictures / folder / "x.png") for folder in "ab"]
@@ -683,6 +685,7 @@ def test_the_wheel_zooms_at_the_pointer(open_report, run):
     assert ((x - left) / scale, (y - top) / scale) == pytest.approx((10, 20), abs=1 / scale)
 
 
+@pytest.mark.thorough
 def test_zooming_ends(open_report, run):
     report = open_report(run)
     fitted = report.picture()
@@ -765,7 +768,7 @@ def test_two_fingers_zoom_and_move(open_report, run):
     assert ((x - after[0]) / after[2], (y + 20 - after[1]) / after[2]) == pytest.approx((20, 15), abs=0.5)
 
 
-@pytest.mark.parametrize("ratio", [1, 2])
+@pytest.mark.parametrize("ratio", [2, *thorough(1)])
 def test_every_pixel_is_a_square_of_its_own_grey(open_report, run, ratio):
     report = open_report(run, device_scale_factor=ratio)
     while report.text("#zoom output") != "400 %":
@@ -1030,6 +1033,7 @@ def test_an_address_leads_back(open_report, run):
     assert report.page.url == start
 
 
+@pytest.mark.thorough
 def test_an_address_typed_by_hand_is_no_trap(open_report, run):
     report = open_report(run)
     report.page.evaluate("location.hash = 'image=b.png'")
@@ -1113,6 +1117,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
 # --- Size
 
 
+@pytest.mark.thorough
 def test_200_images_of_53_layers(open_report, tmp_path):
     root = tmp_path / "run"
     write_large_run(root, 200, 53)
@@ -1357,6 +1362,7 @@ def test_nothing_moves_where_that_is_not_wanted(open_report, run):
         assert report.page.evaluate(script) is moves
 
 
+@pytest.mark.thorough
 def test_nothing_is_cut_off_on_a_phone(open_report, net_run):
     report = open_report(net_run, **PHONE)
     within = """() => [...document.querySelectorAll("button, input, .row, .stage, table, .pinned .box, h3, .range")]
