@@ -14,15 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-import stores
-import torch
 from extras import needs, require
-from image_files import save_picture
 from waiting import PATIENCE, wait_until
 from warm import HEEDING, OFF, Process, ask, start_process
 
-from fmapviz.core import lazy_torchvision
-from fmapviz.images import decode_pool
+# Nothing else is imported here, for the process that only distributes tests: torch takes seconds.
 
 gc.disable()  # until everything is imported and collected: a sixth of the time that this takes
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -125,12 +121,16 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Give torch one thread: with images as small as these, several only wait for each other."""
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiler():
     """Keep torch's compiler importable: a command in this process would disable it for all later tests."""
+    from fmapviz.core import lazy_torchvision
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lazy_torchvision, "never_compile", lambda: None)
         yield
@@ -139,11 +139,15 @@ def compiler():
 @pytest.fixture(scope="session", autouse=True)
 def decoders():
     """Share the decode workers between all runs of this process: they are slow to start."""
+    from fmapviz.images import decode_pool
+
     decode_pool.start()
 
 
 def end_idle_workers():
     """End the decode workers that wait for a request."""
+    from fmapviz.images import decode_pool
+
     while decode_pool._kept:
         decode_pool._kept.pop().end()
 
@@ -165,6 +169,8 @@ def samples():
 @pytest.fixture(scope="session")
 def _store():
     """An S3 server."""
+    import stores
+
     require("obstore", "remote")
     require("moto", "oracles")
     server = stores.Server()
@@ -175,6 +181,8 @@ def _store():
 @pytest.fixture
 def bucket(_store, monkeypatch):
     """An empty bucket, `s3://photos`, for this process and those that it starts."""
+    import stores
+
     _store.reset()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -190,6 +198,8 @@ def bucket(_store, monkeypatch):
 @pytest.fixture
 def proxy(bucket, monkeypatch):
     """A proxy between this process and the bucket that a test can make fail."""
+    import stores
+
     with stores.proxy_to(bucket.endpoint) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         stores.forget()
@@ -199,6 +209,8 @@ def proxy(bucket, monkeypatch):
 @pytest.fixture
 def picture(tmp_path):
     """A small image of smooth colours, 60 pixels high and 80 wide."""
+    from image_files import save_picture
+
     path = tmp_path / "picture.png"
     save_picture(path)
     return path
@@ -207,6 +219,8 @@ def picture(tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     """A folder of three small images, one of them in a subfolder."""
+    from image_files import save_picture
+
     for seed, name in enumerate(("img2.png", "img10.png", "sub/img1.png")):
         save_picture(tmp_path / "pictures" / name, seed)
     return tmp_path / "pictures"
