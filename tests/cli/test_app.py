@@ -338,6 +338,7 @@ class TestStreams:
         assert result.stderr.partition(b":")[0] == error.partition(b":")[0]
         assert error in result.stderr
 
+    @pytest.mark.thorough
     def test_odd_names_in_a_poor_terminal(self, fmapviz, tmp_path):
         name = "ä\x1b[31m\n\u202e.png"
         save_picture(tmp_path / "odd" / name)

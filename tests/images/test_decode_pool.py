@@ -268,6 +268,7 @@ def test_the_result_for_every_file_is_that_of_a_thread(channels, files, reading)
     assert [answer(reading, path, channels) for path in files] == expected
 
 
+@pytest.mark.thorough
 def test_threads_read_like_one(files, reading):
     expected = [answer(lambda path: read_image(file_of(path)), path) for path in files]
     with ThreadPoolExecutor(6) as threads:
@@ -276,6 +277,7 @@ def test_threads_read_like_one(files, reading):
 
 
 @pytest.mark.usefixtures("plain_malloc")
+@pytest.mark.thorough
 def test_a_worker_is_used_again_and_returns_the_memory_of_a_large_picture(reading, tmp_path):
     save_picture(tmp_path / "small.png")
     PillowImage.new("RGB", (5000, 4000), "white").save(tmp_path / "large.png", compress_level=1)

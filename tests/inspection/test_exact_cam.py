@@ -98,6 +98,7 @@ def test_each_image_has_the_weights_of_its_own_class():
 
 
 @pytest.mark.parametrize("name", ["alexnet", "mobilenet_v3_small", "squeezenet1_1", "convnext_tiny"])
+@pytest.mark.thorough
 def test_other_networks_are_refused(name):
     with pytest.raises(RequestError, match=r"^cam ") as caught:
         fmapviz.cam(make(name), WIDE, method="cam")

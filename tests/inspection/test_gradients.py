@@ -139,6 +139,7 @@ def test_a_hook_on_the_input_itself_would_be_wrong_at_every_fork(out_of_place, p
 
 
 @pytest.mark.parametrize(("name", "kind"), [("resnet18", nn.Module), ("alexnet", nn.Conv2d)])
+@pytest.mark.thorough
 def test_module_backward_hooks_fail_on_networks_that_work_in_place(name, kind, picture):
     """Why they are not used. Should PyTorch learn it one day, this engine could be simpler."""
     network = models.get_model(name, weights=None).eval()

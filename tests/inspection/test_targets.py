@@ -308,6 +308,7 @@ def test_a_detector_that_finds_nothing_at_all_has_no_class():
     assert indices_of(scores, top(1)) == indices_of(scores, number(0)) == [None, None]
 
 
+@pytest.mark.thorough
 def test_torchvisions_networks_have_gradients_down_to_the_input():
     torch.manual_seed(0)
     batch = random(2, 3, 64, 64).requires_grad_()

@@ -717,6 +717,7 @@ def test_eight_processes_finish_units_at_the_same_moment(task, run):
     assert problems(run) == []
 
 
+@pytest.mark.thorough
 def test_eight_processes_sweep_at_the_same_moment(run):
     files = [source(f"/photos/{n}.png") for n in range(6)]
     for file in files[:3]:

@@ -173,6 +173,7 @@ def enlarged(raw, mode, **options):
 
 
 @pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.thorough
 def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batch, layer, captured, control):
     other = CONTROLS[control](gradcam.attribute(*captured))
     other = other - other.amin((1, 2), keepdim=True)

@@ -686,6 +686,7 @@ def test_closed_streams(closed, house):
     assert house.tree() == tree_of("a.png", failures=True)
 
 
+@pytest.mark.thorough
 def test_as_cron_starts_it(house):
     """No HOME, no terminal, nothing said about the language."""
     make_good(house.place / "in/\u00e4.png")

@@ -29,6 +29,7 @@ import tifffile
 import torch
 import typer
 from bad_images import animation, encoded, oriented, picture
+from cases import often
 from checkpoint_files import Malice, fill
 from conftest import ROOT
 from faults import Net
@@ -625,6 +626,9 @@ PARAMETERS = [
     if parameter.name != "help"
 ]
 
+OFTEN = {"run": {"inputs", "layers", "out", "size", "norm", "shard"}, "guide": {"page"}, "extract": {"image"}}
+SOME = [(command, parameter) for command, parameter in PARAMETERS if parameter.name in OFTEN.get(command, ())]
+
 # What only a model can tell: everything else is answered before there is one.
 ASKED_OF_THE_MODEL = {"layers", "exclude", "types", "target", "output", "mean", "std", "weights"}
 
@@ -668,7 +672,9 @@ def words_for(command, parameter, value):
 
 
 @pytest.mark.parametrize(
-    ("command", "parameter"), PARAMETERS, ids=[f"{command} {parameter.name}" for command, parameter in PARAMETERS]
+    ("command", "parameter"),
+    often(SOME, of=PARAMETERS),
+    ids=lambda each: each if isinstance(each, str) else each.name,
 )
 def test_whatever_is_typed_there_is_an_answer(command, parameter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-from cases import thorough
+from cases import often, thorough
 from faults import Scenario
 from image_files import paint
 
@@ -187,7 +187,7 @@ CASES = {
 
 
 # One for each kind of record; `make test-all` combines every case with every option.
-FORCED_AND_REPAIRED = {
+TYPICAL = {
     "a file called '../../secret'",
     "a unit called '../../x'",
     "predictions [5]",
@@ -206,18 +206,16 @@ FORCED_AND_REPAIRED = {
 
 
 def test_these_cases_exist():
-    assert CASES.keys() >= FORCED_AND_REPAIRED
+    assert CASES.keys() >= TYPICAL
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
 def test_whatever_a_record_says(case, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path)
 
 
 @pytest.mark.parametrize("option", ["repair", *thorough("force")])
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in FORCED_AND_REPAIRED else pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.parametrize("case", often(sorted(TYPICAL), of=CASES))
 def test_whatever_a_record_says_a_run_can_be_forced_and_repaired(case, option, whole, tmp_path):
     read_and_go_on(case, whole, tmp_path, **{option: True})
 

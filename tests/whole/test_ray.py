@@ -186,6 +186,7 @@ def timeless(events, out):
 
 
 @pytest.mark.parametrize("options", [{}, *thorough(SINGLE)], ids=["shards", "single"])
+@pytest.mark.thorough
 def test_inputs_and_outputs_elsewhere(cluster, place, bucket, options):
     for path in (place / "in").rglob("*.png"):
         bucket.put(f"in/{path.relative_to(place / 'in')}", path.read_bytes())
@@ -214,6 +215,7 @@ def test_the_lines_of_the_command_are_those_of_a_local_run(cluster, place, fmapv
     assert len(lines["ray"]) == 10
 
 
+@pytest.mark.thorough
 def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twice_how_far_it_was(cluster, place):
     shade(place / "in/5.png", SLOW)
     told, ends = [], []
@@ -300,6 +302,7 @@ def test_an_address_where_nothing_is(place, address):
         draw(place, "ray", Engine(address=address))
 
 
+@pytest.mark.thorough
 def test_gpus_are_shared_out_and_one_that_is_none_is_not_used_unless_it_is_asked_for(cluster, place):
     for number in range(7):
         shade(place / f"in/{'more/' if number == 6 else ''}{number}.png", SLOW)  # none is done before both are at work

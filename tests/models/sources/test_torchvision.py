@@ -8,7 +8,7 @@ from fmapviz import InputOptions
 
 SMALL = InputOptions(size=(96, 96))
 
-# One of each kind: in-place, with idle layers, of tokens, quantizable, segmentation, detection, video, optical flow.
+# One of each kind: in-place, with idle layers, of tokens, quantizable, segmentation, detection, optical flow.
 FAMILIES = [
     ("alexnet", SMALL),
     ("googlenet", SMALL),

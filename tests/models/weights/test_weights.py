@@ -591,6 +591,7 @@ def test_a_segmentation_model_with_and_without_its_second_head(heads, save):
     assert_holds(load(save(state), "deeplabv3_mobilenet_v3_large").module, state)
 
 
+@pytest.mark.thorough
 def test_a_vision_transformer_for_pictures_of_another_size_under_old_keys(save):
     state = build("vit_b_32", image_size=64).state_dict()
     path = save(renamed(state, (".mlp.0.", ".mlp.linear_1."), (".mlp.3.", ".mlp.linear_2.")))
