@@ -43,30 +43,12 @@ class TestAnswersWithoutTorch:
         (["layers", "resnet19"], "no such model: 'resnet19'", "'resnet18'"),
         (["models", "zzzz"], "no model name matches 'zzzz'", ""),
         (["alexnet", "x.png", "--view", "mapz"], "no such view: 'mapz'", "'maps'"),
-        (["alexnet", "x.png", "--to", "tensorbord"], "no such format: 'tensorbord'", "'tensorboard'"),
         (["alexnet", "x.png", "--fore"], "no such option: '--fore'", "--force"),
         (["layers", "alexnet", "--bogus"], "no such option: '--bogus'", "fmapviz layers --help"),
         (["verify"], "missing argument 'DIR'", "fmapviz verify --help"),
         (["alexnet", "x.png", "--norm", "fixed:2,1"], "no such norm: 'fixed:2,1'", "fixed:LO,HI"),
-        (["alexnet", "x.png", "--channels", "x"], "no such channels: 'x'", "top:16"),
-        (["alexnet", "x.png", "--size", "1x"], "no such size: '1x'", "HEIGHTxWIDTH"),
-        (["alexnet", "x.png", "--fit", "fill"], "no such fit: 'fill'", "squash"),
-        (["alexnet", "x.png", "--columns", "many"], "for '--columns'", ""),
-        (["alexnet", "x.png", "--out", ""], "--out is empty", ""),
-        (["alexnet", "x.png", "--to", ""], "a list without names", ""),
-        (["alexnet", "x.png", "--to", "PGN"], "no such format: 'PGN'", "'png'"),
-        (["alexnet", "x.png", "--norm", "fixed:-1e308,1e308"], "no such norm", ""),
         (["lyers", "alexnet"], "no such command or model: 'lyers'", "`fmapviz layers`"),
-        (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
         (["alexnet"], "missing argument 'INPUT'", ""),
-        (["alexnet", "x.png", "--shard", "0"], "shard must be 1 to 100000 images: '0'", ""),
-        (
-            ["alexnet", "x.png", "--shard", "9", "--to", "png"],
-            "the format 'png' does not support shards",
-            "tar, tensorboard",
-        ),
-        (["alexnet", "x.png", "--part", "5/4"], "no such part: '5/4'", "1/4"),
-        (["alexnet", "x.png", "--part", "1"], "no such part: '1'", "1/4"),
         (["extract", "runs"], "missing option '--image'", "fmapviz extract --help"),
         (["guide", "weigths"], "no such page: 'weigths'", "'weights'"),
         (["gide"], "no such command or model: 'gide'", "did you mean `fmapviz guide`?"),
@@ -91,6 +73,26 @@ class TestAnswersWithoutTorch:
         (["alexnet", "x.png", "--no-lables"], "no such option: '--no-lables'", "--no-labels"),
         (["verify", "runs", "--verison"], "no such option: '--verison'", "did you mean --version?"),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
+    )
+    WRONG_VALUES = (
+        (["alexnet", "x.png", "--to", "tensorbord"], "no such format: 'tensorbord'", "'tensorboard'"),
+        (["alexnet", "x.png", "--channels", "x"], "no such channels: 'x'", "top:16"),
+        (["alexnet", "x.png", "--size", "1x"], "no such size: '1x'", "HEIGHTxWIDTH"),
+        (["alexnet", "x.png", "--fit", "fill"], "no such fit: 'fill'", "squash"),
+        (["alexnet", "x.png", "--columns", "many"], "for '--columns'", ""),
+        (["alexnet", "x.png", "--out", ""], "--out is empty", ""),
+        (["alexnet", "x.png", "--to", ""], "a list without names", ""),
+        (["alexnet", "x.png", "--to", "PGN"], "no such format: 'PGN'", "'png'"),
+        (["alexnet", "x.png", "--norm", "fixed:-1e308,1e308"], "no such norm", ""),
+        (["alexnet", "x.png", "--columns", "0"], "columns must be at least 1", ""),
+        (["alexnet", "x.png", "--shard", "0"], "shard must be 1 to 100000 images: '0'", ""),
+        (
+            ["alexnet", "x.png", "--shard", "9", "--to", "png"],
+            "the format 'png' does not support shards",
+            "tar, tensorboard",
+        ),
+        (["alexnet", "x.png", "--part", "5/4"], "no such part: '5/4'", "1/4"),
+        (["alexnet", "x.png", "--part", "1"], "no such part: '1'", "1/4"),
     )
     RIGHT = (
         (["--help"], "MODEL INPUT"),
@@ -124,7 +126,7 @@ class TestAnswersWithoutTorch:
         code = "import sys; from fmapviz.cli import app; print('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
-    @pytest.mark.parametrize(("args", "error", "hint"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
+    @pytest.mark.parametrize(("args", "error", "hint"), [*WRONG, *thorough(*WRONG_VALUES)])
     def test_a_wrong_word_is_exit_2_with_the_word_and_its_nearest_matches(self, answer, args, error, hint):
         result = answer(*args)
         assert result.returncode == 2

@@ -122,6 +122,7 @@ assert len(graphs) == 1
     )
 
 
+@pytest.mark.thorough
 def test_a_compiler_that_is_there_already_stays(run):
     run(
         """

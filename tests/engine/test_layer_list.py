@@ -106,6 +106,7 @@ def test_a_detector_by_name_runs_although_its_steps_depend_on_values():
     assert {row.calls for row in rows} == {1}
 
 
+@pytest.mark.thorough
 def test_optical_flow_refines_its_estimate_again_and_again():
     rows = list_layers("raft_small", options=InputOptions(size=(128, 128)))
     calls = {row.name: row.calls for row in rows}

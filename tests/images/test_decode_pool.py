@@ -450,6 +450,7 @@ def test_a_worker_that_was_killed_before_its_first_image_costs_no_image(own_work
     decode_pool.stop()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_does_not_start_in_time_is_replaced(own_workers, picture, monkeypatch):
     decode_pool.start()
     (worker,) = decode_pool._kept

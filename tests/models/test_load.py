@@ -138,6 +138,7 @@ def test_an_outline_has_the_shapes_and_no_numbers():
 
 
 @pytest.mark.parametrize("load", [outline_model, lambda name, options: load_model(name, weights="random", options=options)])
+@pytest.mark.thorough
 def test_a_vision_transformer_is_built_for_the_size_it_will_be_given(load):
     model = load("vit_b_32", options=SMALL)
     assert model.module.image_size == 64

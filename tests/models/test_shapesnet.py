@@ -46,6 +46,7 @@ def test_the_network_names_and_finds_the_shapes(network, fresh):
     assert scores.localisation >= 0.95
 
 
+@pytest.mark.thorough
 def test_the_peaks_are_where_captum_and_pillow_find_them(network, fresh):
     # Before global average pooling and one linear layer, Grad-CAM is the class activation map over its number of places.
     from extras import captum
@@ -70,6 +71,7 @@ def test_a_class_activation_map_adds_up_to_its_logit(network, fresh):
     torch.testing.assert_close(means + network.classifier.bias[labels], network(batch)[range(8), labels])
 
 
+@pytest.mark.thorough
 def test_large_pictures_are_recognised_once_resized(network, large):
     resize = transforms.Resize((SIDE, SIDE), transforms.InterpolationMode.BILINEAR, antialias=True)
     by_torchvision = torch.stack([resize(prepare(picture.pixels)) for picture in large])

@@ -31,6 +31,7 @@ def reference(raw, size):
     ("shape", "factor", "size"),
     pairwise([(2, 7, 7), (3, 5, 9), (1, 2, 1), (2, 24, 32)], [1, 1e-4, 1e-8, 1e6], [(96, 128), (50, 31)]),
 )
+@pytest.mark.thorough
 def test_a_heat_map_is_pytorch_grad_cams(shape, factor, size):
     raw = random(*shape) * factor
     heat = heat_of(raw, size)

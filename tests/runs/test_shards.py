@@ -8,11 +8,12 @@ import shlex
 import shutil
 import threading
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from cases import each_once
+from cases import each_once, often
 from extras import parquet
 from faults import Net
 from image_files import paint
@@ -570,8 +571,10 @@ def test_somebody_elses_directory_in_a_shards_place_is_left_alone(inputs, tmp_pa
 # --- one picture back
 
 
-@pytest.mark.parametrize("formats", [["tar"], ["tensorboard"]])
-@pytest.mark.parametrize("name", ["more/1.png", "1.png", "7", "path"])
+ASKED, KEPT = ["more/1.png", "1.png", "7", "path"], [["tar"], ["tensorboard"]]
+
+
+@pytest.mark.parametrize(("name", "formats"), often(each_once(ASKED, KEPT), of=product(ASKED, KEPT)))
 def test_one_picture_comes_back(inputs, tmp_path, formats, name):
     draw(inputs, tmp_path / "out", to=formats)
     draw(inputs, tmp_path / "single", shard=None, to="png")

@@ -7,11 +7,13 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from cases import each_once, often
 from extras import needs
 from image_files import paint, prepared
 from PIL import Image
@@ -494,10 +496,10 @@ class StopError(Exception):
     pass
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize(
-    "parts", [[[0, 1, 2], [3, 4, 5]], [[3, 4, 5], [0, 1, 2]], [[5], [4], [0, 2, 1, 3]], [[4, 1, 5, 0, 3, 2]]]
-)
+DIVIDED = [[[3, 4, 5], [0, 1, 2]], [[5], [4], [0, 2, 1, 3]], [[4, 1, 5, 0, 3, 2]], [[0, 1, 2], [3, 4, 5]]]
+
+
+@pytest.mark.parametrize(("parts", "workers"), often(each_once(DIVIDED[:3], [4, 1]), of=product(DIVIDED, [1, 4])))
 def test_statistics_are_equal_however_a_run_is_divided(whole, look, parts, workers):
     inputs, expected = whole
     for part in parts:
@@ -820,8 +822,10 @@ def test_views_that_have_no_statistics_are_refused(look, pictures, views):
 FILES = ["stats.csv", "stats.json", "products.json", "0.png/stats.safetensors"]
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+DAMAGES = ["flip", "cut", "remove"]
+
+
+@pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_damage_is_found_and_the_same_command_mends_it(look, pictures, tmp_path, name, damage):
     directory = look(Ordinary(), pictures).directory
     before = bytes_of(directory)

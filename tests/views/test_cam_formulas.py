@@ -99,6 +99,7 @@ def test_gradcam_is_captums(network, batch, layer, captured, relu):
 
 
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
+@pytest.mark.thorough
 def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view):
     theirs = of_grad_cam(GRAD_CAM[view], network, layer, batch, CLASSES)
     ours = heat_of(view.attribute(*captured), SIZE)

@@ -61,6 +61,7 @@ def test_a_power_failure_harms_nothing_that_is_synchronized(name, fault, tmp_pat
     assert not damaged
 
 
+@pytest.mark.thorough
 def test_a_power_failure_harms_what_is_not_and_repair_repairs_it(tmp_path, monkeypatch, record_property):
     points, damaged = disturb(SCENARIOS["a new run"], POWER, 1, tmp_path, monkeypatch, step=3, repair=True)
     record_property("points", points)

@@ -498,6 +498,7 @@ def answer(*words):
     return Answer(code, out.getvalue(), err.getvalue())
 
 
+@pytest.mark.thorough
 def test_whatever_stands_in_a_finished_run_commands_end_as_they_should(finished, tmp_path):
     @settings(SHORT, max_examples=12)
     @given(

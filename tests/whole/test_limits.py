@@ -97,6 +97,7 @@ def mount(options, place):
     pytest.skip("nobody may mount a file system here")
 
 
+@pytest.mark.thorough
 def test_a_small_file_system_that_is_full(house):
     shutil.rmtree(house.out, ignore_errors=True)
     house.out.mkdir()

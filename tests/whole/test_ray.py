@@ -238,6 +238,7 @@ def test_a_worker_killed_in_the_midst_of_a_shard_leaves_no_trace_nor_is_told_twi
     assert difference(snapshot(place / "ray"), snapshot(place / "local")) == []
 
 
+@pytest.mark.thorough
 def test_an_image_over_which_workers_die_fails_and_the_rest_is_drawn(cluster, place):
     shade(place / "in/1.png", POISON)
     told = []
@@ -359,7 +360,7 @@ def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE" or engine != "ray"}
     with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err, Path(os.devnull).open("rb") as nothing:
         if warm is None:
-            command = [sys.executable, "-m", "fmapviz", *arguments]
+            command = [sys.executable, "-c", HEEDING, *arguments]
             BEGUN.append(subprocess.Popen(command, cwd=place, env=environment, stdin=nothing, stdout=out, stderr=err))
             return BEGUN[-1]
         streams = [stream.fileno() for stream in (nothing, out, err)]

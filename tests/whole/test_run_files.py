@@ -9,11 +9,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 import pytest
 import torch
+from cases import each_once, often
 from image_files import paint
 from PIL import Image
 from tiny_runs import AS_IT_IS, runner
@@ -268,8 +270,11 @@ def test_a_folder_of_that_name_is_a_folder_like_any_other(look, tmp_path, name):
     assert len(units(summary.directory)) == 1
 
 
-@pytest.mark.parametrize("name", ["index.html", "stats.csv", "stats.json", "stats.js"])
-@pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "emptied"])
+FILES = ["index.html", "stats.csv", "stats.json", "stats.js"]
+DAMAGES = ["deleted", "cut", "changed", "emptied"]
+
+
+@pytest.mark.parametrize(("name", "damage"), often(each_once(FILES, DAMAGES), of=product(FILES, DAMAGES)))
 def test_what_was_damaged_is_found_and_made_again(folder, look, name, damage):
     run = look([folder], to=["html", "stats"]).directory
     data = (run / name).read_bytes()
@@ -301,8 +306,7 @@ def test_a_record_that_was_damaged_is_made_again(folder, look, damage):
 # --- how a run may end
 
 
-@pytest.mark.parametrize("grown", [False, True])
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize(("number", "grown"), often(each_once(range(5), [False, True]), of=product(range(5), [False, True])))
 def test_wherever_it_is_killed_the_next_command_repairs_it(folder, look, monkeypatch, number, grown):
     """Its files are put in place one by one; before each of them the process may end."""
     options = {"to": ["html", "stats"]}

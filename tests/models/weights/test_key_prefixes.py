@@ -103,6 +103,7 @@ def test_what_the_hint_says_can_be_typed_also_if_wrappers_are_around_it(save):
     assert_holds(module, student.state_dict())
 
 
+@pytest.mark.thorough
 def test_wrappers_in_the_middle_of_keys(save):
     trained, module = small(), small()
     expected = trained.state_dict()
