@@ -72,7 +72,7 @@ def serve(path):
     # The parser imports some modules late, and fills caches on first use.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), patch.object(decode_pool, "start"):
         app.app(["models", "alexnet"], standalone_mode=False)
-        app.app(["shapesnet", "/dev/null", "--out", "/nowhere"], standalone_mode=False)
+        app.app(["shapesnet", os.devnull, "--out", f"{path}.run"], standalone_mode=False)
     for finalizer in [*weakref.finalize._registry]:  # torch unloads its libraries at exit, which takes time
         finalizer.atexit = False
     decode_pool.subprocess = SimpleNamespace(

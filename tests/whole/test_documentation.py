@@ -150,7 +150,7 @@ def run_program(program, place, fmapviz):
         assert is_printed(comment, printed.get(str(line), "")), (program, comment, printed.get(str(line)))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in RUNNABLE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in RUNNABLE])
 def test_every_command_and_program(name, workplace, fmapviz, request):
     commands, programs = commands_of(name), [block.text for block in blocks_of(name) if block.kind == "python"]
     if any(command.startswith("parallel ") for command in commands) and not shutil.which("parallel"):
