@@ -186,13 +186,23 @@ def test_pytorch_grad_cam_tells_every_other_way_of_enlarging_apart(network, batc
 # --- Eigen-CAM's own rules
 
 
-def test_the_largest_magnitude_of_eigencam_is_positive():
+def test_eigencam_does_not_correlate_negatively_with_the_mean_activation():
     for seed in range(20):
         activations = torch.randn(3, 6, 4, 5, generator=torch.Generator().manual_seed(seed))
         raw = eigencam.attribute(activations)
-        assert torch.equal(raw.amax((1, 2)), raw.abs().amax((1, 2)))
-        torch.testing.assert_close(eigencam.attribute(-activations), raw, rtol=1e-4, atol=1e-4)
-        assert torch.equal(eigencam.attribute(activations), raw)
+        mean = activations.mean(1)
+        assert ((raw * (mean - mean.mean((1, 2), keepdim=True))).sum((1, 2)) > 0).all()
+        torch.testing.assert_close(eigencam.attribute(-activations), -raw, rtol=1e-4, atol=1e-4)
+        assert torch.equal(torch.cat([eigencam.attribute(one[None]) for one in activations]), raw)
+
+
+def test_eigencam_without_any_correlation_has_its_largest_magnitude_positive():
+    pattern = torch.randn(3, 1, 4, 5, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    activations = torch.cat([pattern, 3 - pattern], 1)  # the mean activation is the same everywhere
+    raw = eigencam.attribute(activations)
+    assert torch.equal(raw.amax((1, 2)), raw.abs().amax((1, 2)))
+    torch.testing.assert_close(eigencam.attribute(-activations), raw)
+    assert torch.equal(torch.cat([eigencam.attribute(one[None]) for one in activations]), raw)
 
 
 def test_eigencam_is_the_first_principal_component_of_scikit_learn():
@@ -202,7 +212,7 @@ def test_eigencam_is_the_first_principal_component_of_scikit_learn():
     component = (
         decomposition.PCA(1, svd_solver="full").fit_transform(activations[0].flatten(1).T.numpy())[:, 0].reshape(4, 5)
     )
-    component *= np.sign(component.flat[np.abs(component).argmax()])
+    component *= np.sign((component * activations[0].mean(0).numpy()).sum())
     np.testing.assert_allclose(eigencam.attribute(activations)[0], component, rtol=1e-4, atol=1e-5)
 
 
@@ -213,7 +223,7 @@ def test_eigencam_is_the_first_principal_component_of_scikit_learn():
         (torch.full((1, 3, 4, 5), 7.0), torch.zeros(1, 4, 5)),
         (torch.ones(2, 512, 1, 1), torch.zeros(2, 1, 1)),
         (torch.tensor([[[[1.0, 2.0, 6.0]]]]), torch.tensor([[[-2.0, -1.0, 3.0]]])),
-        (torch.tensor([[[[-1.0, -2.0, -6.0]]]]), torch.tensor([[[-2.0, -1.0, 3.0]]])),
+        (torch.tensor([[[[-1.0, -2.0, -6.0]]]]), torch.tensor([[[2.0, 1.0, -3.0]]])),
         (torch.tensor([[[[torch.nan, torch.inf, -torch.inf, 8.0]]]]), torch.tensor([[[-2.0, -2.0, -2.0, 6.0]]])),
         (torch.full((1, 2, 2, 2), torch.nan), torch.zeros(1, 2, 2)),
     ],
