@@ -7,9 +7,9 @@ import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from fmapviz.cli import extract, guide, layers, run, verify
+from fmapviz.cli.help import HelpCommand, HelpGroup
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
     Interrupted,
@@ -23,7 +23,7 @@ from fmapviz.core.errors import FmapvizError, RequestError, nearest, quote
 from fmapviz.core.version import __version__
 
 
-class RunByDefault(TyperGroup):
+class RunByDefault(HelpGroup):
     """A group of commands in which `fmapviz MODEL INPUT...` is short for `fmapviz run MODEL INPUT...`."""
 
     # Any: the classes of contexts and completions are not public.
@@ -68,17 +68,17 @@ class RunByDefault(TyperGroup):
 app = typer.Typer(
     name="fmapviz",
     cls=RunByDefault,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     subcommand_metavar="MODEL INPUT...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("layers")(layers.list_layers)
-app.command("models")(layers.list_models)
-app.command("verify")(verify.verify)
-app.command("extract")(extract.extract)
-app.command("guide")(guide.guide)
+app.command("run", cls=HelpCommand)(run.run)
+app.command("layers", cls=HelpCommand)(layers.list_layers)
+app.command("models", cls=HelpCommand)(layers.list_models)
+app.command("verify", cls=HelpCommand)(verify.verify)
+app.command("extract", cls=HelpCommand)(extract.extract)
+app.command("guide", cls=HelpCommand)(guide.guide)
 
 
 @app.callback()

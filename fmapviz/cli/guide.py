@@ -37,7 +37,7 @@ def guide(
     page: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PAGE",
+            metavar="[PAGE]",
             help="Name of a page; without it, all pages are listed.",
             show_default=False,
             autocompletion=lambda incomplete: [name for name in PAGES if name.startswith(incomplete)],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 
 import typer
 
+from fmapviz.cli.help import ITEM
 from fmapviz.core import registry
-from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of
 from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def takes_options(only: Sequence[str] = ()) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         own = inspect.signature(command, eval_str=True)
         kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        derived = [_parameter(group, name, each) for group, name, each in _options() if not only or name in only]
+        options = sorted(_options(), key=lambda option: PANELS.index(option[2].panel))
+        derived = [_parameter(group, name, each) for group, name, each in options if not only or name in only]
         arguments = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
         parameters = [*arguments, *derived, *kept[len(arguments) :]]
         command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by Typer
@@ -96,6 +98,12 @@ def _key(name: str, option: Option) -> str:
     return (option.flag or name).removeprefix("--").replace("-", "_")
 
 
+def _in_order(option: Option) -> list[str]:
+    """List the members of an option's family, those that the option names first."""
+    known = registry.names(option.family)
+    return [*(word for word in option.words if word in known), *(name for name in known if name not in option.words)]
+
+
 def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
     kind = _kind(get_type_hints(group, localns=_TYPES)[name], option)
     default = inspect.signature(group).parameters[name].default
@@ -104,8 +112,8 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
-    members = registry.names(option.family) if option.family else ()
-    described = "".join(f"\n\n- {member}: {registry.describe(option.family, member)}" for member in members)
+    members = _in_order(option) if option.family else ()
+    described = "".join(f"{ITEM}{member}: {registry.describe(option.family, member)}" for member in members)
     declared = typer.Option(
         flag,
         metavar=option.metavar or "|".join(option.words) or None,

@@ -21,7 +21,7 @@ from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only
 from fmapviz.cli.process import importing
 from fmapviz.core import registry
-from fmapviz.core.config import RUNNING, Engine, InputOptions, RunConfig, Style
+from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core.errors import RefusedError, RequestError, nearest, quote, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
@@ -53,7 +53,7 @@ def run(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="INPUT",
+            metavar="INPUT...",
             help="Images, folders, or their addresses such as s3://...; - reads paths from standard input.",
             show_default=False,
         ),
@@ -61,7 +61,9 @@ def run(
     *,
     null: Annotated[bool, running_option("-0", "--null", help="Paths on standard input end with a NUL byte.")] = False,
     plan: Annotated[bool, running_option("--plan", help="Dry run: estimate size and time from a small sample.")] = False,
-    open_report: Annotated[bool, running_option("--open", help="Write a report and open it in the browser.")] = False,
+    open_report: Annotated[
+        bool, typer.Option("--open", help="Write a report and open it in the browser.", rich_help_panel=COMMON)
+    ] = False,
     quiet: Annotated[
         bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
     ] = False,

@@ -21,6 +21,7 @@ from fmapviz.cli import options
 from fmapviz.cli.app import app
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import COMMANDS
+from fmapviz.core import registry
 from fmapviz.core.errors import RequestError
 from fmapviz.models.load import known_names
 
@@ -142,6 +143,32 @@ class TestAnswersWithoutTorch:
         result = answer(*args, env={"COLUMNS": "120"})
         assert (result.returncode, result.stderr) == (0, b"")
         assert text in result.stdout.decode()
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_help_keeps_words_whole_and_lists_options_by_use(self, answer, width):
+        shown = answer("run", "--help", env={"COLUMNS": str(width)}).stdout.decode()
+        assert max(map(len, shown.splitlines())) <= width
+        assert len(shown.splitlines()) < 165
+        assert not re.search(r"<\w+>|\x1b|`", shown)
+        run = __import__("typer").main.get_command(app).commands["run"]
+        for option in (each for each in run.params if each.opts[0].startswith("--")):
+            assert re.search(
+                rf"^  .*{option.opts[0]}\b{'' if option.is_flag else f' {re.escape(option.metavar)}'}", shown, re.M
+            )
+        headings = [
+            "Arguments",
+            "Most used",
+            "Layers and classes",
+            "Looks",
+            "Input preparation",
+            "Storing",
+            "Running",
+            "Ray",
+        ]
+        assert [line for line in shown.splitlines() if line[:1] not in {"", " "}][-11:-3] == headings
+        views = re.findall(r"^  ([a-z+-]+) ", shown.partition("Values of --view")[2].partition("Values of --to")[0], re.M)
+        assert views[:4] == ["maps", "inputs", "contact", "mean"]
+        assert sorted(views) == registry.names(registry.VIEWS)
 
     def test_nothing_is_written(self, tmp_path):
         subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)

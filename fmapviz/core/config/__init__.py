@@ -7,6 +7,8 @@ arguments, Ray workers receive them, and `run.json` stores those that change pic
 from fmapviz.core.config.execution import Engine as Engine
 from fmapviz.core.config.execution import Part as Part
 from fmapviz.core.config.input_options import InputOptions as InputOptions
+from fmapviz.core.config.options import COMMON as COMMON
+from fmapviz.core.config.options import PANELS as PANELS
 from fmapviz.core.config.options import RUNNING as RUNNING
 from fmapviz.core.config.options import Option as Option
 from fmapviz.core.config.options import describe as describe

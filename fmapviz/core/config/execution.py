@@ -10,13 +10,14 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.config.options import RUNNING, check_number, documented, option
+from fmapviz.core.config.options import CLUSTER, RUNNING, check_number, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
     from fmapviz.core.events import Event
 
 _option = partial(option, panel=RUNNING)
+_cluster = partial(option, panel=CLUSTER)
 _PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
 
 
@@ -74,7 +75,7 @@ class Engine:
         RequestError: A number is out of range.
     """
 
-    address: str | None = _option(
+    address: str | None = _cluster(
         None,
         "Execute the run with Ray; ADDRESS of a running cluster: auto or HOST:PORT.",
         flag="--engine",
@@ -82,13 +83,13 @@ class Engine:
         shown="this process",
     )
     workers: int | None = option(None, "Number of worker processes.", shown="as many as fit")
-    cpus: int = _option(
+    cpus: int = _cluster(
         1,
         "CPU cores of each Ray worker, and the number of images that it processes at once.",
         flag="--worker-cpus",
         metavar="N",
     )
-    gpus: float = _option(0.0, "GPUs of each Ray worker, or a fraction.", flag="--worker-gpus", metavar="G")
+    gpus: float = _cluster(0.0, "GPUs of each Ray worker, or a fraction.", flag="--worker-gpus", metavar="G", shown="0")
 
     def __post_init__(self) -> None:
         check_number("worker CPUs", self.cpus)
@@ -122,9 +123,9 @@ class Execution:
 
     device: str = _option(
         "auto",
-        "Device to compute on.",
+        "Device to compute on: auto, cpu, cuda, cuda:1 or mps.",
         "`auto` leaves a given module on its device.",
-        metavar="auto|cpu|cuda|cuda:1|mps",
+        metavar="NAME",
         words=("auto", "cpu", "cuda", "mps"),
     )
     batch_size: int | None = _option(

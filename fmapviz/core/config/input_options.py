@@ -8,7 +8,7 @@ from functools import partial
 from math import isfinite
 from typing import Literal, get_args
 
-from fmapviz.core.config.options import INPUT, changed_fields, check_word, documented, option
+from fmapviz.core.config.options import COMMON, INPUT, changed_fields, check_word, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 Fit = Literal["crop", "squash", "pad", "none"]
@@ -56,14 +56,15 @@ class InputOptions:
         RequestError: A value is out of range.
     """
 
-    size: tuple[int, int] | None = _option(
-        None, "Input size in pixels, height and width.", metavar="N|HxW", shown="as trained", parse=_parse_size
+    size: tuple[int, int] | None = option(
+        None, "Input size in pixels, height and width.", panel=COMMON, metavar="N|HxW", shown="as trained", parse=_parse_size
     )
     fit: Fit | None = _option(
         None,
-        "How to fit images of another shape.",
+        "How to fit images of another shape: crop, squash, pad or none.",
         "`crop` covers the size and cuts off the rest, `squash` ignores the aspect ratio, `pad` fits inside with a black "
         "border, `none` keeps the size of each image.",
+        metavar="HOW",
         shown="as trained",
         words=get_args(Fit),
         parse=str,

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHOOSE, LOOKS, INPUT, RUNNING = "Choosing what to see", "Looks", "Input preparation", "Running"  # panels of `--help`
+# Headings of `--help`.
+COMMON, CHOOSE, LOOKS, INPUT = "Most used", "Layers and classes", "Looks", "Input preparation"
+STORING, RUNNING, CLUSTER = "Storing", "Running", "Ray"
+PANELS = (COMMON, CHOOSE, LOOKS, INPUT, STORING, RUNNING, CLUSTER)
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
     72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
 )
@@ -33,7 +36,7 @@ class Option:
         metavar: Form of the value; None for one of `words`, if there are any.
         shown: Text for the default; None for the value itself.
         words: Values for shell completion.
-        family: Package whose members are the values, for shell completion and `--help`.
+        family: Package whose members are the values, for shell completion and `--help`; there those in `words` come first.
         commas: Whether one argument may hold several values, separated by commas.
         parse: Parses the typed text; None if Typer does, by the type of the field.
         recorded: Key in the settings of `run.json`; empty if the field does not change pictures.

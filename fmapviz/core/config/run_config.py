@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fmapviz.core import registry
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.input_options import InputOptions
-from fmapviz.core.config.options import CHOOSE, RUNNING, Option, check_number, check_word, option, options_of
+from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, check_number, check_word, option, options_of
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import Model
 
+_common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
-_output = partial(option, panel=RUNNING)
+_output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
 _INPUTS = (
     "Files and folders, or their addresses. An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."
 )
 _DTYPES = ("float32", "float16")
+# In order of use, as `--help` lists them.
+_VIEWS = (
+    "maps", "inputs", "contact", "mean", "max", "pca", "histogram", "kernels", "gradcam", "gradcam++", "layercam",
+    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs",
+)  # fmt: skip
+_FORMATS = ("tensorboard", "png", "html", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 
 
@@ -39,18 +46,24 @@ _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 class Selection:
     """What to draw and store: weights, layers, views, formats, classes."""
 
-    weights: str = _choice(
+    weights: str = _common(
         "default",
-        "Which weights to load; never falls back to others.",
+        "Which weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
         "See `fmapviz.load_model`; for models given by name only.",
-        metavar="default|NAME|random[:SEED]|FILE[#ENTRY]|URL",
+        metavar="NAME|FILE|URL",
         words=("default", "random"),
     )
-    layers: Sequence[str] = _choice(
-        (), "Only layers whose name matches: 'layer4.*'.", metavar="GLOB", shown="all", recorded="layers"
+    layers: Sequence[str] = _common(
+        (),
+        "Only layers whose name matches: layer4.1 or 'layer4.*'.",
+        "A name without wildcards is taken whatever its type is.",
+        metavar="GLOB,...",
+        shown="all",
+        commas=True,
+        recorded="layers",
     )
-    exclude: Sequence[str] = _choice((), "Leave these layers out.", metavar="GLOB", recorded="exclude")
-    types: Sequence[str] = _choice(
+    exclude: Sequence[str] = _choice((), "Leave these layers out.", metavar="GLOB,...", commas=True, recorded="exclude")
+    types: Sequence[str] = _common(
         (),
         "Classes of layers, with their subclasses: Linear, ReLU, Block.",
         metavar="NAME,...",
@@ -58,7 +71,7 @@ class Selection:
         commas=True,
         recorded="types",
     )
-    views: Sequence[str] = _choice(
+    views: Sequence[str] = _common(
         ("maps",),
         "What to draw.",
         "Without `layers`, `exclude` and `types`, the layers of heat maps are chosen automatically. Without `types`, a glob "
@@ -66,15 +79,17 @@ class Selection:
         flag="--view",
         metavar="NAME,...",
         shown="maps",
+        words=_VIEWS,
         family=VIEWS,
         commas=True,
         recorded="views",
     )
-    to: Sequence[str] = _choice(
+    to: Sequence[str] = _common(
         ("tensorboard",),
         "Output formats.",
         metavar="NAME,...",
         shown="tensorboard",
+        words=_FORMATS,
         family=WRITERS,
         commas=True,
         recorded="formats",
@@ -87,12 +102,12 @@ class Selection:
         shown="3 if class names are known; 0 with layers or exclude",
         recorded="top",
     )
-    targets: str | int | Sequence[str | int] = _choice(
+    targets: str | int | Sequence[str | int] = _common(
         (),
-        "Classes whose scores are differentiated, separated by commas.",
-        "`top1`, `top3` for the three likeliest, an index, or a name.",
+        "Classes whose scores are differentiated: names, indices, or top3 for the three likeliest.",
+        "Separated by commas in one text.",
         flag="--target",
-        metavar="top1|topK|INT|NAME",
+        metavar="CLASS,...",
         shown="top1; top3 on a sheet",
         recorded="targets",
     )
@@ -112,7 +127,9 @@ class Selection:
 class Output:
     """Where and how results are stored."""
 
-    out: str | Path = _output("runs", "Directory of all runs, or its address such as s3://BUCKET/DIR.", metavar="DIR")
+    out: str | Path = option(
+        "runs", "Directory of all runs, or its address such as s3://BUCKET/DIR.", panel=COMMON, metavar="DIR"
+    )
     name: str | None = _output(
         None,
         "Name of this run's directory.",

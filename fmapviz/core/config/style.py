@@ -35,25 +35,26 @@ class Style:
 
     norm: str = _option(
         "channel",
-        "Value range drawn from black to white; run: the same for all images; signed: zero in the middle.",
+        "Range drawn from black to white: of each channel, layer or run; signed, with zero in the middle; or fixed:LO,HI.",
         "`channel` scales each channel separately, as `make_grid(scale_each=True)` does; `signed` does so with zero in the "
         "middle; `layer` scales all channels of a layer together; `run` does so over all images of the run; `fixed:LO,HI` "
         "uses the same range everywhere.",
-        metavar="channel|layer|run|signed|fixed:LO,HI",
+        metavar="RANGE",
         words=("channel", "layer", "signed", "run", "fixed:"),
     )
     columns: int | None = _option(None, "Tiles per row.", metavar="N", shown="square root of their number")
     padding: int = _option(2, "Pixels between tiles.", metavar="N")
     channels: str = _option(
         "all",
-        "Channels to draw; top: the K strongest of each image.",
+        "Channels to draw: all, 0,3,8-15, or top:16, the strongest of each image; top:16:mean, top:16:std rank otherwise.",
         "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation.",
-        metavar="all|0,3,8-15|top:K[:max|mean|std]",
+        metavar="LIST|top:K",
     )
     scale: int = _option(1, "Size of a value, N x N pixels.", metavar="N")
     colormap: str | None = _option(
         None,
-        "Colour map of grids and heat maps.",
+        f"Colour map of grids and heat maps: {', '.join(COLORMAPS)}.",
+        metavar="NAME",
         shown="gray; turbo for heat maps, coolwarm for norm signed",
         words=COLORMAPS,
     )
