@@ -23,6 +23,7 @@ FAMILIES = {  # folders in which each member is one file
     "views", "writers", "models/sources", "runs/aggregates", "guide",
 }  # fmt: skip
 MOST_MODULES, MOST_PARAMETERS, MOST_METHODS = 15, 12, 12
+OPTIONS_OF_OTHERS = {"--upgrade", "--logdir", "--samples"}  # of pip and TensorBoard
 FACADE = {"visualize", "run"}  # the command line's and Python's own signatures
 # Names of members that are also words of their own.
 WORDS = {
@@ -39,6 +40,7 @@ def main() -> int:
         "import cycles": cycles(),
         "imports of our own modules by string": string_imports(),
         "members named by central modules": named_members(),
+        "command-line options in texts of the library, which name Python's arguments": typed_options(),
     }
     for what, where in found.items():
         print(f"{what}: {len(where)}")
@@ -150,6 +152,25 @@ def named_members() -> list[str]:
             tree = ast.parse(path.read_bytes())
             strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
             found += [f"{name_of(path)}: {name!r}" for name in sorted(members & strings)]
+    return found
+
+
+def typed_options() -> list[str]:
+    """Texts that name an option as typed, such as hints; the command line converts `size=64` with `as_typed`."""
+    found = []
+    for path in modules():
+        only_typed = path.is_relative_to(PACKAGE / "cli") or path.stem in {"extract", "verify", "estimate"}
+        tree = ast.parse(path.read_bytes())
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docstrings = {
+            id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)
+        }
+        for node in () if only_typed else ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "flag":
+                docstrings.add(id(node.value))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                names = re.findall(r"(?<![\w-])--[a-z][a-z-]+|`fmapviz [a-z]+", node.value)
+                found += [f"{name_of(path)}:{node.lineno}: {name}" for name in names if name not in OPTIONS_OF_OTHERS]
     return found
 
 

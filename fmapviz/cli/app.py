@@ -10,6 +10,7 @@ import typer
 
 from fmapviz.cli import extract, guide, layers, run, verify
 from fmapviz.cli.help import HelpCommand, HelpGroup
+from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
     Interrupted,
@@ -133,7 +134,7 @@ def _report_interruption(interruption: Interrupted) -> int:
 def _end_json(code: int, error: BaseException) -> int:
     """Print the summary that ends the output of `--json`, and return the exit code."""
     if "--json" in sys.argv[1:]:
-        hint = getattr(error, "hint", None)
+        hint = as_typed(getattr(error, "hint", None) or "") or None
         print_json({"event": "summary", "exit_code": code, "error": str(error) or type(error).__name__, "hint": hint})
     return code
 

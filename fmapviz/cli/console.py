@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
@@ -49,8 +50,9 @@ class Console:
         if isinstance(event, Started):
             self._show_start(event)
         elif isinstance(event, Notice):
-            self._print_object("notice", message=event.message)
-            self._print_notice(event.message)
+            message = as_typed(event.message)
+            self._print_object("notice", message=message)
+            self._print_notice(message)
         elif isinstance(event, Counted):
             self._progress.total = event.images
         elif isinstance(event, Staged):
@@ -138,7 +140,7 @@ class Console:
             self._progress.print(failure.report)
         self._progress.print(f"error: {printable(failure.message)} [{failure.code}]")
         if failure.hint:
-            self._progress.print(f"hint: {printable(failure.hint)}")
+            self._progress.print(f"hint: {printable(as_typed(failure.hint))}")
 
     def _print_notice(self, message: str) -> None:
         if self._verbosity >= 0:

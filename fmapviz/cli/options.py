@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
+import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 F = TypeVar("F", bound="Callable[..., Any]")
+
+# What the library says of Python, and what to type instead.
+_PHRASES = {
+    r"fmapviz\.list_layers\(model\)": "`fmapviz layers MODEL`",
+    r"fmapviz\.known_names\(\)": "`fmapviz models`",
+    r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
+    r"\bthe same call\b": "the same command",
+}
 
 # Types of fields that are not on the command line.
 _TYPES = {"nn": SimpleNamespace(Module=object), "Model": object, "Event": object}
@@ -70,6 +81,36 @@ def read_options(typed: Mapping[str, object]) -> dict[type, dict[str, Any]]:
     return read
 
 
+def as_typed(text: str) -> str:
+    """Return a hint of the library with its Python arguments as options of the command; quoted names are kept.
+
+    Example:
+        >>> as_typed("pass weights=FILE or weights='random'; force=True redraws; layers= and types=['ReLU', 'Block'] choose")
+        'pass --weights FILE or --weights random; --force redraws; --layers and --types ReLU,Block choose'
+        >>> as_typed("no such file: 'size=3.jpg'")
+        "no such file: 'size=3.jpg'"
+    """
+    for spoken, typed in _PHRASES.items():
+        text = re.sub(spoken, typed, text)
+    return _arguments().sub(lambda found: _type(found["name"], found["value"]) if found["name"] else found[0], text)
+
+
+@cache
+def _arguments() -> re.Pattern[str]:
+    """Return a pattern that matches an argument, or anything in quotes."""
+    name = "|".join(name for _, name, _ in _options())
+    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:]|$)"
+    return re.compile(rf"(?<![\w.?&(])(?P<name>{name})=(?P<value>{value})|(?<!\w)'[^']*'")
+
+
+def _type(name: str, value: str) -> str:
+    flag = next(_flag(name, each) for _, known, each in _options() if known == name)
+    if value in {"", "True"}:
+        return flag
+    strings = re.findall("'([^']*)'", value)
+    return f"{flag} {shlex.quote(','.join(strings)) if strings else value}"
+
+
 def split(values: Iterable[str]) -> tuple[str, ...]:
     """Split values at commas and drop repetitions.
 
@@ -95,7 +136,11 @@ def _options() -> Iterable[tuple[type, str, Option]]:
 
 
 def _key(name: str, option: Option) -> str:
-    return (option.flag or name).removeprefix("--").replace("-", "_")
+    return _flag(name, option).removeprefix("--").replace("-", "_")
+
+
+def _flag(name: str, option: Option) -> str:
+    return option.flag or f"--{name.replace('_', '-')}"
 
 
 def _in_order(option: Option) -> list[str]:
@@ -107,7 +152,7 @@ def _in_order(option: Option) -> list[str]:
 def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
     kind = _kind(get_type_hints(group, localns=_TYPES)[name], option)
     default = inspect.signature(group).parameters[name].default
-    flag = option.flag or f"--{name.replace('_', '-')}"
+    flag = _flag(name, option)
     if kind == bool | None:
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass

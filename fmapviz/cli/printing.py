@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fmapviz.cli.options import as_typed
 from fmapviz.core.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def print_error(error: FmapvizError) -> None:
         print_message(error.report)
     print_message(f"error: {printable(str(error))}")
     if error.hint:
-        print_message(f"hint: {printable(error.hint)}")
+        print_message(f"hint: {printable(as_typed(error.hint))}")
 
 
 def count(number: int, noun: str) -> str:

@@ -1,4 +1,9 @@
-"""Errors that a user can cause, each with an exit code and a hint."""
+"""Errors that a user can cause, each with an exit code and a hint.
+
+Hints and notices name options as Python's arguments: `weights='random'`, `force=True`, or `layers=` without a value. The
+command line prints them as `--weights random`, `--force`, `--layers`; see `fmapviz.cli.options.as_typed`. Messages name no
+option.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ class FmapvizError(Exception):
 
     Attributes:
         exit_code: Exit code of the command.
-        hint: What to do next, or None.
+        hint: What to do next, or None. Python's traceback shows it as a note.
         report: Traceback of user code, without frames of fmapviz; None if no user code failed.
     """
 
@@ -22,8 +27,15 @@ class FmapvizError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None, report: str | None = None) -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint: str | None = None
         self.report = report
+        if hint:
+            self.advise(hint)
+
+    def advise(self, hint: str) -> None:
+        """Set the hint, and the note that Python's traceback shows below the message."""
+        self.hint = hint
+        self.__notes__ = [f"hint: {hint}"]
 
 
 class RequestError(FmapvizError):

@@ -105,7 +105,7 @@ class RunWatch:
             raise RefusedError(
                 f"{left:,} more images will not fit: {format_bytes(each * left)} at {format_bytes(each)} each, "
                 f"and {format_bytes(free)} are free in {quote(directory)}",
-                hint="another --out, --to stats, fewer --layers; --plan shows what is written; --force continues regardless",
+                hint="another out=, to='stats', fewer layers=; force=True continues regardless",
             )
 
 

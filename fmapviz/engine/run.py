@@ -195,7 +195,7 @@ def _draw_images(
             session.output.upload_failures(session.directory, now=True)
         except OutputError as error:
             done = f"{counts['done'] + counts['skipped']} of the {progress.found} images listed so far are done"
-            error.hint = f"{done}; {error.hint or remedy_of(error)}"
+            error.advise(f"{done}; {error.hint or remedy_of(error)}")
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]
     assert config.strict or accounted == progress.found
@@ -218,7 +218,7 @@ def _draw_images(
 def _add_hint(_kind: object, error: object, _traceback: object) -> None:
     """Add a hint to a failure to write that has none."""
     if isinstance(error, OutputError):
-        error.hint = error.hint or remedy_of(error)
+        error.advise(error.hint or remedy_of(error))
 
 
 def require_one(found: Iterator[ImageFile | Failure], *, listed: bool) -> Iterator[ImageFile | Failure]:

@@ -158,10 +158,10 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     notices = [*_notices(existing, config.types, types)] if chosen else []
     if config.targets and not takes_class:
         notices.append(
-            f"--target has no effect: {', '.join(resolved.views)} shows no class; --view gradcam does, for example"
+            f"targets= has no effect: {', '.join(resolved.views)} shows no class; views='gradcam' does, for example"
         )
     if unused := [view for view in resolved.views if not plan.has(view)]:
-        notices.append(f"nothing comes of {', '.join(unused)}: pictures need --to png, html or tensorboard too")
+        notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += loaded.notices
     if config.top and not loaded.classes:
         notices.append(f"no predictions: class names are unknown for {loaded.label}")
@@ -190,9 +190,9 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     """
     needs = {need for form in formats for need in needs_of(form)}
     if not plan.of_images and "pictures" not in needs:
-        raise RequestError(f"{', '.join(views)} gives pictures only", hint="--to png, html or tensorboard")
+        raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_layers and any(needs_of(form) == ["measures"] for form in formats):
-        raise RequestError(f"{', '.join(views)} gives no statistics", hint="--view maps too, or inputs, grads, mean, ...")
+        raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
     if "pictures" in needs:
         return plan
@@ -258,7 +258,7 @@ def find_device(config: RunConfig, given: nn.Module | None = None) -> torch.devi
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # the meta device holds no values
     except Exception as error:  # each backend raises its own kind
-        raise RequestError(f"no such device here: {quote(name)}", hint="--device auto uses what is available") from error
+        raise RequestError(f"no such device here: {quote(name)}", hint="device='auto' uses what is available") from error
     return device
 
 

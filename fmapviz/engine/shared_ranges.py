@@ -81,7 +81,7 @@ def survey(
         raise RefusedError(
             f"the survey of the {len(drawn)} images drawn so far is lost, {SURVEY_FILE} is missing or damaged, and "
             f"{len(surveyor.paths)} of these or others are given now",
-            hint="--force, with at least all images of the run, redraws everything; or start another run with --name",
+            hint="force=True, with at least all images of the run, redraws everything; or start another run with name=",
         )
     made = surveyor.finish()
     with writing_to(session.directory):

@@ -202,5 +202,5 @@ def _no_gradient(points: Sequence[GraphPoint]) -> NoMapError:
     where = f": it ends at {quote(silent[0].name)} ({silent[0].layer.type})" if silent else ""
     return NoMapError(
         f"no gradient flows through the network{where}; quantized and integer layers have none, nor does code under "
-        "torch.no_grad(); eigencam with --layers needs none"
+        "torch.no_grad(); eigencam of chosen layers needs none"
     )

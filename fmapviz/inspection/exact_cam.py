@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Allowed error of the identity: relative to the largest score without its bias, plus the rounding of the scores.
 _TOLERANCE = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (6e-2, 1e-2)}
 _USUAL = (1e-3, 1e-6)
-_HINT = "gradcam works with every network: --view gradcam"
+_HINT = "gradcam works with every network"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

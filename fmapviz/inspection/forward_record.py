@@ -154,7 +154,7 @@ class ForwardRecord:
     def why_only_prefix(self) -> str:
         """Return why a layer whose patches no score depends on has no map, and which layer has one."""
         firsts = [name for name, _ in self.network.named_modules() if name.endswith((".ln_1", ".norm1"))]
-        hint = f"; use --layers {quote(firsts[-1])}, the first layer of the last block" if firsts else ""
+        hint = f"; choose {quote(firsts[-1])}, the first layer of the last block" if firsts else ""
         return f"the class score depends on the class token here, not on the patches{hint}"
 
 

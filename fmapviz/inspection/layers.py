@@ -111,7 +111,7 @@ def select_layers(
     chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, others)]
     chosen = [layer for layer in chosen if not _matches(layer, exclude)]
     if not chosen:
-        raise RequestError("no layer is left after --exclude", hint="`fmapviz layers MODEL` lists what there is")
+        raise RequestError("no layer is left: all are excluded", hint="fmapviz.list_layers(model) lists what there is")
     return chosen
 
 
@@ -163,9 +163,9 @@ def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, t
         found = sorted({layer.type for layer in others})
         raise RequestError(
             f"no {' or '.join(types)} among the layers that match {quote(pattern)}",
-            hint=f"they are of other types: --types {','.join(found[:8])}",
+            hint=f"they are of other types: types={found[:8]}",
         )
     raise RequestError(
         f"no layer matches {quote(pattern)}",
-        hint=suggest(pattern, [layer.name for layer in typed]) or "`fmapviz layers MODEL` lists their names",
+        hint=suggest(pattern, [layer.name for layer in typed]) or "fmapviz.list_layers(model) lists their names",
     )

@@ -173,7 +173,7 @@ def part_of(output: object, key: str) -> Any:
         return part_of(entries[step], rest)
     known = list(entries)
     listing = (
-        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "omit --output: the output is a single tensor"
+        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "omit output=: the output is a single tensor"
     )
     raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
 
@@ -311,7 +311,7 @@ def _only_tensor(output: object) -> Tensor:
         raise _no_scores(output)
     listing = ", ".join(f"{part} {_described(values)}" for part, values in found[:_LISTED])
     keys = ", ".join(re.sub(r"[\[\]'.]+", ".", part).strip(".") for part, _ in found[:_LISTED])
-    raise RequestError(f"the network returns several tensors: {listing}", hint=f"--output KEY chooses one: {keys}")
+    raise RequestError(f"the network returns several tensors: {listing}", hint=f"output=KEY chooses one: {keys}")
 
 
 _LISTED = 10  # parts named at most, of a network that returns many
@@ -329,7 +329,7 @@ _SOFTMAXES = {"SoftmaxBackward0", "LogSoftmaxBackward0", "SigmoidBackward0"}
 
 
 def _no_scores(output: object) -> RequestError:
-    hint = "--output KEY chooses a tensor of logits, (N, K) or (N, K, H, W) for N images"
+    hint = "output=KEY chooses a tensor of logits, (N, K) or (N, K, H, W) for N images"
     return RequestError(f"no class scores in the network's output: {_described(output)}", hint=hint)
 
 

@@ -109,7 +109,7 @@ def _resolve(spec: str) -> tuple[str, str]:
             hint=f"its builder does: {quote(f'{builders[0]}:{spec}')}",
         )
     raise RequestError(
-        f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "`fmapviz models` lists all names"
+        f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "fmapviz.known_names() lists all names"
     )
 
 

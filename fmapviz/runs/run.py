@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 _GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room and run the same command again"),
-    **dict.fromkeys(
-        (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same command continues"
-    ),
-    errno.EFBIG: "allow larger files (ulimit -f), and the same command continues",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and the same call continues"),
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same call continues"),
+    errno.EFBIG: "allow larger files (ulimit -f), and the same call continues",
 }
 
 
@@ -46,9 +44,9 @@ def check_output(out: Path) -> None:
     while not os.path.lexists(path):
         path = path.parent
     if not path.is_dir():
-        raise OutputError(f"not a directory: {quote(path)}", hint="choose another --out")
+        raise OutputError(f"not a directory: {quote(path)}", hint="choose another out=")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write to {quote(path)}: read-only, or not permitted", hint="choose another --out")
+        raise OutputError(f"cannot write to {quote(path)}: read-only, or not permitted", hint="choose another out=")
 
 
 def check_name(name: str | None) -> None:
@@ -148,7 +146,7 @@ def shares_components(settings: Mapping[str, Any]) -> bool:
 
 def remedy_of(error: OutputError) -> str:
     """Return a hint for a failure to write."""
-    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same command continues")
+    return _REMEDIES.get(getattr(error.__cause__, "errno", None) or 0, "the same call continues")
 
 
 def _create(directory: Path, info: RunInfo, *, sync: bool) -> bool:
@@ -234,4 +232,4 @@ def _version(document: Mapping[str, Any]) -> int:
 
 def _refusal(directory: Path) -> RefusedError:
     what = "a run with other settings" if read_run(directory) else "files that fmapviz did not make"
-    return RefusedError(f"{quote(directory)} holds {what}", hint="choose another --name, or none for a free one")
+    return RefusedError(f"{quote(directory)} holds {what}", hint="choose another name=, or none for a free one")

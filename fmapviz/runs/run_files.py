@@ -103,7 +103,7 @@ def check_replaceable(path: Path, content: bytes, *, known: bool = False) -> Non
     except OSError:  # a directory, for example
         ours = False
     if not ours:
-        raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another --name")
+        raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another name=")
 
 
 def _units(directory: Path) -> Iterator[Path]:

@@ -142,7 +142,7 @@ class Grouping:
                 file.path,
                 "E_SHARD",
                 f"not redrawn, because another image of its shard is missing, {quote(missing.path)}: {quote(file.path)}",
-                hint="--force redraws the shard without that image",
+                hint="force=True redraws the shard without that image",
             )
 
     def _read(self, shard: int) -> tuple[Group | None, ImageFile | None, set[str]]:

@@ -208,7 +208,7 @@ def check_only_own_files(directory: Path, record: Mapping[str, Any], *, shown: P
                 raise RefusedError(
                     f"{quote((shown or directory) / path.name)} was not made by fmapviz, and the directory around it would "
                     "be replaced",
-                    hint="move it away, and the same command continues",
+                    hint="move it away, and the same call continues",
                 )
 
 

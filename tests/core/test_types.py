@@ -169,7 +169,7 @@ def test_fits_that_are_none(fit):
 def test_no_fit_to_a_size():
     message, hint = refusal(parse, fit="none", size="224")
     assert message == "fit none keeps the size of each image"
-    assert "--size" in hint
+    assert "size=" in hint
 
 
 @pytest.mark.parametrize("option", ["mean", "std"])

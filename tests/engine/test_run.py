@@ -376,7 +376,7 @@ def test_a_unit_that_holds_a_foreign_file_is_refused_before_anything_is_drawn(re
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     with pytest.raises(RefusedError, match=r"mine\.txt' was not made by fmapviz") as raised:
         look(pictures / "one.png", force=reason == "force", repair=reason == "repair")
-    assert (raised.value.exit_code, raised.value.hint) == (6, "move it away, and the same command continues")
+    assert (raised.value.exit_code, raised.value.hint) == (6, "move it away, and the same call continues")
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 

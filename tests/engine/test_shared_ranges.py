@@ -345,7 +345,7 @@ def test_a_scale_that_was_lost_is_not_made_of_other_images(folder, look, given):
     before = pictures(summary.directory)
     with pytest.raises(RefusedError, match=r"the survey of the 2 images .* survey\.json") as refused:
         look([folder / name for name in given])
-    assert "--force" in refused.value.hint
+    assert "force=True" in refused.value.hint
     assert pictures(summary.directory) == before
     assert not (summary.directory / "survey.json").exists()
 

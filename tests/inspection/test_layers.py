@@ -196,7 +196,7 @@ def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
 def test_a_glob_that_fits_layers_of_another_type_says_so():
     with pytest.raises(RequestError, match="no Conv2d among the layers that match '1'") as caught:
         chosen(overwritten(), include=["1"])
-    assert caught.value.hint.endswith("--types ReLU")
+    assert caught.value.hint.endswith("types=['ReLU']")
 
 
 def test_leaving_nothing_is_refused():

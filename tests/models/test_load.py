@@ -52,11 +52,11 @@ def test_every_pattern_of_everything():
         ("resnet999", "resnet"),
         ("ResNet50", "'resnet50'"),
         ("vit-b-16", "'vit_b_16'"),
-        ("torchvision:alexnt", "`fmapviz models`"),
-        ("", "`fmapviz models` lists all names"),
+        ("torchvision:alexnt", "fmapviz.known_names()"),
+        ("", "fmapviz.known_names() lists all names"),
         ("../alexnet", "'alexnet'"),
         ("alexnet(num_classes=2)", "'torchvision.models:alexnet(num_classes=2)'"),
-        ("zzzzzz\x1b[31m", "`fmapviz models` lists all names"),
+        ("zzzzzz\x1b[31m", "fmapviz.known_names() lists all names"),
     ],
 )
 def test_an_unknown_model_is_an_error_with_the_nearest_ones(spec, nearest):

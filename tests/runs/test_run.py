@@ -264,7 +264,7 @@ def test_a_place_in_or_below_a_file_is_an_output_error(out, tmp_path):
     before = tree(tmp_path)
     with pytest.raises(OutputError, match=rf"not a directory: '{tmp_path}/{out.split('/')[0]}'") as caught:
         check_output(tmp_path / out)
-    assert (caught.value.exit_code, caught.value.hint) == (5, "choose another --out")
+    assert (caught.value.exit_code, caught.value.hint) == (5, "choose another out=")
     with pytest.raises(OutputError):
         open_run(tmp_path / out, INFO)
     assert tree(tmp_path) == before

@@ -345,7 +345,7 @@ def test_a_changed_image_whose_neighbour_is_gone_costs_no_picture(inputs, tmp_pa
     (failure,) = summary.failures
     assert (failure.code, failure.path, summary.exit_code) == ("E_SHARD", str(inputs / "6.png"), 3)
     assert "5.png" in failure.message
-    assert "--force" in failure.hint
+    assert "force=True" in failure.hint
     assert difference(snapshot(tmp_path / "out/run/shard-000001"), before) == []
     summary = draw(inputs, tmp_path / "out", force=True)
     assert (summary.done, summary.exit_code) == (7, 0)

@@ -796,7 +796,7 @@ def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
     events = []
     summary = look(Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], on_event=events.append)
     (notice,) = [event.message for event in events if isinstance(event, Notice)]
-    assert notice == "nothing comes of gradcam, kernels: pictures need --to png, html or tensorboard too"
+    assert notice == "nothing comes of gradcam, kernels: pictures need to='png', to='html' or to='tensorboard' too"
     assert (summary.exit_code, summary.pictures) == (0, 0)
 
 

@@ -231,7 +231,7 @@ def test_an_automatic_choice_is_told_once_and_in_every_picture(look, folder):
     assert names_of(summary.directory / "img2.png") == [*pictures, "unit.json"]
     (told,) = messages(events)
     assert told.startswith("chosen automatically: gradcam of '2'; sheet of ")
-    assert "--layers" in told
+    assert "layers=" in told
     assert "saliency" not in told
     heats = [heat for heat in unit_of(summary, "img2.png")["heat_maps"] if heat["view"] == "gradcam"]
     assert [(heat["layer"], heat["automatic"]) for heat in heats] == [("2", True)]
@@ -289,10 +289,10 @@ def test_a_class_that_no_view_needs_is_ignored_with_a_notice(look, views):
     again, events = look(small(), views=views, targets=[2])
     (notice,) = [event.message for event in events if isinstance(event, Notice)][:1]
     shown = ", ".join(views)
-    assert notice == f"--target has no effect: {shown} shows no class; --view gradcam does, for example"
+    assert notice == f"targets= has no effect: {shown} shows no class; views='gradcam' does, for example"
     assert (again.directory, again.skipped) == (first.directory, 1)
     _, events = look(small(), views=["maps", "grads"], targets=[2])
-    assert not any("--target" in event.message for event in events if isinstance(event, Notice))
+    assert not any("targets=" in event.message for event in events if isinstance(event, Notice))
 
 
 @pytest.mark.parametrize("layers", [(), ("0", "2")])
@@ -760,7 +760,7 @@ def test_of_a_vision_transformers_last_block_it_is_said_which_layer_has_a_map(lo
     nn.init.normal_(network.heads.head.weight)
     options = {"options": InputOptions(size=(32, 32)), "views": ["gradcam"]}
     summary, _ = look(network, layers=["encoder.layers.encoder_layer_1"], **options)
-    assert "use --layers 'encoder.layers.encoder_layer_1.ln_1'" in summary.failures[0].message
+    assert "choose 'encoder.layers.encoder_layer_1.ln_1'" in summary.failures[0].message
     summary, _ = look(network, layers=["encoder.layers.encoder_layer_1.ln_1"], **options)
     assert pictures_of(summary).keys() == {"00_encoder.layers.encoder_layer_1.ln_1.top1.gradcam.png"}
 
@@ -769,7 +769,7 @@ def test_which_part_of_the_output_holds_the_scores_can_be_chosen(look):
     network = Says(lambda logits: {"main": logits, "aux": (-logits, logits.sum())})
     with pytest.raises(RequestError, match="the network returns several tensors") as caught:
         look(network, views=["saliency"])
-    assert "--output" in caught.value.hint
+    assert "output=" in caught.value.hint
     with pytest.raises(RequestError, match="nothing under 'mian'") as caught:
         look(network, views=["saliency"], output="mian")
     assert caught.value.hint == "did you mean 'main'?"
@@ -869,7 +869,7 @@ def test_torchvisions_detector_finds_nothing_with_random_weights(look):
 def test_a_network_without_classes_is_refused_with_what_it_returns(look):
     with pytest.raises(RequestError, match="the network returns several tensors") as caught:
         look("raft_small", weights="random", views=["gradcam"], options=InputOptions(size=(128, 128)))
-    assert caught.value.hint.startswith("--output KEY")
+    assert caught.value.hint.startswith("output=KEY")
     tokens = Tokens()
     with pytest.raises(RequestError, match="no class scores in the network's output"):
         look(tokens, views=["gradcam"], options=InputOptions(size=(16, 16)))

@@ -149,7 +149,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_continues(workers, number, l
             OutputError, match=f"cannot write to '{tmp_path}/out/twoconvolutions': {os.strerror(errno.ENOSPC)}"
         ) as caught:
             look(workers=workers)
-    assert "make room and run the same command again" in caught.value.hint
+    assert "make room, and the same call continues" in caught.value.hint
     assert_whole(tmp_path / "out")
     before = len(finished(tmp_path / "out"))
     assert before < IMAGES

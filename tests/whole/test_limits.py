@@ -111,7 +111,7 @@ def test_a_small_file_system_that_is_full(house):
     first, hint = [line for line in ended.stderr.splitlines() if "damaged.png" not in line]
     assert first.startswith("error: cannot write to 'out")
     assert first.endswith(": No space left on device")
-    assert hint.endswith("make room and run the same command again")
+    assert hint.endswith("make room, and the same command continues")
     assert house.hidden() == []
     house.check_whole()
     house.finish()

@@ -89,7 +89,7 @@ class InputOptions:
         if self.size and not all(1 <= side <= 16384 for side in self.size):
             raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
         if self.size and self.fit == "none":
-            raise RequestError("fit none keeps the size of each image", hint="leave out --size, or choose another --fit")
+            raise RequestError("fit none keeps the size of each image", hint="leave out size=, or choose another fit=")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
             if numbers is not None and not numbers:
                 raise RequestError(f"{name} must be one or more numbers: ''", hint="such as 0.485,0.456,0.406")

@@ -253,7 +253,7 @@ def _check_shards(shard: int | None, formats: Iterable[str]) -> None:
     for form in formats:
         if form not in together:
             raise RequestError(
-                f"the format {quote(form)} does not support shards", hint=f"--shard supports {', '.join(together)}"
+                f"the format {quote(form)} does not support shards", hint=f"shard= supports {', '.join(together)}"
             )
     if find_spec("pyarrow") is None:
-        raise RequestError("--shard needs the package pyarrow", hint="pip install 'fmapviz[scale]'")
+        raise RequestError("shards need the package pyarrow", hint="pip install 'fmapviz[scale]'")

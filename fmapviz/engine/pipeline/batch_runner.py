@@ -177,7 +177,7 @@ class BatchRunner:
             reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
             message = f"none of the chosen layers could be drawn: {listed[-1]}: {quote(path)}"
-            hint = "--layers and --types choose other layers; `fmapviz layers MODEL` lists them"
+            hint = "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers = len({layer.layer for layer in drawn.layers} - {""})
         progress.accepted = True
@@ -205,4 +205,4 @@ def _chosen(drawn: ImageResult) -> str:
     for view, names in layers.items():
         views.setdefault(", ".join(map(quote, names)), []).append(view)
     listed = "; ".join(f"{', '.join(names)} of {chosen}" for chosen, names in views.items())
-    return f"chosen automatically: {listed}; --layers chooses other layers" if listed else ""
+    return f"chosen automatically: {listed}; layers= chooses other layers" if listed else ""

@@ -308,7 +308,7 @@ class _Unit:
             if position not in self._group.reported:
                 path = self._group.members[position].path
                 reason = f"its shard is kept as it was, because another image of it failed, {quote(failed.path)}"
-                hint = "--force redraws the shard without that image"
+                hint = "force=True redraws the shard without that image"
                 tell(Outcome(path, "failed", failure=Failure(path, "E_SHARD", f"{reason}: {quote(path)}", hint=hint)))
 
 

@@ -373,7 +373,7 @@ def _explained() -> Iterator[None]:
         raise  # a bug, with its traceback
     except failures.RayError as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OutputError(f"Ray failed: {said}", hint="the same command continues") from error
+        raise OutputError(f"Ray failed: {said}", hint="the same call continues") from error
 
 
 @contextmanager
@@ -463,7 +463,7 @@ def _size(engine: Engine) -> int:
         where = f" in {len(nodes)} nodes" if len(nodes) > 1 else ""
         raise RequestError(
             f"each worker needs {engine.cpus} cores and {engine.gpus:g} GPUs, Ray has {cpus} and {gpus}{where}",
-            hint="see --worker-cpus and --worker-gpus",
+            hint="see cpus= and gpus=",
         )
     return min(engine.workers or room, room)
 

@@ -112,7 +112,7 @@ def do(session: Session, task: Task) -> Iterator[Begun | Staged | Receipt]:
     except FmapvizError as failure:
         error = failure
         if isinstance(error, OutputError):
-            error.hint = error.hint or remedy_of(error)  # its cause does not travel
+            error.advise(error.hint or remedy_of(error))  # its cause does not travel
     yield Receipt(tuple(reported), progress, error)
 
 

@@ -149,7 +149,7 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
         known = _published_names() if timm.is_model(architecture) else tuple(timm.list_models())
         raise RequestError(
             f"no such model in timm: {quote(full)}",
-            hint=suggest(full, known) or f"`fmapviz models 'timm:*{architecture}*'` lists similar names",
+            hint=suggest(full, known) or f"fmapviz.known_names('timm:*{architecture}*') lists similar names",
         )
     return full, parse_arguments(match[2]) if match and match[2] else {}
 
@@ -168,7 +168,7 @@ def _fetch(name: str, config: Any) -> Path:
     # Any: timm's configurations are untyped.
     if not config.hf_hub_id:
         if not config.url:
-            raise WeightsError(f"no published weights for {quote(name)}", hint="pass --weights FILE or --weights random")
+            raise WeightsError(f"no published weights for {quote(name)}", hint="pass weights=FILE or weights='random'")
         return fetch(config.url)
     files = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
     for file in files:

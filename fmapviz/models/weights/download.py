@@ -43,7 +43,7 @@ def fetch(url: str) -> Path:
         raise WeightsError(f"no such URL: {quote(url)}: {error}") from error
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
-    by_hand = "download the file yourself and pass --weights FILE"
+    by_hand = "download the file yourself and pass weights=FILE"
     if parts.username is not None:  # a log must not contain the password
         message = f"cannot download weights from {quote(parts.hostname)} with a user name or password in the URL"
         raise WeightsError(message, hint=by_hand)
@@ -69,7 +69,7 @@ def download_error(url: str, reason: str, remedy: str) -> WeightsError:
     """Return the error for a download that failed."""
     return WeightsError(
         f"cannot download {quote(url)}: {printable(reason.strip())}",
-        hint=f"{remedy}, or pass --weights FILE or --weights random",
+        hint=f"{remedy}, or pass weights=FILE or weights='random'",
     )
 
 

@@ -75,6 +75,6 @@ def _prefix_of(keys: Collection[str], needed: set[str]) -> str:
     if len(best) > 1:
         raise WeightsError(
             f"the weights file contains the network {len(best)} times: under {' and '.join(map(quote, best))}",
-            hint=f"choose one: --weights {quote(f'FILE#{best[0][:-1]}')}",
+            hint=f"choose one: weights={quote(f'FILE#{best[0][:-1]}')}",
         )
     return best[0]

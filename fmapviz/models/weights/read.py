@@ -200,6 +200,6 @@ def _notices(content: object, name: str, path: Path) -> Iterator[str]:
     if name and name.rpartition(".")[2] not in NESTS:
         yield f"loaded the state dict under {quote(name)} in {quote(path)}"
     if name and (others := [other for other in list_states(content) if other != name]):
-        option = f"--weights {quote(f'{path}#{others[0]}')}"
+        option = f"weights={quote(f'{path}#{others[0]}')}"
         which = "it" if len(others) == 1 else "the first"
         yield f"{quote(path)} also contains {first_few([*map(quote, others)])}: {option} loads {which}"

@@ -125,7 +125,7 @@ def _usual_state(content: object, name: str) -> tuple[StateDict, str] | None:
     if len(states) > 1:
         raise WeightsError(
             f"the weights file contains several state dicts: {', '.join(quote(name) for name, _ in states[:8])}",
-            hint=f"choose one: --weights 'FILE#{states[0][0]}'",
+            hint=f"choose one: weights='FILE#{states[0][0]}'",
         )
     return (_without_average_count(states[0][1]), states[0][0]) if states else None
 

@@ -325,7 +325,7 @@ def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
     (failure, *_) = [event.failure for event in events if isinstance(event, Outcome)]
     assert failure.code == "E_NOTHING"
     assert failure.message.startswith("none of the chosen layers could be drawn: ")
-    assert "--layers and --types choose other layers" in failure.hint
+    assert "layers= and types= choose other layers" in failure.hint
     assert "'a': 3 dimensions (4, 14, 14), no rows and columns" in failure.message
 
 
@@ -428,7 +428,7 @@ def test_a_run_directory_that_disappears_is_an_output_error(pictures, look, tmp_
     with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}/out/net'") as caught:
         look(pictures, on_event=tell)
     assert caught.value.exit_code == 5
-    hint = rf"{len(seen)} of the \d+ images listed so far are done; the same command continues"
+    hint = rf"{len(seen)} of the \d+ images listed so far are done; the same call continues"
     assert re.fullmatch(hint, caught.value.hint)
     assert wait_until(lambda: not threads())
     assert not (tmp_path / "out/net/run.json").exists()
@@ -635,7 +635,7 @@ def test_a_read_only_run_is_said(server):
         (reply,) = server({"inputs": [inputs], "out": out, "unprivileged": True})
         assert (reply["error"], reply["code"]) == ("OutputError", 5)
         assert reply["message"] == f"cannot write to '{out}/net': Permission denied"
-        assert re.fullmatch(r"[01] of the 2 images listed so far are done; the same command continues", reply["hint"])
+        assert re.fullmatch(r"[01] of the 2 images listed so far are done; the same call continues", reply["hint"])
         assert content(out) == before
         (out / "net").chmod(0o755)
 

@@ -241,7 +241,7 @@ def test_names_are_listed_with_their_tags():
     [
         ("resnt10t", "'resnet10t'"),
         ("resnet10t.c9_in1k", "resnet10t.c3_in1k"),
-        ("zzz", "fmapviz models 'timm:*zzz*'"),
+        ("zzz", "fmapviz.known_names('timm:*zzz*')"),
         ("../x", "timm"),
     ],
 )

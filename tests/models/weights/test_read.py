@@ -270,7 +270,7 @@ def test_the_first_usual_name_is_loaded_and_the_others_are_reported(state, save)
     path = save({"params": other, "model": other, "state_dict": state})
     checkpoint = read_checkpoint(path)
     assert torch.equal(checkpoint.state["0.weight"], state["0.weight"])
-    assert checkpoint.notices == (f"'{path}' also contains 'params', 'model': --weights '{path}#params' loads the first",)
+    assert checkpoint.notices == (f"'{path}' also contains 'params', 'model': weights='{path}#params' loads the first",)
 
 
 def averaged(module):

@@ -230,8 +230,8 @@ def test_weights_that_are_neither_cached_nor_reachable_are_an_error(cache):
     assert url_of(NAME) in message
     assert "refused" in message  # the connection: no time limit was reached
     assert str(published_file(cache, NAME)) in hint
-    assert "--weights FILE" in hint
-    assert "--weights random" in hint
+    assert "weights=FILE" in hint
+    assert "weights='random'" in hint
     assert list(cache.iterdir()) == []
 
 
@@ -381,7 +381,7 @@ def test_a_download_that_its_name_contradicts_is_refused(server, save, state, ca
     message, hint = refusal(f"{server.url}/net-0123abcd.pth")
     assert "0123abcd" in message
     assert right in message
-    assert "--weights FILE" in hint
+    assert "weights=FILE" in hint
     assert list(cache.iterdir()) == []
     assert_holds(load(f"{server.url}/net-{right}.pth").module, state)
     assert [path.name for path in cache.iterdir()] == [f"net-{right}.pth"]
@@ -450,7 +450,7 @@ def test_a_url_whose_file_has_too_long_a_name(cache):
 def test_a_password_is_not_shown():
     message, hint = refusal("https://somebody:secret@example.com/weights.pth")
     assert message == "cannot download weights from 'example.com' with a user name or password in the URL"
-    assert "--weights FILE" in hint
+    assert "weights=FILE" in hint
 
 
 def test_malice_from_a_url_is_refused_and_does_not_run(server, save, tmp_path):
