@@ -15,8 +15,7 @@ import typer
 
 from fmapviz.cli.help import ITEM
 from fmapviz.core import registry
-from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -109,23 +108,6 @@ def _type(name: str, value: str) -> str:
         return flag
     strings = re.findall("'([^']*)'", value)
     return f"{flag} {shlex.quote(','.join(strings)) if strings else value}"
-
-
-def split(values: Iterable[str]) -> tuple[str, ...]:
-    """Split values at commas and drop repetitions.
-
-    Example:
-        >>> split(["png,tensorboard", "png"])
-        ('png', 'tensorboard')
-
-    Raises:
-        RequestError: The values contain no name.
-    """
-    values = list(values)
-    names = tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
-    if values and not names:
-        raise RequestError(f"a list without names: {quote(','.join(values))}")
-    return names
 
 
 def _options() -> Iterable[tuple[type, str, Option]]:

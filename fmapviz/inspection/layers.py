@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import export, jit, nn
 
+from fmapviz.core.config import split
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.types import Layer
 
@@ -72,13 +73,13 @@ def select_layers(
     exclude: str | Iterable[str] = (),
     any_type: bool = False,
 ) -> list[Layer]:
-    """Choose layers by type and name; each of these is one or several.
+    """Choose layers by type and name; each of these is one or several, also in one text with commas.
 
     Args:
         layers: What there is, see `find_layers`.
         types: Class names, matched through base classes: `Conv2d` also finds a subclass of it. None means `default_types`.
             Of several some may be missing, see `absent_types`.
-        include: Globs over dotted names; `*` also spans dots. None means all.
+        include: Globs over dotted names; `*` also spans dots. A layer's name chooses it whatever its type. None means all.
         exclude: Globs of names to leave out again.
         any_type: Whether a glob that fits no layer of the types may name any other.
 
@@ -93,22 +94,27 @@ def select_layers(
         >>> [layer.name for layer in select_layers(find_layers(net), exclude=["0"])]
         ['2']
     """
-    types, include, exclude = several(types) or default_types(layers), several(include), several(exclude)
+    types, include, exclude = split(types) or default_types(layers), split(include), split(exclude)
     include = tuple(
         pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
     )
-    if len(absent_types(layers, types)) == len(types) and not (any_type and include):
+    typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
+    named = {name for layer in layers for name in (layer.name, *layer.aliases)}
+    free = [  # of any type
+        pattern
+        for pattern in include
+        if pattern in named or (any_type and not any(_matches(each, [pattern]) for each in typed))
+    ]
+    if not typed and not free:
         known = sorted({layer.type for layer in layers})
         raise RequestError(
             f"no layer of this type in the model: {quote(types[0])}",
             hint=suggest(types[0], known) or f"there are: {', '.join(known[:20]) or 'none inside it'}",
         )
-    typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
-    others = [pattern for pattern in include if any_type and not any(_matches(layer, [pattern]) for layer in typed)]
     for pattern in include:
-        _check_glob(layers, layers if pattern in others else typed, pattern, types)
+        _check_glob(layers, layers if pattern in free else typed, pattern, types)
     wanted = {layer.name for layer in typed if not include or _matches(layer, include)}
-    chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, others)]
+    chosen = [layer for layer in layers if layer.name in wanted or _matches(layer, free)]
     chosen = [layer for layer in chosen if not _matches(layer, exclude)]
     if not chosen:
         raise RequestError("no layer is left: all are excluded", hint="fmapviz.list_layers(model) lists what there is")
@@ -139,11 +145,6 @@ def scripted_parts(layers: Sequence[Layer]) -> list[str]:
 def is_type(layer: Layer, name: str) -> bool:
     """Return True if a layer's class or one of its bases has this name."""
     return any(base.__name__ == name for base in type(layer.module).__mro__)
-
-
-def several(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one or several names as a tuple."""
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _base(name: str) -> str:

@@ -236,6 +236,7 @@ class TestCommandLine:
 
     def test_lists_may_be_repeated_or_separated_by_commas(self):
         assert options.split(["a,b", "c", "a"]) == ("a", "b", "c")
+        assert options.split(["a[1,2].*,b", "c[!],d]"]) == ("a[1,2].*", "b", "c[!],d]")
 
 
 class TestRun:

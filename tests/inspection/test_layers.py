@@ -162,6 +162,8 @@ def test_a_network_without_any_layer_is_refused_with_a_whole_sentence():
         ({"include": ["layer4.0.conv2", "conv1"]}, ["conv1", "layer4.0.conv2"]),
         ({"exclude": ["layer*"]}, ["conv1"]),
         ({"include": ["layer1*"], "types": ["BasicBlock"]}, ["layer1.0", "layer1.1"]),
+        ({"include": "layer[1,2].0.conv1,conv1", "exclude": "layer1.*, fc"}, ["conv1", "layer2.0.conv1"]),
+        ({"include": "layer4.1,layer4.*.conv1"}, ["layer4.0.conv1", "layer4.1", "layer4.1.conv1"]),
     ],
 )
 def test_globs_span_dots_and_the_order_is_the_networks(options, expected):
@@ -193,9 +195,14 @@ def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
     assert "layer1.0.conv2" in caught.value.hint
 
 
+def test_an_exact_name_is_chosen_whatever_its_type():
+    assert chosen(overwritten(), include=["1"]) == ["1"]
+    assert chosen(nn.Sequential(nn.ReLU()), include=["0"]) == ["0"]
+
+
 def test_a_glob_that_fits_layers_of_another_type_says_so():
-    with pytest.raises(RequestError, match="no Conv2d among the layers that match '1'") as caught:
-        chosen(overwritten(), include=["1"])
+    with pytest.raises(RequestError, match=r"no Conv2d among the layers that match '\[1\]'") as caught:
+        chosen(overwritten(), include=["[1]"])
     assert caught.value.hint.endswith("types=['ReLU']")
 
 

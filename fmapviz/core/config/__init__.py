@@ -13,6 +13,7 @@ from fmapviz.core.config.options import RUNNING as RUNNING
 from fmapviz.core.config.options import Option as Option
 from fmapviz.core.config.options import describe as describe
 from fmapviz.core.config.options import options_of as options_of
+from fmapviz.core.config.options import split as split
 from fmapviz.core.config.run_config import RunConfig as RunConfig
 from fmapviz.core.config.run_config import RunInfo as RunInfo
 from fmapviz.core.config.style import COLORMAPS as COLORMAPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, cleandoc, signature
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 COMMON, CHOOSE, LOOKS, INPUT = "Most used", "Layers and classes", "Looks", "Input preparation"
 STORING, RUNNING, CLUSTER = "Storing", "Running", "Ray"
 PANELS = (COMMON, CHOOSE, LOOKS, INPUT, STORING, RUNNING, CLUSTER)
+_PART = re.compile(r"(?:\[!?\]?[^]]*\]|[^,])+")  # of a list; commas in the brackets of a glob belong to it
 _WRAPPER = textwrap.TextWrapper(  # with pydoc's indentation, a terminal of 80 columns
     72, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
 )
@@ -91,6 +93,24 @@ def changed_fields(config: Any) -> str:  # Any: a dataclass
     values = ((each, getattr(config, each.name)) for each in fields(config) if each.init)
     changed = ", ".join(f"{each.name}={value!r}" for each, value in values if value != each.default)
     return f"{type(config).__name__}({changed})"
+
+
+def split(values: str | Iterable[str]) -> tuple[str, ...]:
+    """Split values at commas, except in the brackets of a glob, and drop repetitions.
+
+    Example:
+        >>> split(["png,tensorboard", "png"]), split("layer[1,2].*, fc")
+        (('png', 'tensorboard'), ('layer[1,2].*', 'fc'))
+
+    Raises:
+        RequestError: The values contain no name.
+    """
+    values = [values] if isinstance(values, str) else list(values)
+    parts = (part.strip() for value in values for part in _PART.findall(value))
+    names = tuple(dict.fromkeys(filter(None, parts)))
+    if values and not names:
+        raise RequestError(f"a list without names: {quote(','.join(values))}", hint="names, separated by commas")
+    return names
 
 
 def check_word(name: str, value: str | None, words: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fmapviz.core import registry
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.input_options import InputOptions
-from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, check_number, check_word, option, options_of
+from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, check_number, check_word, option, options_of, split
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
@@ -151,7 +151,7 @@ class Output:
 class RunConfig(Execution, Output, Selection):
     """All options of a run, which are the parameters of `fmapviz.visualize`.
 
-    Lists accept any iterable or a single value and are stored as tuples of strings.
+    Lists accept any iterable or one text with commas, and are stored as tuples of strings.
 
     Raises:
         RequestError: An option is out of range, or names an unknown view or format.
@@ -164,8 +164,7 @@ class RunConfig(Execution, Output, Selection):
 
     def __post_init__(self) -> None:
         for name in ("layers", "exclude", "types", "views", "to"):
-            names = getattr(self, name)
-            object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
+            object.__setattr__(self, name, split(getattr(self, name)))
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))
         for family, members in ((VIEWS, self.views), (WRITERS, self.to)):
