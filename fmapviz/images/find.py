@@ -10,7 +10,7 @@ import stat
 import unicodedata
 from dataclasses import replace
 from functools import cache
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import urlsplit
@@ -179,10 +179,8 @@ def natural(name: str) -> str:
 def _walk(
     root: Path, *, walked: set[_Folder], named: dict[_Folder, set[str]], avoid: Path | None
 ) -> Iterator[ImageFile | Failure]:
-    """Find the image files of a folder and of all folders in it, depth first, except those named before.
-
-    Only the names in the current folder and in those above it are in memory.
-    """
+    """Find the image files below a folder, depth first, except those named before; only names of open folders are kept."""
+    top = root.resolve()
 
     def enter(path: Path, relative: str) -> Iterator[ImageFile | Failure | tuple[Path, str]]:
         """Yield the images of a folder, and the arguments for each folder in it."""
@@ -197,7 +195,8 @@ def _walk(
         walked.add(folder)
         for name in names:
             if name.endswith("/"):
-                yield path / name, relative + name
+                if not _is_alias(path / name, top, avoid):
+                    yield path / name, relative + name
             elif name not in named.get(folder, ()):
                 yield _look(f"{path}/{name}", relative + name)
 
@@ -210,6 +209,15 @@ def _walk(
             yield found
         else:
             folders.pop()
+
+
+def _is_alias(path: Path, top: Path, avoid: Path | None) -> bool:
+    """Return True for a link to a folder that is searched under its own name, below the same root."""
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    below = takewhile(lambda each: each != top, (target, *target.parents))
+    return target.is_relative_to(top) and not any(each.name.startswith(".") or _is_output(each, avoid) for each in below)
 
 
 def _is_output(folder: Path, avoid: Path | None) -> bool:

@@ -725,6 +725,18 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
     assert units(tmp_path / "in") == ["a.png", "again/elsewhere/b.png", "copy.png"]
 
 
+def test_a_folder_wins_over_links_to_it(tmp_path):
+    touch(*(tmp_path / name for name in ("in/folder/a.png", "in/folder/sub/b.png", "in/.hidden/c.png", "in/z/d.png")))
+    (tmp_path / "in/a_link").symlink_to("folder")
+    (tmp_path / "in/b_link").symlink_to(tmp_path / "in/folder/sub")
+    (tmp_path / "in/c_link").symlink_to(".hidden")  # found under this name only
+    (tmp_path / "in/folder/d_link").symlink_to("../z")
+    (tmp_path / "top").symlink_to("in")
+    found = ["c_link/c.png", "folder/a.png", "folder/sub/b.png", "z/d.png"]
+    assert units(tmp_path / "in") == found
+    assert units(tmp_path / "top") == found
+
+
 def test_a_deep_tree(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(1200):  # deeper than Python calls
