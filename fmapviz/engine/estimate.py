@@ -117,7 +117,7 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, destination: Destination) -> Estimate:
-    sample, images = _sample(require_one(find_images(config.paths, avoid=destination.address), listed=True))
+    sample, images = _sample(require_one(find_images(config.paths, avoid=destination.address)))
     if not sample:
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     shard, parts = config.shard, config.part.count if config.part else 1

@@ -21,7 +21,7 @@ from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.model_views import draw_model, has_model
-from fmapviz.engine.pipeline.work import Progress, group, work
+from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 P = ParamSpec("P")
+MOST_MISSING = 10_000  # inputs that do not exist; with more of them, a run begins and records them
 
 
 def run(config: RunConfig) -> RunSummary:
@@ -63,8 +64,7 @@ def run(config: RunConfig) -> RunSummary:
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
         if config.needs_images:
-            listed = isinstance(config.paths, Sequence)
-            found = require_one(find_images(config.paths, avoid=destination.address), listed=listed)
+            found = require_one(find_images(config.paths, avoid=destination.address))
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -168,16 +168,21 @@ def _draw_images(
     on_event: Callable[[Event], None],
     publisher: Publisher,
 ) -> RunSummary:
-    """Draw every image, pass events on, and count: every input is done, skipped or failed."""
+    """Draw every image, pass events on, and count: every input is done, skipped or failed.
+
+    With `strict`, the run ends when the inputs before the first failure are accounted for.
+    """
     config, begun, progress = session.config, time.monotonic(), Progress()
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
+    until_failure = UntilFailure() if config.strict else None
+    items = until_failure.group(session, found) if until_failure else group(session, found)
     do: Callable[..., Generator[Event, None, None]] = work
     if session.request.engine:
         from fmapviz.engine.ray import driver  # needs the extra `ray`
 
         do = driver.work
-    with closing(do(session, group(session, found), progress=progress)) as events:
+    with closing(do(session, items, progress=progress)) as events:
         try:
             for event in events:
                 on_event(_addressed(event, session.output))
@@ -190,8 +195,8 @@ def _draw_images(
                     failures.append(event.failure)
                     append_failure(session.directory, event.failure, sync=config.fsync)
                     session.output.upload_failures(session.directory)
-                    if config.strict:
-                        break
+                if until_failure and until_failure.is_over(event) and not config.shard:  # a shard is finished as a whole
+                    break
             session.output.upload_failures(session.directory, now=True)
         except OutputError as error:
             done = f"{counts['done'] + counts['skipped']} of the {progress.found} images listed so far are done"
@@ -221,19 +226,19 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
         error.advise(error.hint or remedy_of(error))
 
 
-def require_one(found: Iterator[ImageFile | Failure], *, listed: bool) -> Iterator[ImageFile | Failure]:
-    """Check that there is an input, before a model is loaded.
+def require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
+    """Check that there is an input that exists, before a model is loaded.
 
-    Args:
-        found: The inputs.
-        listed: Whether they are known in advance; then one of them must exist. A stream is not read ahead.
+    A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
 
     Raises:
         NothingToDoError: There is none.
     """
     missing: list[Failure] = []
     for each in found:
-        if not listed or not isinstance(each, Failure) or each.code != "E_MISSING" or os.path.lexists(each.path):
+        if not isinstance(each, Failure) or each.code != "E_MISSING" or os.path.lexists(each.path):
+            return chain(missing, [each], found)
+        if len(missing) == MOST_MISSING:
             return chain(missing, [each], found)
         missing.append(each)
     if not missing:

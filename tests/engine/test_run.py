@@ -564,10 +564,12 @@ def test_nothing_to_do_is_said_before_the_model_is_loaded(tmp_path, look):
     ],
 )
 @pytest.mark.parametrize("dry", [False, True])
-def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(tmp_path, names, message, hint, dry):
+@pytest.mark.parametrize("as_typed", [list, iter])
+def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(*, tmp_path, names, message, hint, as_typed, dry):
     paint(tmp_path / "photo.png")
     (tmp_path / "images").mkdir()
-    config = RunConfig("alexnet", [tmp_path / name for name in names], out=tmp_path / "out", **NOT_THERE)
+    paths = as_typed([tmp_path / name for name in names])
+    config = RunConfig("alexnet", paths, out=tmp_path / "out", **NOT_THERE)
     with pytest.raises(NothingToDoError) as caught:
         (estimate if dry else run)(config)
     assert (str(caught.value), str(caught.value.hint)) == (message.format(tmp_path), hint.format(tmp_path))
@@ -576,10 +578,16 @@ def test_inputs_that_do_not_exist_are_refused_before_the_model_is_loaded(tmp_pat
 
 
 def test_one_image_that_exists_is_enough(tmp_path, look, pictures):
-    for number, missing in enumerate((["gone.png", pictures], [pictures, "gone.png"], iter(["gone.png"]))):
+    for number, missing in enumerate((["gone.png", pictures], [pictures, "gone.png"], iter(["gone.png", pictures]))):
         summary = look(missing, out=tmp_path / str(number))
         assert [failure.code for failure in summary.failures] == ["E_MISSING"]
         assert (summary.directory / "failures.jsonl").exists()
+
+
+def test_only_so_many_missing_paths_of_a_stream_are_kept_in_memory(look, monkeypatch):
+    monkeypatch.setattr("fmapviz.engine.run.MOST_MISSING", 3)
+    summary = look(f"gone{number}.png" for number in range(4))
+    assert [Path(failure.path).name for failure in summary.failures] == [f"gone{number}.png" for number in range(4)]
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "file/far/below"])

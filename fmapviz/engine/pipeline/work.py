@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import takewhile
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +16,11 @@ from fmapviz.engine.pipeline.scheduler import Processed, Schedule, Stop
 from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.inspection.hooks import undisturbed
-from fmapviz.runs.shard_grouping import Grouping
+from fmapviz.runs.shard_grouping import Failed, Grouping
+from fmapviz.runs.unit import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.core.events import Notice, Outcome, Staged
     from fmapviz.core.types import Failure, ImageFile, ImageResult
@@ -101,6 +104,41 @@ def group(session: Session, found: Iterable[ImageFile | Failure]) -> Iterable[It
         is_intact=session.output.is_intact if session.config.repair else None,
     )
     return grouping.items(found)
+
+
+class UntilFailure:
+    """Ends a run at its first failure, but not before the inputs that were listed before that are accounted for.
+
+    Inputs are listed in another thread than the one that counts outcomes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open: dict[str, int] = {}  # positions of the inputs that are not accounted for
+        self._failed: int | None = None  # position of the first failure
+
+    def group(self, session: Session, found: Iterable[ImageFile | Failure]) -> Iterator[Item]:
+        """Assign inputs to units as `group` does; a failure ends the list, and completes the shard that is being filled."""
+        listed = takewhile(lambda _: self._failed is None, found)
+        for position, item in enumerate(group(session, listed)):
+            path = (
+                item.member.file.path
+                if isinstance(item, Failed)
+                else item.file.path
+                if isinstance(item, Member)
+                else item.path
+            )
+            with self._lock:
+                self._open[path] = position
+            yield item
+
+    def is_over(self, outcome: Outcome) -> bool:
+        """Account for an input; return True if the run ends."""
+        with self._lock:
+            position = self._open.pop(outcome.path, 0)
+            if outcome.status == "failed":
+                self._failed = position if self._failed is None else min(self._failed, position)
+            return self._failed is not None and all(each > self._failed for each in self._open.values())
 
 
 class _Callback:
