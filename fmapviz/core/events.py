@@ -105,6 +105,7 @@ class RunSummary:
         results: What the results over all images report, as `--json` prints it.
         highlights: The same as lines of text.
         left_out: Directories left out of the results over all images because files in them are damaged.
+        notices: Remarks on the whole run, for instance why its name has a number.
     """
 
     directory: Path
@@ -123,6 +124,7 @@ class RunSummary:
     results: Mapping[str, Any] = field(default_factory=dict)
     highlights: tuple[str, ...] = ()
     left_out: tuple[Path, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def dead(self) -> Mapping[str, tuple[int, int, int]]:

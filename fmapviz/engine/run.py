@@ -27,7 +27,7 @@ from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
-from fmapviz.runs.run import check_name, is_surveyed, remedy_of, removed_if_refused
+from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
 from fmapviz.runs.shards import remove_damaged_shards
 from fmapviz.runs.storage.destination import find_info, open_destination
 
@@ -78,6 +78,7 @@ def run(config: RunConfig) -> RunSummary:
         )
         on_event: Callable[[Event], object] = config.on_event or bool
         on_event(Started(destination.address_of(session.directory), session.info))
+        notices += _explain_number(session)
         for message in notices:
             on_event(Notice(message))
         watch = RunWatch(session, on_event)
@@ -88,8 +89,18 @@ def run(config: RunConfig) -> RunSummary:
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
         if not session.plan.of_images and config.paths:
-            on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
-        return summary
+            notices.append(f"{', '.join(config.views)} needs no image: the inputs were ignored")
+            on_event(Notice(notices[-1]))
+        return replace(summary, notices=tuple(notices))
+
+
+def _explain_number(session: Session) -> Iterator[str]:
+    """Yield why a run has a number in its name."""
+    directory, address_of = session.directory, session.output.address_of
+    plain = directory.with_name(next(names_of(session.info, session.request.name)))
+    if plain != directory and plain.exists():
+        found = describe_contents(plain, session.info)
+        yield f"{address_of(plain)} holds {found}; this run is {address_of(directory)}"
 
 
 def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
+from fmapviz.core.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.registry import VIEWS
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _GOOD_NAME = "1 to 200 printable bytes, without slashes and double quotes, not starting with a dot"
 _LONGEST_STEM = 180  # bytes; file systems allow 255
+_OTHER_VALUES = "weights: other values"
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and the same call continues"),
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO), "move that away, and the same call continues"),
@@ -85,7 +87,7 @@ def open_run(out: Path, info: RunInfo, *, name: str | None = None, sync: bool = 
                 sweep(out)
                 sweep(directory)
             return directory
-    raise _refusal(directory)
+    raise _refusal(directory, info)
 
 
 def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
@@ -98,7 +100,7 @@ def find_run(out: Path, info: RunInfo, *, name: str | None = None) -> Path:
         directory = out / candidate
         if not files.exists(directory) or (read_run(directory) or {}).get("fingerprint") == info.fingerprint:
             return directory
-    raise _refusal(directory)
+    raise _refusal(directory, info)
 
 
 def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
@@ -111,6 +113,17 @@ def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
     stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
+
+
+def describe_contents(directory: Path, info: RunInfo) -> str:
+    """Return what a directory holds in place of the run with these settings, with the settings that differ."""
+    if read_run(directory) is None:
+        return "files that fmapviz did not make"
+    different = _differences(directory, info)
+    if not different:  # its record is damaged
+        return "a run with other settings"
+    more = f"; {len(different) - 3} more" if len(different) > 3 else ""
+    return f"a run with other settings ({'; '.join(different[:3])}{more})"
 
 
 @contextmanager
@@ -230,6 +243,38 @@ def _version(document: Mapping[str, Any]) -> int:
     return version if isinstance(version, int) else 0
 
 
-def _refusal(directory: Path) -> RefusedError:
-    what = "a run with other settings" if read_run(directory) else "files that fmapviz did not make"
-    return RefusedError(f"{quote(directory)} holds {what}", hint="choose another name=, or none for a free one")
+def _refusal(directory: Path, info: RunInfo) -> RefusedError:
+    hint = "choose another name=, or none for a free one"
+    if _OTHER_VALUES in _differences(directory, info):
+        hint = "choose another name= for the network as it is now, or none for a free one, or remove the directory first"
+    return RefusedError(f"{quote(directory)} holds {describe_contents(directory, info)}", hint=hint)
+
+
+def _differences(directory: Path, info: RunInfo) -> list[str]:
+    """Return each setting that differs from those of a run, with both values; without those that differ in consequence."""
+    recorded = _flat((read_run(directory) or {}).get("settings"))
+    wanted = _flat(json.loads(json.dumps(info.settings)))
+    names = [name for name in wanted if name in recorded and recorded[name] != wanted[name]]
+    if "model" in names:
+        names = ["model"]
+    elif "weights" in names:
+        names = [name for name in names if name not in {"sha256", "preparation"}]
+    if {"layers", "exclude"} & {*names}:
+        names = [name for name in names if name != "top"]  # its default depends on them
+    unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
+    return [
+        unnamed.get(name) or f"{name}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}" for name in names
+    ]
+
+
+def _flat(settings: object) -> dict[str, object]:
+    """Return the settings of a run with those of its style, also from a damaged record."""
+    own: dict[str, object] = settings if isinstance(settings, dict) else {}
+    style = own.get("style")
+    return {**own, "style": None, **(style if isinstance(style, dict) else {})}
+
+
+def _shown(name: str, value: object) -> str:
+    if value in (None, []):
+        return {"layers": "all", "exclude": "none"}.get(name, "default")
+    return printable(",".join(map(str, value)) if isinstance(value, list) else str(value))

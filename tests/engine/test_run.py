@@ -430,6 +430,27 @@ def test_a_named_run(pictures, look, tmp_path):
     assert stamps(tmp_path / "out/mine") == before
 
 
+def test_a_number_in_the_name_of_a_run_is_explained(pictures, look, tmp_path):
+    assert look(pictures).notices == ()
+    events = []
+    for _ in range(2):  # also when it is continued
+        summary = look(pictures, style=Style(scale=2), on_event=events.append)
+        message = "{0} holds a run with other settings (scale: 1, not 2); this run is {0}-2".format(tmp_path / "out/net")
+        assert summary.notices == (message,)
+        assert [event.message for event in events if isinstance(event, Notice)][-1] == message
+
+
+def test_a_network_that_was_trained_further_is_another_run(pictures, look):
+    model = Net()
+    look(pictures, model, name="mine")
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    with pytest.raises(RefusedError, match=r"mine' holds a run with other settings \(weights: other values\)") as caught:
+        look(pictures, model, name="mine")
+    assert "choose another name= for the network as it is now" in caught.value.hint
+    assert look(pictures, model, name="mine-2").done == 3
+
+
 @pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}])
 def test_a_directory_that_fmapviz_did_not_make_is_left_alone(content, pictures, look, tmp_path):
     foreign = tmp_path / "out/net"

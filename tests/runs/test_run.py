@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fmapviz.core.errors import OutputError, RefusedError, RequestError
 from fmapviz.core.files import stage
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.runs.failures import append_failure
-from fmapviz.runs.run import check_output, open_run, read_run
+from fmapviz.runs.run import check_output, describe_contents, open_run, read_run
 from fmapviz.runs.unit import commit
 from fmapviz.runs.verify import verify
 
@@ -130,8 +131,30 @@ def test_a_named_run_is_found_again(tmp_path):
 
 def test_a_named_run_with_other_settings_is_refused(tmp_path, refused):
     open_run(tmp_path, INFO, name="mine")
-    for info in OTHERS:
-        refused(r"mine' holds a run with other settings", info)
+    differences = [
+        "weights: random weights, seed 0, not random weights, seed 1",
+        "weights: other values",
+        "another preprocessing",
+        "types: Conv2d, not ReLU",
+        "layers: features.*, not all",
+        "exclude: none, not features.0",
+        "views: maps, not maps,inputs",
+        "formats: png, not png,tensorboard",
+        "scale: 1, not 2",
+    ]
+    for info, difference in zip(OTHERS, differences, strict=True):
+        refused(re.escape(f"mine' holds a run with other settings ({difference})"), info)
+
+
+def test_of_many_other_settings_the_first_three_are_named(tmp_path):
+    run = open_run(tmp_path, INFO)
+    other = changed(INFO, weights="best", sha256="0", views=("mean",), to=("npz",), style=Style(columns=4), targets="dog")
+    expected = "weights: random weights, seed 0, not best; views: maps, not mean; formats: png, not npz; 2 more"
+    assert describe_contents(run, other) == f"a run with other settings ({expected})"
+    assert (
+        describe_contents(run, changed(INFO, layers=(), top=3)) == "a run with other settings (layers: features.*, not all)"
+    )
+    assert describe_contents(run, changed(other, model="vgg")) == "a run with other settings (model: net, not vgg)"
 
 
 def test_an_empty_directory_may_be_used(tmp_path):
@@ -282,7 +305,7 @@ UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 from fmapviz.core.errors import FmapvizError
-from fmapviz.runs.run import check_output, open_run
+from fmapviz.runs.run import check_output, describe_contents, open_run
 from fmapviz.core.config import RunConfig, RunInfo, Style
 from fmapviz.core.types import Failure, ImageFile
 
