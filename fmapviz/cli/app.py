@@ -8,10 +8,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fmapviz.cli import extract, guide, layers, run, verify
+from fmapviz.cli import extract, guide, layers, progress, run, verify
 from fmapviz.cli.help import HelpCommand, HelpGroup
 from fmapviz.cli.options import as_typed
-from fmapviz.cli.printing import print_error, print_json, print_line, print_message
+from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
     Interrupted,
     exit_now,
@@ -99,7 +99,9 @@ def fmapviz(
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     handle_signals(_report_interruption)
-    exit_now(_main())
+    code = _main()
+    erase_status()
+    exit_now(code)
 
 
 def _main() -> int:
@@ -127,7 +129,7 @@ def _end_after(error: BaseException) -> int:
 
 
 def _report_interruption(interruption: Interrupted) -> int:
-    print_message("interrupted: finished images are kept; run the same command to resume")
+    print_message(f"interrupted{progress.describe()}")
     return _end_json(128 + interruption.number, interruption)
 
 

@@ -112,7 +112,8 @@ class Console:
     def _show_outcome(self, event: Outcome) -> None:
         progress = self._progress
         progress.skipped += event.status == "skipped"
-        progress.drawn += event.status != "skipped"
+        progress.drawn += event.status == "done"
+        progress.failed += event.status == "failed"
         progress.staged -= event.status == "done" and progress.staged > 0
         fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
         del fields["failure"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fmapviz.cli.printing import print_bytes, print_line
+from fmapviz.cli.printing import print_bytes, print_line, show_status
 from fmapviz.core.errors import RequestError, printable, quote
 from fmapviz.core.urls import is_unknown, is_url
 
@@ -33,6 +33,7 @@ def extract(
         raise RequestError("fmapviz extract needs the package pyarrow", hint="pip install 'fmapviz[scale]'")
     if out and (is_url(out) or is_unknown(out)):
         raise RequestError(f"--out must be a local file: {quote(out)}", hint="--out FILE, or - for a pipe")
+    show_status(f"reading {directory} ...")
     from fmapviz.runs.extract import extract as find
     from fmapviz.runs.extract import put
 

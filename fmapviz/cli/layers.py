@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fmapviz.cli.options import read_options, takes_options
-from fmapviz.cli.printing import print_json, print_line, print_message, results_only
+from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument  # noqa: TC001  Typer reads them
 from fmapviz.core.config import InputOptions, RunConfig
@@ -31,6 +31,7 @@ def list_layers(
     typed = read_options(options)
     prepared = InputOptions(**typed[InputOptions])
 
+    show_status(f"loading {model} ...")
     with importing():
         from fmapviz.core import lazy_torchvision
         from fmapviz.engine.layer_list import list_layers as find
@@ -53,6 +54,8 @@ def list_models(
     pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob.", show_default=False)] = "",
 ) -> None:
     """List the names that MODEL takes."""
+    if ":" in pattern:  # the names of a source that is slow to import
+        show_status(f"listing {pattern} ...")
     names = known_names(pattern)
     if not names:
         raise RequestError(f"no model name matches {quote(pattern)}", hint=suggest(pattern, known_names()))

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from fmapviz.cli.options import as_typed
 from fmapviz.core.errors import FmapvizError, OutputError, printable
@@ -15,6 +15,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _results: list[TextIO | None] = []
+_ERASE = "\r\x1b[K"
+
+
+class _Erasing:
+    """A standard stream; what is written to it replaces the status line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        erase_status()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:  # Any: the attributes of a stream
+        return getattr(self._stream, name)
+
+
+_covered: list[TextIO] = []  # the terminal, while it shows a status line
+
+
+def show_status(text: str) -> None:
+    """Show in a terminal what the command does, until something else is printed; call it before a slow import."""
+    erase_status()
+    terminal = sys.stderr
+    if terminal is None or not terminal.isatty() or os.environ.get("TERM") == "dumb":
+        return
+    with suppress(OSError):
+        columns = os.get_terminal_size(terminal.fileno()).columns or 80
+        terminal.write(printable(text)[: columns - 1])  # a longer line could not be erased
+        terminal.flush()
+        _covered[:] = [terminal]
+        sys.stderr = cast("TextIO", _Erasing(terminal))
+
+
+def erase_status() -> None:
+    """Erase the status line, if there is one."""
+    while _covered:
+        terminal = _covered.pop()
+        sys.stderr = terminal
+        with suppress(OSError):
+            terminal.write(_ERASE)
+            terminal.flush()
 
 
 @contextmanager
@@ -35,6 +77,7 @@ def print_line(text: str) -> None:
         OutputError: Standard output cannot be written, for instance because the disk is full.
     """
     stream: TextIO | None = _results[-1] if _results else sys.stdout
+    erase_status()
     if stream is None:  # closed at the start; `print` would fall back to its replacement
         return
     with _writing_results():
@@ -47,6 +90,7 @@ def print_bytes(data: bytes) -> None:
     Raises:
         OutputError: As in `print_line`.
     """
+    erase_status()
     if sys.stdout is None:
         return
     with _writing_results():

@@ -6,12 +6,20 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from fmapviz.cli.printing import print_message
+from fmapviz.cli.printing import erase_status, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 LOG_INTERVAL_SECONDS = 30.0
+
+
+_begun: list[Progress] = []  # that of the command
+
+
+def describe() -> str:
+    """Return how far the run has come, for the message of an interruption; nothing if no run has begun."""
+    return f": {_begun[-1].finished}; run the same command to resume" if _begun else ""
 
 
 class Progress:
@@ -24,13 +32,21 @@ class Progress:
     def __init__(self, *, shown: bool) -> None:
         self.total: int | None = None
         self.staged = 0  # images drawn in shards that are not complete
-        self.drawn = self.skipped = 0
+        self.drawn = self.skipped = self.failed = 0
         self._shown = shown
         self._begun = self._logged = time.monotonic()
         self._bar: Bar | None = None
 
+    @property
+    def finished(self) -> str:
+        """The number of images that are done."""
+        total = f" of {self.total}" if self.total is not None else ""
+        return f"{self.drawn + self.skipped}{total} done"
+
     def start(self) -> None:
         """Begin to measure time and, in a terminal, show the bar."""
+        _begun.append(self)
+        erase_status()
         self._begun = self._logged = time.monotonic()
         if self._shown and sys.stderr is not None and sys.stderr.isatty():
             from rich.console import Console
@@ -45,7 +61,7 @@ class Progress:
 
     def update(self) -> None:
         """Show the current counts."""
-        finished = self.drawn + self.skipped + self.staged
+        finished = self.drawn + self.skipped + self.failed + self.staged
         elapsed = time.monotonic() - self._begun
         rate = (finished - self.skipped) / elapsed if elapsed > 0 else 0.0
         if self._bar is not None:

@@ -18,7 +18,7 @@ import typer
 from fmapviz.cli.console import Console, show_estimate, show_sample_failure
 from fmapviz.cli.guide import PAGES, find_page
 from fmapviz.cli.options import read_options, takes_options
-from fmapviz.cli.printing import print_message, results_only
+from fmapviz.cli.printing import print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.core import registry
 from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
@@ -82,6 +82,8 @@ def run(
     _check_model(model, inputs or [])
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)
 
+    if not quiet:
+        show_status(f"loading {model}{' to draw a sample' if plan else ''} ...")
     with importing():
         from fmapviz.images import decode_pool
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fmapviz.cli.printing import count, print_json, print_line, print_message
+from fmapviz.cli.printing import count, print_json, print_line, print_message, show_status
 from fmapviz.cli.run import JsonOption, running_option
 from fmapviz.core.errors import printable
 
@@ -17,6 +17,7 @@ def verify(
     json: JsonOption = False,
 ) -> int:
     """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it."""
+    show_status(f"checking {directory} ...")
     from fmapviz.runs.verify import REMEDIES
     from fmapviz.runs.verify import verify as verify_all
 

@@ -15,7 +15,7 @@ import pytest
 from cases import thorough
 from image_files import save_picture
 from waiting import PATIENCE
-from warm import start_process
+from warm import OFF, start_process
 
 from fmapviz.cli import options
 from fmapviz.cli.app import app
@@ -25,6 +25,7 @@ from fmapviz.core import registry
 from fmapviz.core.errors import RequestError
 from fmapviz.models.load import known_names
 
+ERASE = "\r\x1b[K"
 SMALL = ("--weights", "random", "--size", "64")  # squeezenet1_1 at this size draws in milliseconds
 
 
@@ -272,9 +273,14 @@ class TestRun:
         assert fmapviz(*run).returncode == 0
         other = fmapviz(*run, "--scale", "2")
         assert lines(other.stdout)[0] == "r/squeezenet1_1-2"
+        notice = "notice: r/squeezenet1_1 holds a run with other settings (scale: 1, not 2); this run is r/squeezenet1_1-2"
+        assert notice in lines(other.stderr)
         refused = fmapviz(*run, "--scale", "3", "--name", "squeezenet1_1")
         assert refused.returncode == 6
-        assert lines(refused.stderr)[0] == "error: 'r/squeezenet1_1' holds a run with other settings"
+        assert lines(refused.stderr) == [
+            "error: 'r/squeezenet1_1' holds a run with other settings (scale: 1, not 3)",
+            "hint: choose another --name, or none for a free one",
+        ]
         assert not (tmp_path / "r" / "squeezenet1_1-3").exists()
 
     @pytest.mark.parametrize(
@@ -389,8 +395,40 @@ class TestStreams:
         for seed in range(40):
             save_picture(folder / f"more{seed}.png", seed)
         shown = _in_terminal(warm, ["squeezenet1_1", str(folder), *SMALL, "--to", "png"], tmp_path)
+        assert shown.startswith(f"loading squeezenet1_1 ...{ERASE}")
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
         assert re.search(r"\d+/43 images\s+[\d.]+ images/s", shown)
         assert "43 images done: 26 layers" in shown
+
+    @pytest.mark.parametrize(
+        ("args", "status"),
+        [
+            (["shapesnet", "picture.png"], "loading shapesnet ..."),
+            (["layers", "shapesnet"], "loading shapesnet ..."),
+            *thorough((["shapesnet", "picture.png", "--plan"], "loading shapesnet to draw a sample ...")),
+            *thorough((["shapesnet", "picture.png", "--quiet"], "")),
+        ],
+    )
+    @pytest.mark.usefixtures("picture")
+    def test_a_terminal_is_told_what_takes_long_before_torch_is_imported(self, tmp_path, monkeypatch, args, status):
+        (tmp_path / "torch.py").write_text("import os; os.write(2, b'(import)'); raise ImportError")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        shown = _in_terminal(OFF, args, tmp_path, code=2)
+        assert shown.startswith(f"{status}(import)")
+        assert shown.partition("(import)")[2].startswith(
+            f"{ERASE if status else ''}error: PyTorch and torchvision cannot be"
+        )
+
+    @pytest.mark.usefixtures("picture")
+    def test_a_status_line_is_replaced_by_what_follows(self, fmapviz, warm, tmp_path):
+        assert fmapviz("shapesnet", "picture.png", "--to", "png").returncode == 0
+        sound = "2 directories, 10 files: all complete and unchanged"
+        assert _in_terminal(warm, ["verify", "runs"], tmp_path, all_streams=True) == f"checking runs ...{ERASE}{sound}\r\n"
+        (tmp_path / "net.py").write_text(
+            "import torch\n\ndef net():\n    print('hello')\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 5))\n"
+        )
+        assert _in_terminal(warm, ["layers", "net.py:net"], tmp_path) == f"loading net.py:net ...{ERASE}hello\r\n"
+        assert _in_terminal(warm, ["verify", "runs"], tmp_path, environment={"TERM": "dumb"}) == ""
 
 
 class TestSignals:
@@ -405,14 +443,15 @@ class TestSignals:
             begun.process.send_signal(number)
             output, errors = begun.stdout.read(), begun.stderr.read()
             assert begun.process.wait(PATIENCE) == code, errors
-        assert b"Traceback" not in errors
+        interrupted = re.fullmatch(r"interrupted: (\d+)( of 60)? done; run the same command to resume", lines(errors)[-1])
+        assert len(lines(errors)) == 1
         assert objects(output)[-1]["exit_code"] == code
         run = tmp_path / "runs" / "squeezenet1_1"
         assert not list(run.glob(".*")), "nothing staged is left"
         assert fmapviz("verify", "runs").returncode == 0
         summary = objects(fmapviz(*args).stdout)[-1]
         assert summary["done"] + summary["skipped"] == 60
-        assert summary["skipped"] >= 1
+        assert summary["skipped"] >= int(interrupted[1]) >= 1
 
     def test_waiting_for_standard_input_ends_at_once(self, begin, picture):
         with begin("squeezenet1_1", "-", *SMALL, "--json") as begun:
@@ -422,15 +461,15 @@ class TestSignals:
                 pass
             begun.process.send_signal(signal.SIGINT)
             assert begun.process.wait(PATIENCE) == 130
-            assert lines(begun.stderr.read())[-1].startswith("interrupted")
+            assert lines(begun.stderr.read())[-1] == "interrupted: 1 done; run the same command to resume"
 
 
-def _in_terminal(warm, args, place):
-    """Run the command with a terminal as its standard error, and return its output."""
+def _in_terminal(warm, args, place, *, code=0, all_streams=False, environment=None):
+    """Run the command with a terminal as its standard error, or as all its streams, and return what that gets."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", **(environment or {})}
     with Path(os.devnull).open("r+b") as nothing:
-        streams = [nothing.fileno(), nothing.fileno(), theirs]
+        streams = [theirs] * 3 if all_streams else [nothing.fileno(), nothing.fileno(), theirs]
         process = start_process(warm, args, environment=environment, directory=place, streams=streams)
     os.close(theirs)
     shown = b""
@@ -443,8 +482,8 @@ def _in_terminal(warm, args, place):
         except OSError:  # the other end is closed
             break
     os.close(ours)
-    assert process.wait(PATIENCE) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert process.wait(PATIENCE) == code
+    return shown.decode()
 
 
 def test_a_broken_torch_is_reported_in_one_line(fmapviz, tmp_path):

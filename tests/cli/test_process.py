@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from waiting import PATIENCE
 
-from fmapviz.cli import app, process
+from fmapviz.cli import app, process, progress
 from fmapviz.cli.process import Interrupted, interruption_behind
 from fmapviz.core.errors import RequestError
 from fmapviz.engine.pipeline import scheduler
@@ -94,11 +94,12 @@ def clean_up():
 
 
 @pytest.mark.parametrize("code", [unlock_twice, create_class, clean_up])
-def test_an_exception_that_an_interruption_caused_ends_as_the_interruption(code, capsys):
+def test_an_exception_that_an_interruption_caused_ends_as_the_interruption(code, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_begun", [])
     error = raised_by(code)
     assert interruption_behind(error).number == signal.SIGINT
     assert app._end_after(error) == 130
-    assert capsys.readouterr().err == "interrupted: finished images are kept; run the same command to resume\n"
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_an_exception_of_its_own_is_no_interruption():
