@@ -8,14 +8,13 @@ import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import typer
 
 from fmapviz.cli.help import ITEM
 from fmapviz.core import registry
-from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split
+from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,9 +31,6 @@ _PHRASES = {
     r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
     r"\bthe same call\b": "the same command",
 }
-
-# Types of fields that are not on the command line.
-_TYPES = {"nn": SimpleNamespace(Module=object), "Model": object, "Event": object}
 
 
 def takes_options(only: Sequence[str] = ()) -> Callable[[F], F]:
@@ -132,7 +128,7 @@ def _in_order(option: Option) -> list[str]:
 
 
 def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
-    kind = _kind(get_type_hints(group, localns=_TYPES)[name], option)
+    kind = _kind(types_of(group)[name], option)
     default = inspect.signature(group).parameters[name].default
     flag = _flag(name, option)
     if kind == bool | None:

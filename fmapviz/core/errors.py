@@ -50,6 +50,16 @@ class UserCodeError(RequestError):
     """User code failed; `report` is its traceback."""
 
 
+class UnknownArgumentError(RequestError, TypeError):
+    """A function has no such argument."""
+
+
+class LayerKeyError(RequestError, KeyError):
+    """No feature map of this name was captured."""
+
+    __str__ = Exception.__str__  # that of KeyError would quote the message
+
+
 class NothingToDoError(FmapvizError):
     """No input is a readable image."""
 

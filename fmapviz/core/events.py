@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Counted:
 Event = Started | Counted | Outcome | Notice | Staged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunSummary:
     """How a run ended; `done + skipped + failed == found`.
 
@@ -125,6 +125,11 @@ class RunSummary:
     highlights: tuple[str, ...] = ()
     left_out: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Summarize it in a notebook: what is zero, False or empty is left out."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return f"RunSummary({', '.join(f'{name}={value!r}' for name, value in values if value)})"
 
     @property
     def dead(self) -> Mapping[str, tuple[int, int, int]]:

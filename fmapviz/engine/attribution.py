@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.core import registry
-from fmapviz.core.config import Style
+from fmapviz.core.config import Style, check_type
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
@@ -135,7 +135,9 @@ def cam(
         >>> cam(model, torch.randn(2, 3, 96, 96), target=["star", 0]).target
         (3, 0)
     """
-    module = _fetch_method(method)
+    module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
+    check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
+    check_type("style", style, Style | None, hint="such as Style(colormap='viridis', alpha=0.4)")
     if not isinstance(model, Model):
         model = Model("", model, "", None, _UNKNOWN, nn.Module.__call__)
     model = replace(model, module=unwrap(model.module))
@@ -255,7 +257,7 @@ def _read_target(target: object, classes: Sequence[str], *, images: int) -> Want
     asked = target.tolist() if isinstance(target, torch.Tensor | np.ndarray | np.generic) else target
     if isinstance(asked, str | int):
         return _read_one(asked, classes)
-    if not isinstance(asked, Sequence):
+    if not isinstance(asked, Sequence) or isinstance(asked, bytes):
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', 281, or a list with one for each image")
     if len(asked) != images:
         raise RequestError(f"{len(asked)} targets for {images} images", hint="one for each, or a single one for all")

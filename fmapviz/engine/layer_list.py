@@ -11,8 +11,8 @@ from PIL import Image as PillowImage
 from torch import nn
 
 from fmapviz.core.bands import Bands
-from fmapviz.core.config import InputOptions
-from fmapviz.core.types import LayerInfo
+from fmapviz.core.config import InputOptions, check_type
+from fmapviz.core.types import LayerInfo, Model
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.hooks import observe
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
@@ -24,7 +24,7 @@ from fmapviz.models.weights.fit import LoadedWeights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.core.types import FeatureMap, Layer, Model
+    from fmapviz.core.types import FeatureMap, Layer
 
 
 def list_layers(
@@ -57,13 +57,15 @@ def list_layers(
         0 features.0 Conv2d (64, 55, 55) 23296
         1 features.3 Conv2d (192, 27, 27) 307392
     """
-    options = options or InputOptions()
+    options = (
+        check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(96, 96))") or InputOptions()
+    )
     if isinstance(model, str):
         try:
             return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", options=options)
-    if isinstance(model, nn.Module):
+    if not isinstance(model, Model):
         module = unwrap(model)
         model = describe_network(LoadedWeights(module, ""), name=type(module).__name__, options=options, code=None)
     return _list(model, types, layers=layers, exclude=exclude)

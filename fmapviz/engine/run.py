@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from fmapviz.core.config import RunConfig, describe
-from fmapviz.core.errors import NothingToDoError, OutputError, first_few, nearest, quote
+from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, describe, options_of
+from fmapviz.core.errors import NothingToDoError, OutputError, UnknownArgumentError, first_few, quote, suggest
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.types import Failure
@@ -25,7 +26,7 @@ from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
-from fmapviz.images.find import find_images, is_candidate
+from fmapviz.images.find import find_images, is_candidate, suggest_file
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
 from fmapviz.runs.shards import remove_damaged_shards
@@ -76,7 +77,14 @@ def run(config: RunConfig) -> RunSummary:
             directory=destination.open_run(info, name=config.name, sync=config.fsync),
             several=not _is_one_file(config.paths),
         )
-        on_event: Callable[[Event], object] = config.on_event or bool
+        told: list[str] = []
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Notice):
+                told.append(event.message)
+            if config.on_event:
+                config.on_event(event)
+
         on_event(Started(destination.address_of(session.directory), session.info))
         notices += _explain_number(session)
         for message in notices:
@@ -89,9 +97,8 @@ def run(config: RunConfig) -> RunSummary:
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
         if not session.plan.of_images and config.paths:
-            notices.append(f"{', '.join(config.views)} needs no image: the inputs were ignored")
-            on_event(Notice(notices[-1]))
-        return replace(summary, notices=tuple(notices))
+            on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
+        return replace(summary, notices=tuple(told))
 
 
 def _explain_number(session: Session) -> Iterator[str]:
@@ -121,6 +128,8 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
     Args:
         {options}
 
+    Without `on_event`, a warning says how many inputs failed.
+
     Returns:
         What was done; its `exit_code` is the command's.
 
@@ -141,7 +150,29 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
-    return run(RunConfig(*args, **options))
+    for name in options:
+        if name not in signature(RunConfig).parameters:
+            message = f"visualize() got an unexpected keyword argument {quote(name)}"
+            raise UnknownArgumentError(message, hint=_suggest_argument(name))
+    config = RunConfig(*args, **options)
+    summary = run(config)
+    if summary.failures and config.on_event is None:
+        first = summary.failures[0]
+        message = (
+            f"{summary.failed} of {summary.found} inputs failed, see the summary's failures; the first: {first.message}"
+        )
+        warnings.warn(f"{message} [{first.code}]", stacklevel=2)
+    return summary
+
+
+def _suggest_argument(name: str) -> str:
+    """Return a hint for an argument that `visualize` does not take, such as an option of the command."""
+    for parameter, kind in (("style", Style), ("options", InputOptions), ("engine", Engine)):
+        if name in options_of(kind):
+            return f"{parameter}={kind.__name__}({name}=...)"
+    by_flag = {each.flag.removeprefix("--"): field for field, each in options_of(RunConfig).items()}
+    near = f"did you mean {quote(by_flag[name])}?" if name in by_flag else suggest(name, options_of(RunConfig))
+    return near or "help(fmapviz.visualize) lists them"
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
@@ -256,17 +287,7 @@ def require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Fa
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     paths = [each.path for each in missing]
     message = f"none of the {len(paths)} inputs exists: {first_few(paths)}" if len(paths) > 1 else missing[0].message
-    raise NothingToDoError(message, hint=missing[0].hint or _suggest_file(paths[0]))
-
-
-def _suggest_file(path: str) -> str | None:
-    """Return a hint that names the images and folders most similar to a misspelt path, or None."""
-    typed = Path(path)
-    with suppress(OSError):
-        known = [each.name for each in typed.parent.iterdir() if is_candidate(each.name) or each.is_dir()]
-        near = [quote(typed.with_name(name)) for name in nearest(typed.name, known, cutoff=0.7)]
-        return f"did you mean {', '.join(near)}?" if near else None
-    return None
+    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(paths[0]))
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.config import check_type
+from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.types import ImageFile, Model
 from fmapviz.images.decode_pool import read_image
+from fmapviz.images.find import suggest_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
 
@@ -37,8 +38,14 @@ def load_image(path: str | Path, model: Model) -> Tensor:
         torch.Size([1, 3, 96, 96])
     """
     if not isinstance(model, Model):
-        raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="load_model returns one")
+        raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="fmapviz.load_model returns one")
+    check_type("path", path, str | Path, hint="a file, or an address such as s3://bucket/photo.jpg")
     name = os.fspath(path)
-    image = read_image(ImageFile(name, unit="", size=0, mtime_ns=0), channels=model.preparation.channels)
+    try:
+        image = read_image(ImageFile(name, unit="", size=0, mtime_ns=0), channels=model.preparation.channels)
+    except InputError as error:
+        if error.code == "E_MISSING" and not error.hint:
+            error.advise(suggest_file(name))
+        raise
     first = next(model.module.parameters(), torch.empty(0))
     return model.preparation.apply(image.pixels)[None].to(first.device)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.config import check_type
+from fmapviz.core.errors import LayerKeyError, RequestError, first_few, quote, suggest
 from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.inspection.hooks import exchange, observe
@@ -59,6 +60,7 @@ def capture(
         >>> maps["0"].gradient.shape
         torch.Size([2, 8, 30, 30])
     """
+    check_type("gradients", gradients, bool, hint="True if Captured.backward will be called")
     chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
     maps = Captured(gradients=gradients)
     with ExitStack() as stack:
@@ -76,6 +78,13 @@ class Captured(dict[str, FeatureMap]):
         self._gradients = gradients
         self._over = False
         self._edges: dict[str, GradientEdge | None] = {}
+
+    def __missing__(self, name: object) -> NoReturn:
+        """Raise `LayerKeyError`, which is a `KeyError` too, with the most similar names."""
+        if not self:
+            raise LayerKeyError("no feature maps were captured", hint="run the model inside the with block")
+        near = suggest(name, self) if isinstance(name, str) else None
+        raise LayerKeyError(f"no feature map of {quote(name)} was captured", hint=near or f"there are: {first_few([*self])}")
 
     def keep(self, feature_map: FeatureMap) -> None:
         """Copy what a layer returned; called by the hooks."""
@@ -105,7 +114,9 @@ class Captured(dict[str, FeatureMap]):
         if not self._gradients:
             raise RequestError("no gradients were captured", hint="capture(model, gradients=True)")
         if not isinstance(score, torch.Tensor):
-            raise RequestError(f"a score is a tensor that the model has returned, not {quote(type(score).__name__)}")
+            message = f"a score is a tensor that the model has returned, not {quote(type(score).__name__)}"
+            raise RequestError(message, hint="for example maps.backward(model(x)[:, 281].sum())")
+        check_type("retain_graph", retain_graph, bool, hint="True if another score of the same pass will follow")
         if not score.requires_grad or not any(self._edges.values()):
             raise RequestError("the score has no gradient", hint="run the model outside of torch.no_grad()")
         self._over = True

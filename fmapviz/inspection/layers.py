@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from torch import export, jit, nn
 
-from fmapviz.core.config import split
+from fmapviz.core.config import check_type, split
 from fmapviz.core.errors import RequestError, quote, suggest
-from fmapviz.core.types import Layer
+from fmapviz.core.types import Layer, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+
+_NAMES = "names or globs, such as 'layer4.*'"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -32,11 +36,22 @@ def unwrap(model: nn.Module) -> nn.Module:
             hint="pass the nn.Module it was made from",
         )
     if not isinstance(model, nn.Module):
-        raise RequestError(f"not an nn.Module: {quote(type(model).__name__)}")
+        raise RequestError(f"not an nn.Module: {quote(type(model).__name__)}", hint=_hint_for(model))
     inner = getattr(model, "_orig_mod", None)  # torch.compile
     if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         inner = model.module
     return unwrap(inner) if isinstance(inner, nn.Module) else model
+
+
+def _hint_for(model: object) -> str:
+    """Return what to pass instead of something that is no network."""
+    if isinstance(model, str):
+        return f"fmapviz.load_model({quote(model)}).module is one"
+    if isinstance(model, Model):
+        return "its attribute module is one"
+    if isinstance(model, type):
+        return f"create an instance: {model.__name__}()" if issubclass(model, nn.Module) else "create a network from it"
+    return "a torch.nn.Module, such as torchvision.models.resnet18()"
 
 
 def find_layers(model: nn.Module) -> list[Layer]:
@@ -94,7 +109,9 @@ def select_layers(
         >>> [layer.name for layer in select_layers(find_layers(net), exclude=["0"])]
         ['2']
     """
-    types, include, exclude = split(types) or default_types(layers), split(include), split(exclude)
+    types = split(check_type("types", types, Sequence[str], hint="class names, such as 'Conv2d'")) or default_types(layers)
+    include = split(check_type("layers", include, Sequence[str], hint=_NAMES))
+    exclude = split(check_type("exclude", exclude, Sequence[str], hint=_NAMES))
     include = tuple(
         pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
     )

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions
+from fmapviz.core.config import InputOptions, check_type
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import SOURCES
 from fmapviz.models.user_code import check_reference
@@ -30,6 +30,7 @@ def known_names(pattern: str = "") -> list[str]:
         >>> known_names("vgg1*_bn")
         ['vgg11_bn', 'vgg13_bn', 'vgg16_bn', 'vgg19_bn']
     """
+    check_type("pattern", pattern, str, hint="part of a name, or a glob such as 'resnet*'")
     source, colon, glob = pattern.partition(":")
     if colon and source in registry.names(SOURCES) and not _fixed_names(source):
         names: list[str] = getattr(_fetch(source), "known_names", list)()
@@ -74,6 +75,9 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
         >>> cam(model, load_image("sample_images/shapes/star.jpg", model), target="star").map.shape
         torch.Size([1, 96, 96])
     """
+    check_type("spec", spec, str, hint="a name such as 'resnet18', or your code: 'my_net.py:build'")
+    check_type("weights", weights, str, hint="'default', 'random', the name of a published entry, or a file")
+    check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(96, 96))")
     source, name = _resolve(spec)
     return _fetch(source).load(name, weights=weights, options=options or InputOptions())
 

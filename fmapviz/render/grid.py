@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fmapviz.core.config import Style
+from fmapviz.core.config import Style, check_type
 from fmapviz.core.drawings import Tiles
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import RequestError, quote
 from fmapviz.render.colormaps import checkerboard, colorize
 
 if TYPE_CHECKING:
     from fmapviz.render.pca import Basis
 
 _PLAIN = Style()
+_MAPS = "such as maps['layer1'].values of fmapviz.capture"
 _SMALL = 1e-12  # standard deviations below this are computed in float64
 _NUMPY_DEVICE = "cpu"  # where NumPy reads tensors in place; tests change it to run a GPU's code without one
 
@@ -107,9 +108,15 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
         torch.Size([458, 458, 3])
     """
+    if not isinstance(maps, Tensor):
+        raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=_MAPS)
+    check_type("style", style, Style, hint="such as Style(columns=8)")
+    check_type("ranges", ranges, Ranges | None, hint="what measure(maps) returns")
     if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
         kind = "complex " if maps.is_complex() else ""
-        raise RequestError(f"maps must be real, (C, H, W) or (N, C, H, W), and not empty: '{kind}{tuple(maps.shape)}'")
+        raise RequestError(
+            f"maps must be real, (C, H, W) or (N, C, H, W), and not empty: '{kind}{tuple(maps.shape)}'", hint=_MAPS
+        )
     if maps.ndim == 3:
         return tile(maps[None], style, ranges)[0]
     maps = as_floats(maps.detach())

@@ -581,7 +581,7 @@ def test_nothing_to_do_is_said_before_the_model_is_loaded(tmp_path, look):
     [
         (["phoot.png"], "no such file: '{}/phoot.png'", "did you mean '{}/photo.png'?"),
         (["imgaes"], "no such file: '{}/imgaes'", "did you mean '{}/images'?"),
-        (["zzz", "none/x.png"], "none of the 2 inputs exists: {0}/zzz, {0}/none/x.png", "None"),
+        (["zzz", "none/x.png"], "none of the 2 inputs exists: {0}/zzz, {0}/none/x.png", "no similar name in '{}'"),
     ],
 )
 @pytest.mark.parametrize("dry", [False, True])

@@ -10,7 +10,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.config.options import CLUSTER, RUNNING, check_number, documented, option
+from fmapviz.core.config.checks import check_number, check_type, check_types
+from fmapviz.core.config.options import CLUSTER, RUNNING, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _option = partial(option, panel=RUNNING)
 _cluster = partial(option, panel=CLUSTER)
+_ENGINES = "ray, ray:auto, ray:HOST:PORT"
 _PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
 
 
@@ -37,6 +39,8 @@ class Part:
     count: int
 
     def __post_init__(self) -> None:
+        for name in ("number", "count"):
+            check_type(name, getattr(self, name), int, hint=_PARTS)
         if not 1 <= self.number <= self.count:
             raise RequestError(f"no such part: '{self.number}/{self.count}'", hint=_PARTS)
 
@@ -51,7 +55,7 @@ class Part:
             >>> Part.parse("2/8")
             Part(number=2, count=8)
         """
-        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", check_type("text", text, str, hint=_PARTS))
         if not match:
             raise RequestError(f"no such part: {quote(text)}", hint=_PARTS)
         return cls(int(match[1]), int(match[2]))
@@ -63,6 +67,7 @@ class Part:
             >>> [index for index in range(8) if Part(2, 3).has(index)]
             [1, 4, 7]
         """
+        check_type("index", index, int, hint="position of an item, from 0")
         return index % self.count == self.number - 1
 
 
@@ -92,9 +97,11 @@ class Engine:
     gpus: float = _cluster(0.0, "GPUs of each Ray worker, or a fraction.", flag="--worker-gpus", metavar="G", shown="0")
 
     def __post_init__(self) -> None:
+        check_types(self)
+        check_number("workers", self.workers)
         check_number("worker CPUs", self.cpus)
         if not 0 <= self.gpus < 1024:
-            raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'")
+            raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'", hint="such as 0.5, 1, 2")
         if self.gpus > 1 and self.gpus % 1:
             raise RequestError(f"worker GPUs above 1 must be a whole number: '{self.gpus:g}'", hint="such as 0.5, 1, 2")
 
@@ -109,9 +116,9 @@ class Engine:
             >>> Engine.parse("ray:10.0.0.1:6379").address
             '10.0.0.1:6379'
         """
-        name, colon, address = text.partition(":")
+        name, colon, address = check_type("text", text, str, hint=_ENGINES).partition(":")
         if name != "ray" or (colon and not address):
-            raise RequestError(f"no such engine: {quote(text)}", hint="ray, ray:auto, ray:HOST:PORT")
+            raise RequestError(f"no such engine: {quote(text)}", hint=_ENGINES)
         if find_spec("ray") is None:
             raise RequestError("the engine 'ray' needs the package ray", hint="pip install 'fmapviz[ray]'")
         return cls(address or None, workers, cpus, gpus)

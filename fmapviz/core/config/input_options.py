@@ -8,11 +8,14 @@ from functools import partial
 from math import isfinite
 from typing import Literal, get_args
 
-from fmapviz.core.config.options import COMMON, INPUT, changed_fields, check_word, documented, option
+from fmapviz.core.config.checks import check_types, check_word
+from fmapviz.core.config.options import COMMON, INPUT, changed_fields, documented, option
 from fmapviz.core.errors import RequestError, quote
 
 Fit = Literal["crop", "squash", "pad", "none"]
 
+_SIZE = "height and width in pixels, such as (240, 320)"
+_NUMBERS = "such as (0.485, 0.456, 0.406), one for each channel"
 _option = partial(option, panel=INPUT)
 
 
@@ -85,15 +88,17 @@ class InputOptions:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_word("fit", self.fit, get_args(Fit))
         if self.size and not all(1 <= side <= 16384 for side in self.size):
-            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'")
+            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'", hint=_SIZE)
         if self.size and self.fit == "none":
             raise RequestError("fit none keeps the size of each image", hint="leave out size=, or choose another fit=")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if numbers is not None and not numbers:
-                raise RequestError(f"{name} must be one or more numbers: ''", hint="such as 0.485,0.456,0.406")
+            if numbers is not None and not (numbers and all(map(isfinite, numbers))):
+                text = ",".join(map(str, numbers))
+                raise RequestError(f"{name} must be one or more numbers: '{text}'", hint=_NUMBERS)
         if self.std and not all(deviation > 0 for deviation in self.std):
-            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'")
+            raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'", hint=_NUMBERS)
 
     __repr__ = changed_fields

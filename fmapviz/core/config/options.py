@@ -6,7 +6,6 @@ import re
 import textwrap
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, cleandoc, signature
-from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fmapviz.core.errors import RequestError, quote
@@ -111,25 +110,3 @@ def split(values: str | Iterable[str]) -> tuple[str, ...]:
     if values and not names:
         raise RequestError(f"a list without names: {quote(','.join(values))}", hint="names, separated by commas")
     return names
-
-
-def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
-    """Check that a value, unless it is None, is one of several words.
-
-    Raises:
-        RequestError: It is not.
-    """
-    if value is not None and value not in words:
-        raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
-
-
-def check_number(
-    name: str, number: float | None, allowed: str = "at least 1", *, least: float = 1, most: float = inf
-) -> None:
-    """Check that a number, unless it is None, is in a range, which `allowed` names.
-
-    Raises:
-        RequestError: It is not.
-    """
-    if number is not None and not least <= number <= most:
-        raise RequestError(f"{name} must be {allowed}: '{number}'")

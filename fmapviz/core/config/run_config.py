@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core import registry
+from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.input_options import InputOptions
-from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, check_number, check_word, option, options_of, split
+from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, option, options_of, split
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
@@ -28,8 +29,9 @@ _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
 _output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
-_INPUTS = (
-    "Files and folders, or their addresses. An iterator is read as it yields, or at once if the norm `run` or the pca "
+_INPUTS = "Files and folders, or their addresses; for tensors in memory see `fmapviz.capture` and `fmapviz.cam`."
+_ITERATOR = (
+    "An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."
 )
 _DTYPES = ("float32", "float16")
@@ -158,11 +160,14 @@ class RunConfig(Execution, Output, Selection):
     """
 
     model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
-    inputs: str | Path | Iterable[str | Path] = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS)})
+    inputs: str | Path | Iterable[str | Path] = field(
+        default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)}
+    )
     style: Style = option(Style(), "How pictures look.", recorded="style")
     options: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("layers", "exclude", "types", "views", "to"):
             object.__setattr__(self, name, split(getattr(self, name)))
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets

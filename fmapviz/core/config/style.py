@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 
-from fmapviz.core.config.options import LOOKS, changed_fields, check_number, check_word, documented, option
+from fmapviz.core.config.checks import check_number, check_types, check_word
+from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
 from fmapviz.core.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
@@ -72,6 +73,7 @@ class Style:
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
 
     def __post_init__(self) -> None:
+        check_types(self)
         top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std))?", self.channels)
         object.__setattr__(self, "limits", _parse_limits(self.norm))
         object.__setattr__(self, "top", int(top[1]) if top else None)

@@ -1,0 +1,142 @@
+"""Check the types and values of arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import fields
+from enum import Enum
+from functools import cache
+from math import inf
+from numbers import Integral, Real
+from pathlib import Path
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fmapviz.core.config.options import options_of
+from fmapviz.core.errors import RequestError, printable, quote
+
+
+@cache
+def types_of(config: Any) -> Mapping[str, Any]:  # Any: a dataclass; types, and unions of types
+    """Return the types of a dataclass's fields; of a network and an event, which core does not import, `object`."""
+    return get_type_hints(config, localns={"nn": SimpleNamespace(Module=object), "Model": object, "Event": object})
+
+
+def check_types(config: Any) -> None:  # Any: a dataclass
+    """Check the options of a frozen dataclass for their types; sequences become tuples, NumPy's numbers Python's.
+
+    Raises:
+        RequestError: An option has another type than its annotation.
+    """
+    types = types_of(config.__class__)
+    for each in fields(config):
+        if each.init and types[each.name] is not object:
+            described = options_of(config.__class__)[each.name].help
+            value = check_type(each.name, getattr(config, each.name), types[each.name], hint=f"{each.name}: {described}")
+            object.__setattr__(config, each.name, value)
+
+
+# Any: a value of this type, or equal to one.
+def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
+    """Check the type of an argument.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        kind: A type, a union of types, a tuple, or `Sequence[T]` for one or several T.
+        hint: What the argument is.
+
+    Returns:
+        The value, as a tuple if it is a sequence, and as `int` or `float` if it is a number of NumPy.
+
+    Raises:
+        RequestError: It has another type.
+
+    Example:
+        >>> check_type("size", [64, 96], tuple[int, int] | None, hint="height and width")
+        (64, 96)
+    """
+    try:
+        return _conform(value, kind)
+    except TypeError:
+        shown = printable(reprlib.repr(value))
+        if isinstance(value, Enum | os.PathLike):  # where a string is expected
+            hint = f"{name}={quote(value.name if isinstance(value, Enum) else value)}"
+        raise RequestError(f"{name} must be {_describe(kind)}, not {shown}", hint=hint) from None
+
+
+def _conform(value: object, kind: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in {Union, UnionType}:
+        for each in inner:
+            with suppress(TypeError):
+                return _conform(value, each)
+    elif origin in {tuple, Sequence, Iterable}:
+        return _conform_items(value, origin, inner)
+    elif kind in {int, float}:
+        if isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool):
+            return value if type(value) in {int, float} else kind(value)
+    elif kind is Path and isinstance(value, os.PathLike):
+        return Path(value)
+    elif isinstance(value, str if origin is Literal else origin or kind):
+        return value
+    raise TypeError
+
+
+def _conform_items(value: object, origin: Any, inner: tuple[Any, ...]) -> Any:
+    several = [value] if origin is Sequence and isinstance(value, str) else value
+    if not isinstance(several, Iterable) or isinstance(several, str | bytes | Mapping):
+        raise TypeError
+    if origin is Iterable and not isinstance(several, Sequence):
+        iter(several)  # a tensor may not have that
+        return value  # it may be read only once
+    items = tuple(_conform(each, inner[0]) for each in several)
+    if origin is tuple and (isinstance(value, AbstractSet) or (inner[-1] is not Ellipsis and len(items) != len(inner))):
+        raise TypeError
+    return value if origin is Iterable else items
+
+
+def _describe(kind: Any) -> str:
+    """Return a type as Python spells it.
+
+    Example:
+        >>> _describe(Sequence[str]), _describe(tuple[int, int] | None)
+        ('str or Sequence[str]', 'tuple[int, int] or None')
+    """
+    origin = get_origin(kind)
+    if origin in {Union, UnionType}:
+        return " or ".join(map(_describe, get_args(kind)))
+    if origin is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    text = "None" if kind is type(None) else str(kind) if origin else kind.__name__
+    text = re.sub(r"\b(collections\.abc|pathlib)\.", "", text)
+    return f"str or {text}" if origin is Sequence and get_args(kind) == (str,) else text
+
+
+def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
+    """Check that a value, unless it is None, is one of several words.
+
+    Raises:
+        RequestError: It is not.
+    """
+    if value is not None and value not in words:
+        raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
+
+
+def check_number(
+    name: str, number: float | None, allowed: str = "at least 1", *, least: float = 1, most: float = inf
+) -> None:
+    """Check that a number, unless it is None, is in a range, which `allowed` names.
+
+    Raises:
+        RequestError: It is not.
+    """
+    if number is not None and not least <= number <= most:
+        raise RequestError(
+            f"{name} must be {allowed}: '{number}'", hint=f"leave out {name.replace(' ', '_')}= for the default"
+        )

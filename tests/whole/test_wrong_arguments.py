@@ -1,0 +1,226 @@
+"""Wrong types and values of arguments in Python: each is a `FmapvizError` with a hint in Python's terms."""
+
+import inspect
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torch import nn
+
+import fmapviz
+
+NAN = float("nan")
+NO = "no_list no_array"  # a list without any name
+NET = nn.Sequential(nn.Conv2d(3, 2, 3))
+MODEL = fmapviz.load_model("shapesnet")
+X = torch.rand(1, 3, 96, 96)
+STAR = "sample_images/shapes/star.jpg"
+
+# Of all kinds; a generator is made anew for each call.
+VALUES = {
+    "None": None,
+    "bool": True,
+    "int": -7,
+    "float": 2.5,
+    "nan": NAN,
+    "str": "no such --thing",
+    "empty": "",
+    "bytes": b"alexnet",
+    "list": [[]],
+    "no_list": [],
+    "tuple": (0.5, "x"),
+    "dict": {"a": 1},
+    "set": {3.5},
+    "generator": lambda: (each for each in [object()]),
+    "array": np.zeros((2, 2)),
+    "no_array": np.zeros(0),
+    "tensor": torch.full((2, 2), torch.nan),
+    "scalar": torch.tensor(1.5),
+    "picture": Image.new("RGB", (4, 4)),
+    "enum": torchvision.models.ResNet18_Weights.IMAGENET1K_V1,
+    "class": nn.Conv2d,
+    "path": Path("no such file"),
+    "object": object(),
+    "style": fmapviz.Style(),
+    "options": fmapviz.InputOptions(),
+    "module": nn.ReLU(),
+}
+
+# What a parameter takes of these.
+TAKEN = {
+    "cam": {**dict.fromkeys(("model", "x", "target", "layer", "method"), ""), "output": "None", "style": "None style"},
+    "capture": {"model": "", "layers": NO, "exclude": f"{NO} str empty", "types": NO, "gradients": "bool"},
+    "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str empty", "types": NO, "options": "None options"},
+    "load_image": {"path": "", "model": ""},
+    "load_model": {"spec": "", "weights": "", "options": "None options"},
+    "known_names": {"pattern": "str empty"},
+    "tile": {"maps": "", "style": "style", "ranges": "None"},
+}
+CALLS = {
+    "cam": lambda **changed: fmapviz.cam(**{"model": MODEL, "x": X, **changed}),
+    "capture": lambda **changed: fmapviz.capture(**{"model": NET, **changed}).__enter__(),
+    "list_layers": lambda **changed: fmapviz.list_layers(**{"model": NET, **changed}),
+    "load_image": lambda **changed: fmapviz.load_image(**{"path": STAR, "model": MODEL, **changed}),
+    "load_model": lambda **changed: fmapviz.load_model(**{"spec": "shapesnet", **changed}),
+    "known_names": fmapviz.known_names,
+    "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
+}
+
+
+def refused(call, *args, **kwargs):
+    """Return the error of a call, whose hint is there and in Python's terms; None if there is none."""
+    try:
+        call(*args, **kwargs)
+    except fmapviz.FmapvizError as refusal:
+        error = refusal
+    else:
+        return None
+    said = f"{error} {error.hint}".replace("no such --thing", "")
+    assert error.hint, error
+    assert "--" not in said
+    assert "`fmapviz " not in said
+    return error
+
+
+def each_value(call, name, taken):
+    for kind, value in VALUES.items():
+        error = refused(call, **{name: value() if kind == "generator" else value})
+        assert (error is None) == (kind in taken.split()), (name, kind, error)
+
+
+@pytest.mark.parametrize(("function", "name"), [(function, name) for function, names in TAKEN.items() for name in names])
+def test_a_function_refuses_what_it_does_not_take(function, name):
+    each_value(CALLS[function], name, TAKEN[function][name])
+
+
+def test_all_functions_and_parameters_are_tried():
+    functions = {name for name in fmapviz.__all__ if inspect.isfunction(getattr(fmapviz, name))} - {"visualize"}
+    assert functions == TAKEN.keys() == CALLS.keys()
+    for name, names in TAKEN.items():
+        assert inspect.signature(getattr(fmapviz, name)).parameters.keys() == names.keys()
+
+
+def test_without_a_change_nothing_is_refused():
+    for call in CALLS.values():
+        assert refused(call) is None
+
+
+# --- options
+
+VISUALIZE = {
+    **dict.fromkeys(("fsync", "strict", "force", "repair"), "bool"),
+    **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str empty"),
+    **dict.fromkeys(("views", "to", "dtype", "device"), ""),
+    **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
+    "weights": "str empty",
+    "name": "None str",
+    "output": "None str empty",
+    "targets": f"{NO} str empty int",
+    "out": "str empty path",
+    "style": "style",
+    "options": "options",
+    "on_event": "None class module",
+}
+OPTIONS = {
+    fmapviz.Style: {
+        **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha"), ""),
+        **dict.fromkeys(("columns", "colormap"), "None"),
+        "labels": "None bool",
+        "colorbar": "bool",
+    },
+    fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std"), "None"),
+    fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
+    fmapviz.Part: {"number": "", "count": ""},
+}
+
+
+@pytest.mark.parametrize("name", VISUALIZE)
+def test_visualize_refuses_what_an_option_does_not_take(name, tmp_path):
+    def call(**changed):
+        with suppress(fmapviz.NothingToDoError):  # the options are right
+            fmapviz.visualize(**{"model": NET, "inputs": [], "out": tmp_path, **changed})
+
+    each_value(call, name, VISUALIZE[name])
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["model", "inputs"])
+def test_visualize_refuses_what_is_no_model_or_no_path(name, tmp_path):
+    def call(**changed):
+        fmapviz.visualize(**{"model": NET, "inputs": STAR, "out": tmp_path, **changed})
+
+    each_value(call, name, "")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OPTIONS.items() for name in names])
+def test_a_group_of_options_refuses_what_an_option_does_not_take(kind, name):
+    def call(**changed):
+        return kind(**({"number": 1, "count": 2} if kind is fmapviz.Part else {}) | changed)
+
+    each_value(call, name, OPTIONS[kind][name])
+
+
+def test_all_options_are_tried():
+    assert VISUALIZE.keys() | {"model", "inputs"} == inspect.signature(fmapviz.visualize).parameters.keys()
+    for kind, names in OPTIONS.items():
+        assert inspect.signature(kind).parameters.keys() == names.keys()
+
+
+# --- other names and values
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("view", "did you mean 'views'?"),
+        ("layrs", "did you mean 'layers'"),
+        ("columns", "style=Style(columns=...)"),
+        ("size", "options=InputOptions(size=...)"),
+        ("gpus", "engine=Engine(gpus=...)"),
+        ("zzzz", "help(fmapviz.visualize)"),
+    ],
+)
+def test_an_argument_that_visualize_does_not_have_is_refused_with_the_one_meant(argument, hint):
+    error = refused(fmapviz.visualize, NET, STAR, **{argument: 1})
+    assert isinstance(error, TypeError)
+    assert argument in str(error)
+    assert hint in error.hint
+
+
+def test_a_feature_map_that_was_not_captured_is_a_key_error_with_the_nearest_names():
+    with fmapviz.capture(NET) as maps:
+        assert refused(maps.__getitem__, "0").hint == "run the model inside the with block"
+        NET(X)
+    error = refused(maps.__getitem__, "0#")
+    assert isinstance(error, KeyError)
+    assert (str(error), error.hint) == ("no feature map of '0#' was captured", "did you mean '0'?")
+    assert refused(maps.__getitem__, 0).hint == "there are: 0"
+    assert "1" not in maps
+    assert maps.get("1") is None
+    for score in VALUES.values():
+        assert refused(maps.backward, score)
+
+
+def test_a_hint_is_below_the_message_of_a_traceback():
+    error = refused(fmapviz.Style, columns="x")
+    *_, message, hint = "".join(traceback.format_exception(error)).splitlines()
+    assert message == "fmapviz.core.errors.RequestError: columns must be int or None, not 'x'"
+    assert hint == "hint: columns: Tiles per row."
+
+
+def test_numbers_of_numpy_are_taken_as_numbers():
+    style = fmapviz.Style(columns=np.int64(3), alpha=np.float32(0.5))
+    assert (style, type(style.columns), type(style.alpha)) == (fmapviz.Style(columns=3, alpha=0.5), int, float)
+    assert fmapviz.InputOptions(size=np.array([8, 9]), mean=[0.5]) == fmapviz.InputOptions(size=(8, 9), mean=(0.5,))
+
+
+@pytest.mark.parametrize("weights", [torchvision.models.ResNet18_Weights.IMAGENET1K_V1, Path("net.pth")])
+def test_weights_of_another_type_are_refused_with_what_to_write(weights):
+    written = f"weights='{getattr(weights, 'name', weights)}'"
+    assert refused(fmapviz.load_model, "resnet18", weights=weights).hint == written.replace("net'", "net.pth'")
