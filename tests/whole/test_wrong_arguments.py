@@ -2,6 +2,7 @@
 
 import inspect
 import traceback
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,8 +55,8 @@ VALUES = {
 # What a parameter takes of these.
 TAKEN = {
     "cam": {**dict.fromkeys(("model", "x", "target", "layer", "method"), ""), "output": "None", "style": "None style"},
-    "capture": {"model": "", "layers": NO, "exclude": f"{NO} str empty", "types": NO, "gradients": "bool"},
-    "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str empty", "types": NO, "options": "None options"},
+    "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
+    "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "options": "None options"},
     "load_image": {"path": "", "model": ""},
     "load_model": {"spec": "", "weights": "", "options": "None options"},
     "known_names": {"pattern": "str empty"},
@@ -114,7 +115,7 @@ def test_without_a_change_nothing_is_refused():
 
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair"), "bool"),
-    **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str empty"),
+    **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
     **dict.fromkeys(("views", "to", "dtype", "device"), ""),
     **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
     "weights": "str empty",
@@ -224,3 +225,19 @@ def test_numbers_of_numpy_are_taken_as_numbers():
 def test_weights_of_another_type_are_refused_with_what_to_write(weights):
     written = f"weights='{getattr(weights, 'name', weights)}'"
     assert refused(fmapviz.load_model, "resnet18", weights=weights).hint == written.replace("net'", "net.pth'")
+
+
+def test_inputs_that_fail_are_a_warning_unless_events_are_watched(tmp_path):
+    inputs = [STAR, tmp_path / "none.png"]
+    with pytest.warns(UserWarning, match=r"^1 of 2 inputs failed, .* no such file: '.*none.png' \[E_MISSING\]$") as told:
+        summary = fmapviz.visualize(MODEL, inputs, out=tmp_path, to="png")
+    assert told[0].filename == __file__
+    assert (summary.done, summary.failed, summary.exit_code) == (1, 1, 3)
+    assert "skipped=0" not in repr(summary)
+    assert "failed=1" in repr(summary)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        again = fmapviz.visualize(MODEL, inputs, out=tmp_path, to="png", top=0, on_event=bool)
+    assert (again.failed, told) == (1, [])
+    (notice,) = again.notices
+    assert str(again.directory) in notice  # shapesnet-2
+    assert "top" in notice
