@@ -24,6 +24,7 @@ from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.models.network import input_type
+from fmapviz.models.onednn import with_onednn
 from fmapviz.models.replicas import replicate
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
@@ -138,6 +139,8 @@ class BatchRunner:
     def _attach(self, module: nn.Module) -> Drawer:
         """Add hooks to the network, or to a copy of it."""
         session, copied = self._session, dict(module.named_modules())
+        if self._pattern:
+            self._hooks.enter_context(with_onednn(module))
         return self._hooks.enter_context(
             Drawer(
                 replace(session.model, module=module),
