@@ -14,10 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, describe, options_of
 from fmapviz.core.errors import NothingToDoError, OutputError, UnknownArgumentError, first_few, quote, suggest
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
+from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch
@@ -29,6 +31,7 @@ from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate, suggest_file
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
+from fmapviz.runs.run_files import has_more_units
 from fmapviz.runs.shards import remove_damaged_shards
 from fmapviz.runs.storage.destination import find_info, open_destination
 
@@ -96,6 +99,8 @@ def run(config: RunConfig) -> RunSummary:
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
+        for message in _crowds(session, summary):
+            on_event(Notice(message))
         if not session.plan.of_images and config.paths:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
         return replace(summary, notices=tuple(told))
@@ -108,6 +113,15 @@ def _explain_number(session: Session) -> Iterator[str]:
     if plain != directory and plain.exists():
         found = describe_contents(plain, session.info)
         yield f"{address_of(plain)} holds {found}; this run is {address_of(directory)}"
+
+
+def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
+    """Yield what must be known to open the results of so many images."""
+    units = -(-(summary.done + summary.skipped) // (session.config.shard or 1))
+    for form in session.config.to:
+        most, file, notice = (registry.constant(WRITERS, form, name) for name in ("CROWD", "UNIT_FILES", "CROWDED"))
+        if most and file and notice and (units > int(most) or has_more_units(session.output.directory, file, int(most))):
+            yield notice
 
 
 def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., RunSummary]], Callable[P, RunSummary]]:

@@ -276,5 +276,5 @@ def _flat(settings: object) -> dict[str, object]:
 
 def _shown(name: str, value: object) -> str:
     if value in (None, []):
-        return {"layers": "all", "exclude": "none"}.get(name, "default")
+        return {"layers": "all", "exclude": "none", "shard": "none"}.get(name, "default")
     return printable(",".join(map(str, value)) if isinstance(value, list) else str(value))

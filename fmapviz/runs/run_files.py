@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SIGNATURE_BYTES = 13
+_LOOKED_AT = 1000  # directories: some milliseconds
 _TRIES = 8  # while other processes add images
 
 
@@ -68,6 +70,12 @@ def find_units(run: Path) -> list[Path]:
 def has_units(run: Path) -> bool:
     """Return True if a run has any unit."""
     return next(_units(run), None) is not None
+
+
+def has_more_units(out: Path, file: str, most: int) -> bool:
+    """Return True if more than `most` units below a directory have a file; in a large directory, some are counted."""
+    walked = islice(os.walk(out), _LOOKED_AT)
+    return sum(1 for _ in islice((here for here, _, names in walked if file in names), most + 1)) > most
 
 
 def read(run: Path) -> dict[str, Any] | None:

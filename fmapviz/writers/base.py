@@ -14,6 +14,7 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
 * `PAGE`: A file of `RUN_FILES` that a browser opens.
 * `OPEN_WITH`, `OPEN_SHARDS_WITH`: The command that opens the results; `{out}` is the directory of all runs, `{shard}` the
   number of images in a shard.
+* `CROWD`, `CROWDED`: A number of units below `{out}`, and what must be said about that command if there are more.
 * `WITH`: A format that this one cannot do without.
 * `REQUIRES`: A package that it needs, which the extra of its name brings.
 """

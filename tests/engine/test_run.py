@@ -274,6 +274,17 @@ def test_tensorboard_shows_one_run_per_image(finished):
     assert json.loads(result.stdout) == {f"net/{name}": tags for name in ("one.png", "two.png", "cats/three.png")}
 
 
+def test_more_runs_of_tensorboard_than_it_ticks_are_told(tmp_path, look):
+    for number in range(40):
+        paint(tmp_path / f"many/{number}.png", number)
+    paint(tmp_path / "another.png")
+    seen = {"to": ["tensorboard"], "layers": ["first"]}
+    assert look(tmp_path / "many", **seen).notices == ()
+    notice = "TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
+    assert look(tmp_path / "another.png", name="another", **seen).notices == (notice,), "it shows all runs"
+    assert look(tmp_path / "another.png", name="pictures", to=["png"]).notices == ()
+
+
 def test_what_failed_is_noted(finished):
     pictures, summary, _ = finished
     (line,) = (summary.directory / "failures.jsonl").read_text().splitlines()

@@ -24,6 +24,8 @@ UNIT_FILES = "events.out.tfevents.fmapviz"
 MANY = True
 OPEN_WITH = "tensorboard --logdir {out}"
 OPEN_SHARDS_WITH = "tensorboard --logdir {out} --samples_per_plugin images={shard}"  # the default is ten images a shard
+CROWD = 40  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
+CROWDED = "TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
 
 # TensorBoard shows one description for all steps: only facts that hold for all images may be in it.
 _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}

@@ -1,0 +1,59 @@
+"""TensorBoard's own pages, in a browser."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from browser import browser  # noqa: F401  a fixture
+from image_files import save_picture
+from waiting import PATIENCE, wait_until
+
+NOTICE = "notice: TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
+
+
+@contextmanager
+def serving(command, directory):
+    """Run the command that was printed; return the server's address once it answers."""
+    program, *arguments = shlex.split(command)
+    server = subprocess.Popen(
+        [Path(sys.executable).parent / program, *arguments, "--port", "0", "--host", "localhost"],
+        cwd=directory, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        yield next(match[0] for line in server.stderr if (match := re.search(r"http://localhost:\d+/", line)))
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+        server.stderr.close()
+
+
+def runs_with_images(address):
+    with urllib.request.urlopen(f"{address}data/plugin/images/tags", timeout=PATIENCE) as answer:
+        return len(json.load(answer))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("images", [41, 200])
+def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):  # noqa: F811
+    for seed in range(images):
+        save_picture(tmp_path / "many" / f"{seed}.png", seed)
+    result = fmapviz("shapesnet", "many", "--top", "0", "--layers", "features.0.conv", "--out", "my runs")
+    _, command = result.stdout.decode().splitlines()
+    assert NOTICE in result.stderr.decode().splitlines()
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    with serving(command, tmp_path) as address:
+        assert wait_until(lambda: runs_with_images(address) == images)
+        page.goto(f"{address}#images")
+        page.locator("tf-multi-checkbox paper-checkbox").nth(images - 1).wait_for()
+        assert page.locator("tf-image-loader").count() == 0
+        page.get_by_text("Toggle All Runs").click()
+        for number in range(24):  # a page of the input, and one of the layer
+            page.locator("tf-image-loader").nth(number).locator("img").wait_for()
+        page.close()
