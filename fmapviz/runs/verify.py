@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     Checksum = Callable[[Path], str]
 
 REMEDIES: Mapping[Remedy, str] = {
-    "repair": "images: the command that made them, with --repair, redraws incomplete ones",
-    "again": "run-level files: the same command makes them again",
-    "redraw": f"{SURVEY_FILE}: the same command with --force and all images of the run redraws everything",
+    "repair": "run the original command with --repair",
+    "again": "run-level files: run the original command again",
+    "redraw": f"{SURVEY_FILE}: run the original command with --force, for all images of the run",
     "remove": "foreign files: remove them, or move them away",
 }
 

@@ -987,7 +987,7 @@ def test_what_changes_later_is_found_and_made_again(option, house):
     ]
     assert found.told == [
         "4 of 5 directories are damaged",
-        "hint: images: the command that made them, with --repair, redraws incomplete ones",
+        "hint: run the original command with --repair",
         "hint: foreign files: remove them, or move them away",
     ]
     (run / "d.png/more.png").unlink()
