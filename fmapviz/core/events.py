@@ -127,8 +127,8 @@ class RunSummary:
     notices: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Summarize it in a notebook: what is zero, False or empty is left out."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        """Summarize it in a notebook: what is zero, False or empty is left out, as are the numbers behind the highlights."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "results")
         return f"RunSummary({', '.join(f'{name}={value!r}' for name, value in values if value)})"
 
     @property

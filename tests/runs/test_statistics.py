@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -34,9 +35,10 @@ from fmapviz.runs.aggregates.statistics import MOST_LINES, describe_dead, merge
 
 NAN, INF = torch.nan, torch.inf
 HEADING = [
+    "layer_index",
     "layer",
     "of",
-    "class",
+    "target",
     "type",
     "channel",
     "images",
@@ -69,7 +71,7 @@ def rows_of(directory):
     table = defaultdict(list)
     for row in rows:
         each = dict(zip(HEADING, row, strict=True))
-        key = each.pop("layer"), each.pop("of"), each.pop("class")
+        key = each.pop("layer"), each.pop("of"), each.pop("target")
         kind = each.pop("type")
         table[key].append({"type": kind, **{name: float(value) if value else np.nan for name, value in each.items()}})
     for channels in table.values():
@@ -624,6 +626,35 @@ def test_merging_is_associative_and_commutative_up_to_rounding(layers, others):
                 np.testing.assert_allclose(merged[name][rows[info.key]], whole[name][own], rtol=1e-12, atol=1e-12)
 
 
+def test_layers_have_the_index_that_their_pictures_have(look, pictures):
+    summary = look(Ordinary(), pictures[:2], to=["stats", "png"], views=["maps", "inputs"])
+    record = json.loads((summary.directory / "0.png/unit.json").read_bytes())
+    drawn = {(layer["name"], layer.get("of", "output")): layer["index"] for layer in record["layers"]}
+    table = rows_of(summary.directory)
+    assert {(layer, of): rows[0]["layer_index"] for (layer, of, _), rows in table.items()} == drawn
+    assert len(set(drawn.values())) > 3
+
+
+def test_statistics_without_an_index_are_merged_with_others():
+    """Those of versions up to 0.2.0."""
+    old = image_statistics(["a", "b"], 1)
+    new = replace(old, maps=tuple(replace(info, index=number) for number, info in enumerate(old.maps)))
+    for parts in ([old, new], [new, old]):
+        assert [info.index for info in merge(parts).maps] == [0, 1]
+    assert [info.index for info in merge([old, old]).maps] == [None, None]
+
+
+@needs("pyarrow", "scale")
+def test_a_table_of_an_earlier_version_is_read(tmp_path):
+    from pyarrow import parquet
+
+    whole = merge([image_statistics(["a", "b"], 1)])
+    write_table(tmp_path, whole)
+    file = tmp_path / "stats.parquet"
+    parquet.write_table(parquet.read_table(file).drop_columns(["layer_index"]), file)
+    assert read_table(tmp_path).maps == whole.maps
+
+
 @needs("pyarrow", "scale")
 def test_a_table_is_read_as_it_was_written(tmp_path):
     whole = merge([image_statistics(["a", "b"], 1), image_statistics(["b", "c"], 3)])
@@ -716,8 +747,9 @@ def test_the_document_says_what_the_table_says(look, pictures):
     assert (document["model"], document["images"]) == ("makes", 5)
     table = rows_of(summary.directory)
     for layer in document["layers"]:
-        rows = table[layer["layer"], layer["of"], layer["class"] or ""]
+        rows = table[layer["layer"], layer["of"], layer["target"] or ""]
         assert (layer["channels"], layer["images"], layer["values"]) == (len(rows), rows[0]["images"], rows[0]["values"])
+        assert {layer["layer_index"]} == {row["layer_index"] for row in rows}
         assert layer["dead"] == [row["channel"] for row in rows if row["dead"]]
         for name in ("min", "max", "mean", "std", "zeros", "nonfinite"):
             np.testing.assert_array_equal(np.array(layer[name], float), [row[name] for row in rows])

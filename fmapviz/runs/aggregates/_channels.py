@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ class FeatureMapInfo:
         target: For gradients the class as it was requested, otherwise empty.
         type: The layer's class.
         channels: Number of channels.
+        index: Position of the layer in the order of execution, as in the names of pictures; None in files of versions up to
+            0.2.0.
     """
 
     layer: str
@@ -31,6 +33,7 @@ class FeatureMapInfo:
     target: str
     type: str
     channels: int
+    index: int | None = field(default=None, compare=False)  # an image may run a layer earlier than another
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -123,7 +126,8 @@ def combine(one: ChannelStatistics, other: ChannelStatistics) -> ChannelStatisti
         "mean": one["mean"] + apart * share,
         "scatter": one["scatter"] + other["scatter"] + apart * apart * (one["finite"] * share),
     }
-    return ChannelStatistics(one.images + other.images, one.maps, columns)
+    maps = one.maps if one.maps and one.maps[0].index is not None else other.maps  # an earlier version had no index
+    return ChannelStatistics(one.images + other.images, maps, columns)
 
 
 def _union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:

@@ -33,15 +33,18 @@ _TEXTS = ("layer", "of", "target", "type")
 
 def columns_of(image: ImageResult) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return the statistics of an image as columns over the channels of all its feature maps, and these maps as JSON."""
-    maps: dict[tuple[str | int, ...], Measures] = {}
+    maps: dict[tuple[str | int, ...], tuple[int, Measures]] = {}
     for layer in image.layers:
         if (measures := layer.measures) is not None:
             label = layer.target.label if layer.target else ""
-            maps.setdefault((layer.layer, layer.of, label, layer.type, len(measures.low), measures.values), measures)
-    described = [dict(zip((*_TEXTS, "channels", "values"), each, strict=True)) for each in maps]
+            key = (layer.layer, layer.of, label, layer.type, len(measures.low), measures.values)
+            maps.setdefault(key, (layer.index, measures))
+    described = [
+        {**dict(zip((*_TEXTS, "channels", "values"), key, strict=True)), "index": index} for key, (index, _) in maps.items()
+    ]
     columns = {
         column: np.concatenate(
-            [np.zeros(0), *(getattr(measures, column) for measures in maps.values())], dtype=dtype, casting="unsafe"
+            [np.zeros(0), *(getattr(measures, column) for _, measures in maps.values())], dtype=dtype, casting="unsafe"
         )
         for dtype, names in ((np.float32, ("low", "high", "mean", "std")), (np.uint32, _COUNTS))
         for column in names
@@ -81,7 +84,8 @@ def statistics_of(maps: str, columns: Mapping[str, NDArray[Any]]) -> ChannelStat
 def _load_maps(text: str) -> tuple[tuple[FeatureMapInfo, ...], NDArray[np.int64]]:
     """Parse the description of feature maps, and return them with the number of values per channel."""
     described = json.loads(text)
-    infos = _checked(FeatureMapInfo(*(each[name] for name in (*_TEXTS, "channels"))) for each in described)
+    names = (*_TEXTS, "channels", "index")
+    infos = _checked(FeatureMapInfo(*(each.get(name) for name in names)) for each in described)
     values = np.array([int(each["values"]) for each in described], np.int64)
     return infos, np.repeat(values, [info.channels for info in infos])
 
@@ -95,7 +99,8 @@ def _checked(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
     infos = tuple(described)
     for info in infos:
         texts = all(isinstance(getattr(info, name), str) for name in _TEXTS)
-        if not texts or info.of not in _TENSORS or type(info.channels) is not int or info.channels < 1:
+        numbers = type(info.channels) is int and info.channels >= 1 and type(info.index) in {int, type(None)}
+        if not texts or not numbers or info.of not in _TENSORS:
             raise ValueError(info)
     if len({info.key for info in infos}) < len(infos):
         raise ValueError("a feature map twice")
@@ -132,6 +137,7 @@ def read_image(directory: Path) -> ChannelStatistics:
 
 _TABLE = {  # columns and their Arrow types
     "map": "int32",
+    "layer_index": "int32",
     **dict.fromkeys(_TEXTS, "string"),
     "channel": "int32",
     **dict.fromkeys(("images", "values"), "int64"),
@@ -158,7 +164,11 @@ def write_table(directory: Path, known: ChannelStatistics) -> None:
         name: [getattr(known.maps[number], name).encode("utf-8", "backslashreplace").decode() for number, _ in rows]
         for name in _TEXTS
     }
-    numbers = {"map": [number for number, _ in rows], "channel": [channel for _, channel in rows]}
+    numbers = {
+        "map": [number for number, _ in rows],
+        "layer_index": [known.maps[number].index for number, _ in rows],
+        "channel": [channel for _, channel in rows],
+    }
     columns = {**numbers, **texts, **known.columns, "values": known.values, "std": known.std, "dead": known.flat}
     schema = _schema().with_metadata({"images": str(known.images)})
     with files.create(directory / TABLE_FILE) as file:
@@ -171,17 +181,22 @@ def read_table(directory: Path) -> ChannelStatistics:
     Raises:
         OSError, KeyError, TypeError, ValueError, OverflowError: The file is missing or damaged.
     """
-    from pyarrow import parquet  # noqa: PLC0415  only for shards
+    import pyarrow as pa  # noqa: PLC0415  only for shards
+    from pyarrow import parquet  # noqa: PLC0415
 
     with parquet.ParquetFile(directory / TABLE_FILE) as file:
         table = file.read()
-    if not table.schema.equals(_schema()) or any(column.null_count for column in table.columns):
+    if "layer_index" not in table.column_names:  # up to version 0.2.0
+        table = table.add_column(1, _schema().field("layer_index"), pa.nulls(len(table), pa.int32()))
+    nulls = [name for name in table.column_names if table[name].null_count]
+    if not table.schema.equals(_schema()) or nulls not in ([], ["layer_index"]):
         raise ValueError(table.schema)
-    columns = {name: table[name].to_numpy() for name, kind in _TABLE.items() if kind != "string"}
+    columns = {name: table[name].to_numpy() for name, kind in _TABLE.items() if kind != "string" and name != "layer_index"}
     columns |= {"finite": columns["values"] - columns["nonfinite"], "mean": np.nan_to_num(columns["mean"])}
     begins = np.flatnonzero(np.diff(columns["map"], prepend=-1))
     channels = np.diff(begins, append=len(table)).tolist()
-    infos = _checked(map(FeatureMapInfo, *(table[name].take(begins).to_pylist() for name in _TEXTS), channels))
+    texts, indices = ([table[name].take(begins).to_pylist() for name in names] for names in (_TEXTS, ("layer_index",)))
+    infos = _checked(map(FeatureMapInfo, *texts, channels, *indices))
     return ChannelStatistics(int(table.schema.metadata[b"images"]), infos, columns)
 
 

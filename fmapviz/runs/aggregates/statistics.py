@@ -32,7 +32,7 @@ RUN_FILES = "stats.csv stats.json"
 
 _CSV_FILE, _JSON_FILE = "stats.csv", "stats.json"
 _HEADING = (
-    *("layer", "of", "class", "type", "channel", "images", "values"),
+    *("layer_index", "layer", "of", "target", "type", "channel", "images", "values"),
     *("min", "max", "mean", "std", "zeros", "nonfinite", "dead"),
 )
 # How the line of a feature map begins in `stats.json`, and what separates its short part from the numbers of all channels.
@@ -82,7 +82,8 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         return {"dead": {}}, []
     # The numbers of all channels, which take longest to parse, stand at the end of each line.
     maps = [json.loads(line.partition(_NUMBERS)[0] + b"}") for line in lines if line.startswith(_LINE)]
-    named = ((f"{each['layer']}{_SUFFIXES[each['of']]}{each['class'] or ''}", each) for each in maps)
+    # Versions up to 0.2.0 named the target `class`.
+    named = ((f"{each['layer']}{_SUFFIXES[each['of']]}{each.get('target', each.get('class')) or ''}", each) for each in maps)
     dead = {name: (len(each["constant"]), len(each["dead"]), each["channels"]) for name, each in named}
     return {"dead": dead}, describe_dead(dead)
 
@@ -114,7 +115,8 @@ def _as_csv(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> str
     dead, nonfinite = known.flat.astype(np.int64).tolist(), known["nonfinite"].tolist()
     all_values = known.values
     for info, own in known.slices():
-        layer = _row((info.layer, info.of, info.target, info.type))
+        index = "" if info.index is None else str(info.index)
+        layer = _row((index, info.layer, info.of, info.target, info.type))
         counts = f"{known['images'][own.start]},{all_values[own.start]}"
         columns = (*(each[own] for each in texts.values()), nonfinite[own], dead[own])
         lines += [
@@ -137,8 +139,9 @@ def _as_json(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> Js
     for info, own in known.slices():
         fields = {
             "layer": info.layer,
+            "layer_index": info.index,
             "of": info.of,
-            "class": info.target or None,
+            "target": info.target or None,
             "type": info.type,
             "channels": info.channels,
             "images": int(known["images"][own.start]),
