@@ -183,7 +183,7 @@ class TestMeanAndDeviation:
             "such as 0.485,0.456,0.406",
         )
 
-    @pytest.mark.parametrize("numbers", [(1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
+    @pytest.mark.parametrize("numbers", [(0.1, 0.2), (0.1, 0.2, 0.3, 0.4)])
     def test_numbers_for_other_channels_than_a_picture_has(self, option, numbers):
         text = ",".join(map(str, numbers))
         assert parse(**{option: text}) == InputOptions(**{option: numbers})

@@ -98,6 +98,12 @@ class InputOptions:
             if numbers is not None and not (numbers and all(map(isfinite, numbers))):
                 text = ",".join(map(str, numbers))
                 raise RequestError(f"{name} must be one or more numbers: '{text}'", hint=_NUMBERS)
+            if numbers and max(numbers) > 1:
+                shown, divided = (",".join(f"{number / by:.3g}" for number in numbers) for by in (1, 255))
+                raise RequestError(
+                    f"{name} must be at most 1: '{shown}'",
+                    hint=f"pixels are numbers from 0 to 1 here; divided by 255 it is {divided}",
+                )
         if self.std and not all(deviation > 0 for deviation in self.std):
             raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'", hint=_NUMBERS)
 
