@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -35,14 +36,27 @@ if TYPE_CHECKING:
 TOP = 3  # predicted classes per image by default
 
 
+# In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
+_ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
+
+
 class ForwardError(FmapvizError):
     """The model's own forward pass failed; the message names the last layer that ran."""
 
     @classmethod
-    def after(cls, layer: str, error: BaseException) -> ForwardError:
-        """Return the error for a failure after a layer; an empty name means before the first layer."""
+    def after(cls, layer: str, error: BaseException, *, given: Sequence[int]) -> ForwardError:
+        """Return the error for a failure after a layer.
+
+        Args:
+            layer: Name of the layer; empty before the first one.
+            error: What the model raised.
+            given: Shape of the batch, `(N, C, H, W)`; if the failure may be due to H and W, the hint names them.
+        """
         position = f"after layer {quote(layer)}" if layer else "before the first layer"
-        return cls(f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        size = " x ".join(map(str, given[-2:]))
+        hint = f"the input was {size} pixels: size= chooses another size" if _ABOUT_SHAPES.search(message) else None
+        return cls(message, hint=hint)
 
 
 class _EnoughError(Exception):
@@ -200,7 +214,7 @@ class Drawer:
                     if current.error is None and not current.complete:
                         if is_out_of_memory(error):
                             raise
-                        raise ForwardError.after(current.last, error) from error
+                        raise ForwardError.after(current.last, error, given=given.shape) from error
                 looked = current.error or self.numbers.drawn or (current.watch and current.watch.looked)
                 if early_stop and learns and not looked and state == state_of(network):
                     early_stop.learn(given.shape, current.received)

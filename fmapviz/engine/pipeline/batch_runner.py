@@ -162,7 +162,8 @@ class BatchRunner:
         code, reason = ("E_MEMORY", "out of memory") if is_out_of_memory(error) else ("E_MODEL", str(error))
         code = "E_CLASS" if isinstance(error, RequestError) else code
         report = report_of(error.__cause__) if self._session.model.own and error.__cause__ else None
-        return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", report=report))
+        hint = getattr(error, "hint", None)
+        return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", hint=hint, report=report))
 
     def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
         """Return the parts of a batch that failed, the first one last."""
