@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
 from fmapviz.core.config import InputOptions, check_type
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import SOURCES
-from fmapviz.models.user_code import check_reference
+from fmapviz.models.user_code import check_reference, split_call
 
 if TYPE_CHECKING:
     from fmapviz.core.types import Model
     from fmapviz.models.sources.base import ModelSource
+
+# Ends of files that are given in place of a model.
+_WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}
+_FOREIGN = {".onnx": "an ONNX", ".h5": "a Keras", ".keras": "a Keras", ".tflite": "a TensorFlow Lite", ".pb": "a TensorFlow"}
 
 
 def known_names(pattern: str = "") -> list[str]:
@@ -46,16 +51,27 @@ def check_name(spec: str) -> None:
         RequestError: No source accepts the name, or the code that it refers to does not exist.
     """
     source, name = _resolve(spec)
-    if registry.constant(SOURCES, source, "IS_CODE"):
+    if is_code(spec):
         check_reference(name)
+    elif registry.constant(SOURCES, source, "TAKES_ARGUMENTS"):
+        split_call(name)
+
+
+def is_code(spec: str) -> bool:
+    """Return True if a model's name refers to user code, which is run.
+
+    Raises:
+        RequestError: No source accepts the name.
+    """
+    return registry.constant(SOURCES, _resolve(spec)[0], "IS_CODE") is not None
 
 
 def load_model(spec: str, *, weights: str = "default", options: InputOptions | None = None) -> Model:
     """Load a model with its weights and its preprocessing.
 
     Args:
-        spec: A torchvision name such as `alexnet`; `shapesnet`; `timm:NAME`; or user code, which is run:
-            `my_net.py:build`, `my.package:Net`, `my_net.py:build(num_classes=5)`.
+        spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; `timm:NAME`; or user code,
+            which is run: `my_net.py:build`, `my.package:Net`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint.
         options: How inputs are preprocessed; what is not set is as the weights were trained.
 
@@ -97,7 +113,9 @@ def _resolve(spec: str) -> tuple[str, str]:
     """Return the source that accepts a name, and the name without the source's prefix."""
     sources = registry.names(SOURCES)
     for source in sources:
-        if (name := spec.removeprefix(f"{source}:")) in _fixed_names(source):
+        name = spec.removeprefix(f"{source}:")
+        takes_arguments = registry.constant(SOURCES, source, "TAKES_ARGUMENTS")
+        if (name.partition("(")[0].strip() if takes_arguments else name) in _fixed_names(source):
             return source, name
     prefix = spec.partition(":")[0]
     for source in [prefix] if prefix in sources else sources:
@@ -105,14 +123,33 @@ def _resolve(spec: str) -> tuple[str, str]:
         if spelling and re.fullmatch(spelling, spec, re.DOTALL):
             registry.check(SOURCES, source)
             return source, spec.removeprefix(f"{source}:")
-    name = spec.partition("(")[0]
-    builders = [registry.constant(SOURCES, source, "BUILDERS") for source in sources if name in _fixed_names(source)]
-    if builders and builders[0]:
-        raise RequestError(
-            f"no such model: {quote(spec)}: {name} takes no arguments by this name",
-            hint=f"its builder does: {quote(f'{builders[0]}:{spec}')}",
+    raise _no_model(spec)
+
+
+def _no_model(spec: str) -> RequestError:
+    """Return the error for a name that no source accepts: what it is instead, and what to type."""
+    suffix = PurePath(spec).suffix.lower()
+    if suffix in _WEIGHTS:
+        return RequestError(
+            f"not a model, but a weights file: {quote(spec)}",
+            hint=f"name its model, such as resnet18 or my_net.py:build, and pass weights={quote(spec)}",
         )
-    raise RequestError(
+    if suffix in _FOREIGN:
+        return RequestError(
+            f"not a PyTorch model, but {_FOREIGN[suffix]} file: {quote(spec)}",
+            hint="name the PyTorch model that it was exported from, such as my_net.py:build",
+        )
+    if hub := re.fullmatch(r"(?:hf[-_]hub:)?(\w[\w.-]*)/(\w[\w.-]*)", spec):
+        source, model = hub.groups()
+        similar = re.sub(r"[\W_]+", "*", model)
+        return RequestError(
+            f"no such model: {quote(spec)} looks like a name of the Hugging Face hub, which is not searched",
+            hint=f"type {source}:{model}"
+            if source in registry.names(SOURCES)
+            else f"fmapviz.known_names('timm:*{similar}*') lists similar models of timm; code of yours can load any other: "
+            "my_net.py:build",
+        )
+    return RequestError(
         f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "fmapviz.known_names() lists all names"
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, printable, quote
+from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,8 +69,9 @@ def parse_reference(text: str) -> Reference:
     match = _FORM.fullmatch(text)
     if not match:
         unclosed = "(" in text and not text.rstrip().endswith(")")
-        problem = "unclosed parenthesis" if unclosed else "no name of a function or class"
-        raise RequestError(f"{problem}: {quote(text)}", hint=_EXAMPLE)
+        problem = "unclosed parenthesis" if unclosed else "the name of a function or class is missing"
+        known = [] if unclosed else list(_references(text.partition(":")[0]))
+        raise RequestError(f"{problem}: {quote(text)}", hint=f"type one of {first_few(known)}" if known else _EXAMPLE)
     arguments = None if match["call"] is None else parse_arguments(match["call"])
     return Reference(match["module"], match["attribute"], arguments)
 
@@ -81,9 +82,11 @@ def check_reference(text: str) -> None:
     Raises:
         RequestError: It is malformed, or the file or package does not exist.
     """
+    if text.endswith(".py"):
+        _existing_file(text)
     reference = parse_reference(text)
     if reference.is_file:
-        _existing_file(reference)
+        _existing_file(reference.module)
         return
     package = reference.module.partition(".")[0]
     if PathFinder.find_spec(package, [""]) is None and importlib.util.find_spec(package) is None:
@@ -116,6 +119,21 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return {str(keyword.arg): _literal(keyword) for keyword in call.keywords}
 
 
+def split_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Split a name from the arguments that follow it in parentheses.
+
+    Raises:
+        RequestError: See `parse_arguments`.
+
+    Example:
+        >>> split_call("resnet18(num_classes=5)"), split_call("resnet18")
+        (('resnet18', {'num_classes': 5}), ('resnet18', {}))
+    """
+    # Any: as above.
+    name, parenthesis, rest = text.partition("(")
+    return name.strip(), parse_arguments(f"({rest}") if parenthesis else {}
+
+
 def import_module_of(reference: Reference) -> ModuleType:
     """Run the Python file, or import the module, that a reference names.
 
@@ -129,7 +147,7 @@ def import_module_of(reference: Reference) -> ModuleType:
     if not reference.is_file:
         with _on_path(Path.cwd()):
             return _import(reference.module)
-    path = _existing_file(reference).resolve()
+    path = _existing_file(reference.module).resolve()
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
@@ -193,12 +211,23 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
 
 
-def _existing_file(reference: Reference) -> Path:
-    path = Path(reference.module)
+def _existing_file(name: str) -> Path:
+    path = Path(name)
     with suppress(OSError):  # the name is too long
         if path.is_file():
             return path
-    raise RequestError(f"no such file: {quote(reference.module)}")
+    known = [str(path.with_name(each.name)) for each in path.parent.glob("*.py")]
+    raise RequestError(
+        f"no such file: {quote(name)}", hint=suggest(name, known) or "it is searched for in the working directory"
+    )
+
+
+def _references(file: str) -> Iterator[str]:
+    """Yield references to the public functions and classes in a file."""
+    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        for each in ast.parse(Path(file).read_bytes()).body:
+            if isinstance(each, ast.FunctionDef | ast.ClassDef) and not each.name.startswith("_"):
+                yield f"{file}:{each.name}"
 
 
 def _literal(keyword: ast.keyword) -> Any:

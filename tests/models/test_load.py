@@ -55,7 +55,7 @@ def test_every_pattern_of_everything():
         ("torchvision:alexnt", "fmapviz.known_names()"),
         ("", "fmapviz.known_names() lists all names"),
         ("../alexnet", "'alexnet'"),
-        ("alexnet(num_classes=2)", "'torchvision.models:alexnet(num_classes=2)'"),
+        ("shapesnet(width=2)", "'shapesnet'"),
         ("zzzzzz\x1b[31m", "fmapviz.known_names() lists all names"),
     ],
 )

@@ -18,7 +18,7 @@ class ModelSource(Protocol):
       without it may have a function `known_names() -> list[str]`, which lists all names without the prefix.
     * `SPELLING`: A regular expression that must match all of any other name, with its prefix if there is one.
     * `IS_CODE`: True if such a name is a reference to user code, as `fmapviz.models.user_code` parses it.
-    * `BUILDERS`: A module with functions that build the models of `NAMES` with arguments; hints mention it.
+    * `TAKES_ARGUMENTS`: True if arguments may follow its names, as in `resnet18(num_classes=5)`.
     * `REQUIRES`: The package that it needs; the extra of the source's name installs it.
 
     The first source in alphabetical order that accepts a name gets it; a name in `NAMES` takes precedence.

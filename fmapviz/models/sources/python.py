@@ -33,7 +33,8 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     """
     with NoInitialization() if weights is None else seeded(read_seed(weights) or 0):
         home, module = _build(name)
-    as_built = LoadedWeights(module, "weights as built")
+    notice = f"weights as built by {printable(parse_reference(name).name)}; weights=FILE loads a checkpoint"
+    as_built = LoadedWeights(module, "weights as built", notices=(notice,))
     loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
     code = None if weights is None else imported_files_beside(home)
     return describe_network(loaded, name=name, options=options, code=code, home=home)

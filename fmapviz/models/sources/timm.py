@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.models.network import input_channels
-from fmapviz.models.user_code import one_line, parse_arguments
+from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import download_error, fetch, unreachable
 from fmapviz.models.weights.file import digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 REQUIRES = "timm"
 SPELLING = r"timm:.+"
+TAKES_ARGUMENTS = True
 
 
 def known_names() -> list[str]:
@@ -142,8 +142,7 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
     Raises:
         RequestError: timm does not know the name.
     """
-    match = re.fullmatch(r"([^(]*)(\(.*\))?", name, re.DOTALL)
-    full = match[1].strip() if match else name
+    full, arguments = split_call(name)
     architecture, _, tag = full.partition(".")
     if not timm.is_model(architecture) or (tag and full not in _published_names()):
         known = _published_names() if timm.is_model(architecture) else tuple(timm.list_models())
@@ -151,7 +150,7 @@ def _parse(name: str) -> tuple[str, dict[str, Any]]:
             f"no such model in timm: {quote(full)}",
             hint=suggest(full, known) or f"fmapviz.known_names('timm:*{architecture}*') lists similar names",
         )
-    return full, parse_arguments(match[2]) if match and match[2] else {}
+    return full, arguments
 
 
 @cache

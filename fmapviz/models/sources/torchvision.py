@@ -21,12 +21,13 @@ from fmapviz.core.types import Model
 from fmapviz.images import preprocess
 from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
+from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from fmapviz.core.config import InputOptions
     from fmapviz.core.types import Preparation
@@ -53,8 +54,9 @@ NAMES = """
     swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn
     vit_b_16 vit_b_32 vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
 """
-BUILDERS = "torchvision.models"
+TAKES_ARGUMENTS = True
 
+_OWN_ARGUMENTS = ("weights", "weights_backbone", "pretrained", "progress")
 CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT accepts no other number
 
 # The last two numbers of a layer's key were one name in DenseNet's published files.
@@ -62,12 +64,21 @@ _OLD_DENSENET_KEY = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(
 
 
 def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
-    """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`."""
+    """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`.
+
+    Arguments for torchvision's builder may follow the name, as in `inception_v3(transform_input=False)`.
+    """
+    spec, (name, arguments) = name, split_call(name)
+    if refused := [key for key in arguments if key in _OWN_ARGUMENTS]:
+        raise RequestError(
+            f"{name} takes no argument of this name: {quote(refused[0])}", hint="weights= chooses its weights"
+        )
+    build = partial(_build, name, arguments)
     if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
         entry = _entry(name, weights)
-        loaded = _load_published(name, entry, options)
+        loaded = _load_published(name, build, entry, options)
     else:
-        loaded = _load_others(name, weights, options)
+        loaded = _load_others(name, build, weights, options)
         entry = _entry_with_digest(name, loaded.sha256) if loaded.sha256 else None
         side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
         if side and options.size is None and side != _trained_side(_best_entry(name)):
@@ -75,7 +86,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     is_plain = _family(name) not in {"detection", "optical_flow"}  # these call some convolutions once per scale or step
     preparation, forward, notices = _feeding(name, entry or _best_entry(name), options, loaded.module)
     return Model(
-        name=name,
+        name=spec,
         module=loaded.module.eval(),
         weights=loaded.name,
         sha256=loaded.sha256,
@@ -84,11 +95,22 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
         batches=is_plain,
         straight=is_plain,
         classes=loaded.classes or tuple(entry.meta.get("categories", ()) if entry else ()),
-        notices=(*loaded.notices, *notices),
+        notices=(
+            *loaded.notices,
+            *notices,
+            *_transform_notices(name, loaded, known=entry is not None or "transform_input" in arguments),
+        ),
     )
 
 
-def _load_published(name: str, entry: Any, options: InputOptions) -> LoadedWeights:
+def _transform_notices(name: str, loaded: LoadedWeights, *, known: bool) -> Iterator[str]:
+    """Report what `_heads_in` assumes about the inputs of a file, unless that is known."""
+    if not known and loaded.sha256 and getattr(loaded.module, "transform_input", False):
+        other = quote(f"{name}(transform_input=False)")
+        yield f"transform_input=True is assumed, as for torchvision's weights; if trained without it: the model {other}"
+
+
+def _load_published(name: str, build: Build, entry: Any, options: InputOptions) -> LoadedWeights:
     if _family(name) == "vision_transformer":
         trained = _trained_side(entry)
         if options.size not in {None, (trained, trained)}:
@@ -96,20 +118,22 @@ def _load_published(name: str, entry: Any, options: InputOptions) -> LoadedWeigh
     path = fetch(entry.url)
     with digesting(path) as digest, _weights_only(), NoInitialization():
         try:
-            module = _build(name, weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
+            module = build(weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
+        except RequestError:  # wrong arguments
+            raise
         except Exception as error:  # a damaged file leads to any exception
-            _load_others(name, str(path), options)  # reports what is wrong with it
+            _load_others(name, build, str(path), options)  # reports what is wrong with it
             raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
     return LoadedWeights(module, entry.name, digest.result())
 
 
-def _load_others(name: str, weights: str | None, options: InputOptions) -> LoadedWeights:
+def _load_others(name: str, build: Build, weights: str | None, options: InputOptions) -> LoadedWeights:
     """Build a model with random weights, those of a file, or none."""
     is_file = weights is not None and read_seed(weights) is None
     size = {} if is_file else _image_size(name, options)  # a file determines the size itself
     return load_weights(
         weights,
-        partial(_build, name, **size),
+        partial(build, **size),
         entries=list(_entries(name)),
         update_keys=lambda state: {_OLD_DENSENET_KEY.sub(r"\1\2", key): values for key, values in state.items()},
         adapt=partial(_adapted, name),
@@ -177,12 +201,29 @@ def _classes_in(module: nn.Module, state: StateDict, resized: set[str | None], *
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def _build(name: str, **kwargs: Any) -> nn.Module:
+def _build(name: str, arguments: Mapping[str, Any], /, **kwargs: Any) -> nn.Module:
+    """Build a model; the user's arguments take precedence.
+
+    Raises:
+        RequestError: The builder does not accept them.
+    """
+    kwargs |= arguments
     if _family(name) in {"detection", "segmentation"}:
         kwargs.setdefault("weights_backbone", None)  # its default is a download
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # some draw numbers for what is no parameter yet
         warnings.simplefilter("ignore")  # GoogLeNet and Inception warn that their initialization is slow and may change
-        module: nn.Module = models.get_model(name, **kwargs)
+        try:
+            module: nn.Module = models.get_model(name, **kwargs)
+        except Exception as error:
+            if not arguments or (kwargs.get("weights") and not isinstance(error, TypeError | ValueError)):  # a damaged file
+                raise
+            written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            raise RequestError(
+                f"torchvision cannot build {name} with {written}: {one_line(error)}",
+                hint="the published weights allow no others: choose weights='random' or weights=FILE"
+                if kwargs.get("weights")
+                else f"torchvision.models.{name} takes the same arguments",
+            ) from error
     return module
 
 
@@ -190,7 +231,7 @@ def _heads_in(name: str, state: dict[str, Tensor]) -> dict[str, Any]:
     """Return the builder's arguments for the heads and the image size of weights.
 
     torchvision's weights of GoogLeNet and Inception expect inputs that the network transforms. A file is assumed to be like
-    them, as it is for the preprocessing.
+    them, as it is for the preprocessing; a notice says so.
     """
     kwargs: dict[str, Any] = {}
     positions, projection = (state.get(key, torch.empty(0)) for key in ("encoder.pos_embedding", "conv_proj.weight"))

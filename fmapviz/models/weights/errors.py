@@ -23,7 +23,7 @@ _ONNX = ("an ONNX model", "save the state dict of the PyTorch model it was expor
 # The first bytes of files that are mistaken for weights, or downloaded in their place; in the text {0} is their beginning.
 _BLANK = rb"[\xef\xbb\xbf \t\r\n]*"
 _KINDS = (
-    (rb"\Z", "an empty file", DAMAGED),
+    (rb"\Z", "an empty file", "delete it, and save or download the weights again"),
     (_BLANK + rb"(?i:<!doctype|<html|<\?xml)", "a web page", "use the link to the file itself, not to a page about it"),
     (rb"version https://git-lfs", "a Git LFS pointer to the weights", "`git lfs pull` in its repository downloads them"),
     (

@@ -22,7 +22,7 @@ from fmapviz.models.sources.base import ModelSource
 ALL = registry.names(SOURCES)
 INSTALLED = [pytest.param(source, marks=needs_of(SOURCES, source)) for source in ALL]
 PACKAGE = Path(fmapviz.__file__).parent
-CONSTANTS = {"NAMES", "SPELLING", "IS_CODE", "BUILDERS", "REQUIRES"}
+CONSTANTS = {"NAMES", "SPELLING", "IS_CODE", "TAKES_ARGUMENTS", "REQUIRES"}
 
 SOURCE = '''"""Networks of one convolution."""
 

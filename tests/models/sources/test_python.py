@@ -18,7 +18,7 @@ from fmapviz.core.errors import RequestError, UserCodeError, WeightsError
 from fmapviz.core.events import Notice, Outcome
 from fmapviz.engine.layer_list import list_layers
 from fmapviz.engine.run import visualize
-from fmapviz.models.load import load_model, outline_model
+from fmapviz.models.load import check_name, load_model, outline_model
 
 CODE = """
 import torch
@@ -92,7 +92,22 @@ def test_a_function_a_class_and_a_network_are_taken(spec, expected, outputs):
     assert widths(model) == expected
     assert model.module.head.out_features == outputs
     assert (model.name, model.weights, model.own) == (spec, "weights as built", True)
+    assert model.notices == (f"weights as built by {spec.partition('(')[0]}; weights=FILE loads a checkpoint",)
+    assert not load_model(spec, weights="random").notices
     assert widths(outline_model(spec)) == expected
+
+
+def test_a_file_alone_is_refused_with_what_is_in_it():
+    for load in (check_name, load_model):
+        with pytest.raises(RequestError, match=r"the name of a function or class is missing: 'net\.py'") as caught:
+            load("net.py")
+        assert caught.value.hint.startswith("type one of net.py:Net, net.py:build")
+        with pytest.raises(RequestError, match=r"no such file: 'nett\.py'") as caught:
+            load("nett.py:Net")
+        assert caught.value.hint.startswith("did you mean 'net.py'")
+    write("net.py", "def broken(")
+    with pytest.raises(RequestError, match="the name of a function or class is missing"):
+        check_name("net.py")
 
 
 def test_what_a_builder_prints_is_no_result(capsys):
@@ -388,7 +403,7 @@ class Exits(Net):
     )
     done = command("net.py:Prints", "red.png", "--json")
     assert done.returncode == 0, done.stderr
-    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["run", "image", "summary"]
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["run", "notice", "image", "summary"]
     assert "a word torch.Size" in done.stderr
     listed = command("layers", "net.py:Exits")
     assert (listed.returncode, listed.stdout) == (2, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import socket
 import struct
 import subprocess
@@ -36,7 +37,7 @@ from torchvision import models
 from waiting import PATIENCE, without_hanging
 
 from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import WeightsError
+from fmapviz.core.errors import RequestError, WeightsError
 from fmapviz.models.load import load_model
 from fmapviz.models.network import digest_of_state
 from fmapviz.models.weights import download
@@ -579,9 +580,42 @@ def test_loading_a_file_leaves_the_random_numbers_alone(save, state):
 def test_googlenet_with_and_without_its_auxiliary_heads(name, heads, save):
     state = build(name, aux_logits=heads).state_dict()
     assert any(key.startswith("aux") for key in state) == heads
-    module = load(save(state), name).module
-    assert_holds(module, state)
-    assert module.transform_input
+    path = save(state)
+    model = load(path, name)
+    assert_holds(model.module, state)
+    assert model.module.transform_input
+    assert any(f"{name}(transform_input=False)" in notice for notice in model.notices)
+    other = load(path, f"{name}(transform_input=False)")
+    assert_holds(other.module, state)
+    assert not other.module.transform_input
+    assert not any("transform_input" in notice for notice in other.notices)
+
+
+def test_what_torchvision_transforms_is_known_of_its_own_files(cache, monkeypatch):
+    path = published_file(cache, "googlenet")
+    torch.save(build("googlenet").state_dict(), path)
+    assert not load("default", "googlenet").notices
+    entry = models.get_model_weights("googlenet").DEFAULT
+    monkeypatch.setattr(entry.value, "url", f"https://x/googlenet-{sha256(path)[:8]}.pth")
+    assert load(path, "googlenet").module.transform_input
+    assert not load(path, "googlenet").notices
+
+
+@pytest.mark.parametrize(
+    ("arguments", "weights", "message"),
+    [
+        ("num_clases=3", "random", "torchvision cannot build squeezenet1_1 with num_clases=3: TypeError"),
+        ("num_classes=3", "default", "torchvision cannot build squeezenet1_1 with num_classes=3: ValueError"),
+        ("weights=None", "random", "squeezenet1_1 takes no argument of this name: 'weights'"),
+        ("3", "random", "every argument needs its own name"),
+    ],
+)
+def test_arguments_for_torchvisions_builders(arguments, weights, message, cache):
+    torch.save(build("squeezenet1_1").state_dict(), published_file(cache, "squeezenet1_1"))
+    assert load("random", "squeezenet1_1(num_classes=3, dropout=0.1)").module.classifier[1].out_channels == 3
+    with pytest.raises(RequestError, match=re.escape(message)) as caught:
+        load(weights, f"squeezenet1_1({arguments})")
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("heads", [True, False])
