@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
@@ -147,6 +149,11 @@ def _usage_error(error: typer.TyperException) -> RequestError:
     command = context.info_name if context and context.parent else "run"
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
+        if file := next((word for word in sys.argv[1:] if word.startswith("-") and os.path.lexists(word)), None):
+            return RequestError(
+                f"the name of a file begins with a dash: {quote(file)}",
+                hint=f"put -- before the files, or type {shlex.quote(f'./{file}')}; with a glob, ./* instead of *",
+            )
         near = ", ".join(nearest(option, _long_options(context), cutoff=0.7)) if option.startswith("--") else ""
         return RequestError(
             f"no such option: {quote(option)}",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.options import as_typed, read_options, takes_options
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument  # noqa: TC001  Typer reads them
 from fmapviz.core.config import InputOptions, RunConfig
 from fmapviz.core.errors import RequestError, printable, quote, suggest
-from fmapviz.models.load import check_name, known_names
+from fmapviz.models.load import check_name, is_code, known_names
 
 if TYPE_CHECKING:
     from fmapviz.core.types import LayerInfo
@@ -34,13 +34,17 @@ def list_layers(
     show_status(f"loading {model} ...")
     with importing():
         from fmapviz.core import lazy_torchvision
-        from fmapviz.engine.layer_list import list_layers as find
+        from fmapviz.engine.layer_list import load_and_list
+        from fmapviz.inspection.layers import find_layers, notice_blocks
 
-    lazy_torchvision.never_compile()
+    if not is_code(model):  # what it imports may need the compiler
+        lazy_torchvision.never_compile()
     with results_only():
-        rows = find(model, options=prepared, **typed[RunConfig])
+        loaded, rows = load_and_list(model, options=prepared, **typed[RunConfig])
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
+    if not typed[RunConfig] and (notice := notice_blocks(model, find_layers(loaded.module))):
+        print_message(f"notice: {printable(as_typed(notice))}")
     if json:
         for row in rows:
             print_json({"event": "layer", **asdict(row)})

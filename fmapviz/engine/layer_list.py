@@ -57,18 +57,31 @@ def list_layers(
         0 features.0 Conv2d (64, 55, 55) 23296
         1 features.3 Conv2d (192, 27, 27) 307392
     """
+    return load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)[1]
+
+
+def load_and_list(
+    model: str | nn.Module | Model,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> tuple[Model, list[LayerInfo]]:
+    """Return the model, on the meta device if possible, and what `list_layers` returns."""
     options = (
         check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(96, 96))") or InputOptions()
     )
     if isinstance(model, str):
         try:
-            return _list(outline_model(model, options=options), types, layers=layers, exclude=exclude)
+            outline = outline_model(model, options=options)
+            return outline, _list(outline, types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", options=options)
     if not isinstance(model, Model):
         module = unwrap(model)
         model = describe_network(LoadedWeights(module, ""), name=type(module).__name__, options=options, code=None)
-    return _list(model, types, layers=layers, exclude=exclude)
+    return model, _list(model, types, layers=layers, exclude=exclude)
 
 
 def _list(
@@ -94,7 +107,7 @@ def _list(
             with observe(model.module, chosen, receive):
                 model.forward(model.module, batch)
         except (Exception, SystemExit) as error:
-            failure = ForwardError.after(last, error)
+            failure = ForwardError.after(last, error, given=batch.shape)
             failure.report = report_of(error) if model.own else None
             raise failure from error
     return sorted(rows.values(), key=lambda row: (row.index is None, row.index))

@@ -23,7 +23,15 @@ from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
-from fmapviz.inspection.layers import absent_types, default_types, find_layers, scripted_parts, select_layers, unwrap
+from fmapviz.inspection.layers import (
+    absent_types,
+    default_types,
+    find_layers,
+    notice_blocks,
+    scripted_parts,
+    select_layers,
+    unwrap,
+)
 from fmapviz.inspection.targets import canonical
 from fmapviz.models.load import load_model
 from fmapviz.models.network import describe_network
@@ -156,6 +164,8 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if chosen else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []
+    if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
+        notices.append(notice)
     if config.targets and not takes_class:
         notices.append(
             f"targets= has no effect: {', '.join(resolved.views)} shows no class; views='gradcam' does, for example"

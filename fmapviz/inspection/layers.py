@@ -123,10 +123,12 @@ def select_layers(
         if pattern in named or (any_type and not any(_matches(each, [pattern]) for each in typed))
     ]
     if not typed and not free:
-        known = sorted({layer.type for layer in layers})
+        known, block = sorted({layer.type for layer in layers}), repeated_block(layers)
+        there_are = f"there are: {', '.join(known[:20]) or 'none inside it'}"
         raise RequestError(
             f"no layer of this type in the model: {quote(types[0])}",
-            hint=suggest(types[0], known) or f"there are: {', '.join(known[:20]) or 'none inside it'}",
+            hint=suggest(types[0], known)
+            or (f"types={block[0]!r} draws its {block[1]} blocks; {there_are}" if block else there_are),
         )
     for pattern in include:
         _check_glob(layers, layers if pattern in free else typed, pattern, types)
@@ -151,6 +153,32 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
 def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the default types: Conv2d, or Conv3d in a model without Conv2d."""
     return ("Conv3d",) if absent_types(layers, ["Conv2d", "Conv3d"]) == ["Conv2d"] else ("Conv2d",)
+
+
+def repeated_block(layers: Sequence[Layer]) -> tuple[str, int] | None:
+    """Return the class of the blocks that a network repeats, and their number: those with the most parameters together.
+
+    Example:
+        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
+        >>> repeated_block(find_layers(encoder))
+        ('TransformerEncoderLayer', 3)
+    """
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for layer in layers:
+        if any(layer.module.children()) and not isinstance(layer.module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            sizes[layer.type].append(sum(values.numel() for values in layer.module.parameters()))
+    repeated = [name for name, numbers in sizes.items() if len(numbers) > 1]
+    largest = max(repeated, key=lambda name: sum(sizes[name]), default=None)
+    return (largest, len(sizes[largest])) if largest else None
+
+
+def notice_blocks(name: str, layers: Sequence[Layer]) -> str | None:
+    """Return a notice for a network, such as a transformer, with fewer layers of the default type than blocks."""
+    block, (kind,) = repeated_block(layers), default_types(layers)
+    count = sum(is_type(layer, kind) for layer in layers)
+    if block is None or not 0 < count < block[1]:
+        return None
+    return f"{name} has {count} {kind} and {block[1]} blocks: types={block[0]!r} draws the blocks"
 
 
 def scripted_parts(layers: Sequence[Layer]) -> list[str]:

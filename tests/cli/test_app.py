@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -74,6 +75,17 @@ class TestAnswersWithoutTorch:
         (["--hlep"], "no such option: '--hlep'", "did you mean --help?"),
         (["alexnet", "x.png", "--no-lables"], "no such option: '--no-lables'", "--no-labels"),
         (["verify", "runs", "--verison"], "no such option: '--verison'", "did you mean --version?"),
+        (["model.onnx", "x.png"], "not a PyTorch model, but an ONNX file: 'model.onnx'", "it was exported from"),
+        (["layers", "plain.pth"], "not a model, but a weights file: 'plain.pth'", "and pass --weights plain.pth"),
+        (
+            ["google/vit-base-patch16-224", "x.png"],
+            "'google/vit-base-patch16-224' looks like a name of the Hugging Face hub",
+            "`fmapviz models 'timm:*vit*base*patch16*224*'` lists similar models",
+        ),
+        (["timm/vit_tiny.x", "x.png"], "looks like a name of the Hugging Face hub", "type timm:vit_tiny.x"),
+        (["alexnet", "x.png", "--mean", "128"], "mean must be at most 1: '128'", "divided by 255 it is 0.502"),
+        (["alexnet", "x.png", "--std", "58.395,57"], "std must be at most 1: '58.4,57'", "it is 0.229,0.224"),
+        (["alexnet(num_classes", "x.png"], "invalid arguments: '(num_classes'", ""),
         (["alexnet\x1b[31m", "x.png"], r"no such model: 'alexnet\x1b[31m'", ""),
     )
     WRONG_VALUES = (
@@ -138,6 +150,14 @@ class TestAnswersWithoutTorch:
         assert error in first
         assert hint in " ".join(more)
         assert all(line.startswith("hint: ") for line in more)
+
+    def test_a_file_that_begins_with_a_dash_is_no_option(self, answer, tmp_path):
+        for name in ("-leading dash.jpg", "-q.jpg"):
+            (tmp_path / name).touch()
+            error, hint = lines(answer("alexnet", "a.jpg", name).stderr)
+            assert error == f"error: the name of a file begins with a dash: '{name}'"
+            assert "put -- before the files" in hint
+            assert shlex.quote(f"./{name}") in hint
 
     @pytest.mark.parametrize(("args", "text"), RIGHT)
     def test_help_and_lists(self, answer, args, text):
@@ -327,6 +347,17 @@ class TestRun:
         rows = objects(fmapviz("layers", "googlenet", "--json", "--layers", "aux*").stdout)
         assert [row["shape"] for row in rows[:-1]] == [None, None]
         assert rows[-1] == {"event": "summary", "model": "googlenet", "layers": 2, "executed": 0, "exit_code": 0}
+
+    @pytest.mark.thorough
+    def test_code_that_imports_parts_of_the_compiler_can_be_listed(self, tmp_path):
+        """Hugging Face's transformers do; models of torchvision are listed without the compiler, which is faster."""
+        code = "from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex\nimport torch.nn as nn"
+        (tmp_path / "net.py").write_text(f"{code}\nnet = nn.Conv2d(3, 4, 3)\nnet = nn.Sequential(net)")
+        listed = subprocess.run(
+            [sys.executable, "-m", "fmapviz", "layers", "net.py:net"], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert listed.returncode == 0, listed.stderr
+        assert lines(listed.stdout)[1].split()[1:3] == ["0", "Conv2d"]
 
 
 class TestStreams:

@@ -14,6 +14,7 @@ from fmapviz.inspection.layers import (
     default_types,
     find_layers,
     is_type,
+    notice_blocks,
     scripted_parts,
     select_layers,
     unwrap,
@@ -204,6 +205,17 @@ def test_a_glob_that_fits_layers_of_another_type_says_so():
     with pytest.raises(RequestError, match=r"no Conv2d among the layers that match '\[1\]'") as caught:
         chosen(overwritten(), include=["[1]"])
     assert caught.value.hint.endswith("types=['ReLU']")
+
+
+def test_a_transformer_has_a_notice_about_its_blocks_and_a_network_of_convolutions_has_none():
+    with torch.device("meta"):
+        transformer, convolutions = torchvision.models.vit_b_32(), torchvision.models.resnet18()
+    expected = "vit has 1 Conv2d and 12 blocks: types='EncoderBlock' draws the blocks"
+    assert notice_blocks("vit", find_layers(transformer)) == expected
+    assert notice_blocks("resnet", find_layers(convolutions)) is None
+    with pytest.raises(RequestError) as caught:
+        chosen(transformer.encoder)
+    assert caught.value.hint.startswith("types='EncoderBlock' draws its 12 blocks; there are: ")
 
 
 def test_leaving_nothing_is_refused():
