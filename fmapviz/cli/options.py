@@ -82,6 +82,8 @@ def as_typed(text: str) -> str:
     Example:
         >>> as_typed("pass weights=FILE or weights='random'; force=True redraws; layers= and types=['ReLU', 'Block'] choose")
         'pass --weights FILE or --weights random; --force redraws; --layers and --types ReLU,Block choose'
+        >>> as_typed("see Engine(cpus=) and InputOptions(fit='pad')")
+        'see --worker-cpus and --fit pad'
         >>> as_typed("no such file: 'size=3.jpg'")
         "no such file: 'size=3.jpg'"
     """
@@ -94,8 +96,11 @@ def as_typed(text: str) -> str:
 def _arguments() -> re.Pattern[str]:
     """Return a pattern that matches an argument, or anything in quotes."""
     name = "|".join(name for _, name, _ in _options())
-    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:]|$)"
-    return re.compile(rf"(?<![\w.?&(])(?P<name>{name})=(?P<value>{value})|(?<!\w)'[^']*'")
+    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)]|$)"
+    group = "|".join(group.__name__ for group in GROUPS)
+    return re.compile(
+        rf"(?<![\w.?&(])(?P<group>(?:{group})\()?(?P<name>{name})=(?P<value>{value})(?(group)\))|(?<!\w)'[^']*'"
+    )
 
 
 def _type(name: str, value: str) -> str:

@@ -7,11 +7,13 @@ option.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class FmapvizError(Exception):
@@ -50,8 +52,8 @@ class UserCodeError(RequestError):
     """User code failed; `report` is its traceback."""
 
 
-class UnknownArgumentError(RequestError, TypeError):
-    """A function has no such argument."""
+class ArgumentError(RequestError, TypeError):
+    """A function is called with an argument that it does not have, or without one that it needs."""
 
 
 class LayerKeyError(RequestError, KeyError):
@@ -129,6 +131,20 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
     """
     near = nearest(word, known)
     return f"did you mean {', '.join(map(quote, near))}?" if near else None
+
+
+def suggest_file(path: str, is_wanted: Callable[[str], bool] = bool) -> str:
+    """Return a hint for a path that does not exist: the most similar folders and wanted names, or where it leads."""
+    typed = Path(path)
+    with suppress(OSError, ValueError):  # ValueError: a character that no path can hold
+        known = [each.name for each in typed.parent.iterdir() if is_wanted(each.name) or each.is_dir()]
+        near = [quote(typed.with_name(name)) for name in nearest(typed.name, known, cutoff=0.7)]
+        if near:
+            return f"did you mean {', '.join(near)}?"
+    with suppress(OSError, ValueError):
+        existing = next(folder for folder in (typed / "_").absolute().parents if folder.is_dir())
+        return f"no similar name in {quote(existing)}"
+    return "the working directory was removed"
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> list[str]:

@@ -137,7 +137,7 @@ def cam(
     """
     module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
-    check_type("style", style, Style | None, hint="such as Style(colormap='viridis', alpha=0.4)")
+    check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
     if not isinstance(model, Model):
         model = Model("", model, "", None, _UNKNOWN, nn.Module.__call__)
     model = replace(model, module=unwrap(model.module))
@@ -163,7 +163,8 @@ def cam(
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
-        raise RequestError(f"the network finds no such class in image {result.targets.index(None)}: {quote(wanted.label)}")
+        message = f"the network finds no such class in image {result.targets.index(None)}: {quote(wanted.label)}"
+        raise RequestError(message, hint="another target=, or top1")
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]

@@ -69,9 +69,7 @@ def load_and_list(
     options: InputOptions | None = None,
 ) -> tuple[Model, list[LayerInfo]]:
     """Return the model, on the meta device if possible, and what `list_layers` returns."""
-    options = (
-        check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(96, 96))") or InputOptions()
-    )
+    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
     if isinstance(model, str):
         try:
             outline = outline_model(model, options=options)

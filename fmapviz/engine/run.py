@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, describe, options_of
-from fmapviz.core.errors import NothingToDoError, OutputError, UnknownArgumentError, first_few, quote, suggest
+from fmapviz.core.errors import ArgumentError, NothingToDoError, OutputError, first_few, quote, suggest, suggest_file
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.registry import WRITERS
@@ -28,7 +28,7 @@ from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
-from fmapviz.images.find import find_images, is_candidate, suggest_file
+from fmapviz.images.find import find_images, is_candidate
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
 from fmapviz.runs.run_files import has_more_units
@@ -164,10 +164,12 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
-    for name in options:
-        if name not in signature(RunConfig).parameters:
-            message = f"visualize() got an unexpected keyword argument {quote(name)}"
-            raise UnknownArgumentError(message, hint=_suggest_argument(name))
+    try:
+        signature(RunConfig).bind(*args, **options)
+    except TypeError as error:
+        raise ArgumentError(
+            f"visualize() is called with other arguments: {error}", hint=_suggest_argument(options)
+        ) from None
     config = RunConfig(*args, **options)
     summary = run(config)
     if summary.failures and config.on_event is None:
@@ -179,14 +181,17 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
     return summary
 
 
-def _suggest_argument(name: str) -> str:
-    """Return a hint for an argument that `visualize` does not take, such as an option of the command."""
+def _suggest_argument(options: Iterable[str]) -> str:
+    """Return a hint for the first argument that `visualize` does not take, such as an option of the command."""
+    name = next((name for name in options if name not in signature(RunConfig).parameters), None)
+    if name is None:
+        return "help(fmapviz.visualize) lists its arguments"
     for parameter, kind in (("style", Style), ("options", InputOptions), ("engine", Engine)):
         if name in options_of(kind):
             return f"{parameter}={kind.__name__}({name}=...)"
     by_flag = {each.flag.removeprefix("--"): field for field, each in options_of(RunConfig).items()}
     near = f"did you mean {quote(by_flag[name])}?" if name in by_flag else suggest(name, options_of(RunConfig))
-    return near or "help(fmapviz.visualize) lists them"
+    return near or "help(fmapviz.visualize) lists its arguments"
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
@@ -301,7 +306,7 @@ def require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Fa
         raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
     paths = [each.path for each in missing]
     message = f"none of the {len(paths)} inputs exists: {first_few(paths)}" if len(paths) > 1 else missing[0].message
-    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(paths[0]))
+    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(paths[0], is_candidate))
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

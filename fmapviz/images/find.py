@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import unicodedata
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice, takewhile
@@ -20,7 +19,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core import checksummed_json, object_store
 from fmapviz.core.config import check_type
-from fmapviz.core.errors import RequestError, nearest, quote
+from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
@@ -167,20 +166,6 @@ def absolute_path(typed: str) -> Path:
 def is_candidate(name: str) -> bool:
     """Return True if a name has an image's suffix and is not hidden."""
     return name.lower().endswith(_suffixes()) and not name.startswith(".")
-
-
-def suggest_file(path: str) -> str:
-    """Return a hint that names the images and folders most similar to a misspelt path, or where the path leads."""
-    typed = Path(path)
-    with suppress(OSError):
-        known = [each.name for each in typed.parent.iterdir() if is_candidate(each.name) or each.is_dir()]
-        near = [quote(typed.with_name(name)) for name in nearest(typed.name, known, cutoff=0.7)]
-        if near:
-            return f"did you mean {', '.join(near)}?"
-    with suppress(OSError):
-        existing = next(folder for folder in typed.absolute().parents if folder.is_dir())
-        return f"no similar name in {quote(existing)}"
-    return "the working directory was removed"
 
 
 def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:

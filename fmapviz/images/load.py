@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.config import check_type
-from fmapviz.core.errors import InputError, RequestError, quote
+from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
 from fmapviz.core.types import ImageFile, Model
 from fmapviz.images.decode_pool import read_image
-from fmapviz.images.find import suggest_file
+from fmapviz.images.find import is_candidate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +44,8 @@ def load_image(path: str | Path, model: Model) -> Tensor:
     try:
         image = read_image(ImageFile(name, unit="", size=0, mtime_ns=0), channels=model.preparation.channels)
     except InputError as error:
-        if error.code == "E_MISSING" and not error.hint:
-            error.advise(suggest_file(name))
+        one_file = "load_image takes one image file, such as .jpg, .png, .tif or .npy"
+        error.advise(error.hint or (suggest_file(name, is_candidate) if error.code == "E_MISSING" else one_file))
         raise
     first = next(model.module.parameters(), torch.empty(0))
     return model.preparation.apply(image.pixels)[None].to(first.device)

@@ -300,7 +300,7 @@ def _limit_strip(picture: PillowImage.Image, resize_size: list[int], *, crops: b
         raise InputError(
             "E_TOO_LARGE",
             f"a strip of {picture.width} x {picture.height} pixels becomes too long when resized",
-            hint="fit='squash', fit='pad' or fit='crop'",
+            hint="InputOptions(fit='squash'), fit='pad' or fit='crop'",
         )
     keep = 8 * short + long % 2  # of the same parity as the whole, which keeps the centre
     left, top = (max(0, (side - keep) // 2) for side in picture.size)

@@ -376,5 +376,5 @@ def _having(scores: ClassScores, index: int) -> list[int | None]:
     if index < count:
         return [index if there else None for there in scores.present[:, index].tolist()]
     if not scores.open_ended:
-        raise RequestError(f"no class {index}: the network has {count} outputs")
+        raise RequestError(f"no class {index}: the network has {count} outputs", hint=f"from 0 to {count - 1}, or top1")
     return [None] * len(scores.present)

@@ -93,7 +93,7 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
     """
     check_type("spec", spec, str, hint="a name such as 'resnet18', or your code: 'my_net.py:build'")
     check_type("weights", weights, str, hint="'default', 'random', the name of a published entry, or a file")
-    check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(96, 96))")
+    check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     source, name = _resolve(spec)
     return _fetch(source).load(name, weights=weights, options=options or InputOptions())
 

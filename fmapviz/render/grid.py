@@ -112,6 +112,9 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=_MAPS)
     check_type("style", style, Style, hint="such as Style(columns=8)")
     check_type("ranges", ranges, Ranges | None, hint="what measure(maps) returns")
+    if maps.layout != torch.strided or maps.is_quantized or maps.is_nested:
+        kind = str(maps.dtype if maps.is_quantized else "nested" if maps.is_nested else maps.layout)
+        raise RequestError(f"maps must be a dense tensor of numbers: {quote(kind)}", hint="maps.to_dense(), or dequantize()")
     if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
         kind = "complex " if maps.is_complex() else ""
         raise RequestError(
@@ -119,6 +122,10 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         )
     if maps.ndim == 3:
         return tile(maps[None], style, ranges)[0]
+    if ranges and ranges.low.shape != maps.shape[:2]:
+        raise RequestError(
+            f"ranges of other maps: '{tuple(ranges.low.shape)}'", hint="leave out ranges=, or use measure(maps)"
+        )
     maps = as_floats(maps.detach())
     ranges = ranges or measure(maps)
     layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)

@@ -321,7 +321,7 @@ def test_a_strip_that_cannot_be_cropped_is_refused(size):
     with pytest.raises(InputError, match=f"a strip of {size[0]} x {size[1]} pixels becomes too long when resized") as caught:
         preparation.apply(Image.new("RGB", size))
     assert caught.value.code == "E_TOO_LARGE"
-    assert caught.value.hint == "fit='squash', fit='pad' or fit='crop'"
+    assert caught.value.hint == "InputOptions(fit='squash'), fit='pad' or fit='crop'"
     for fit in ("squash", "pad", "crop"):
         options = InputOptions(size=(64, 64), fit=fit)
         assert as_trained(preset("fcn_resnet50"), options).apply(Image.new("RGB", size)).shape == (3, 64, 64)

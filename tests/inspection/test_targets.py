@@ -177,7 +177,7 @@ def test_a_class_that_the_network_does_not_have_is_an_error():
     scores = scores_of(random(2, 1000))
     assert indices_of(scores, number(999)) == [999, 999]
     for index in (1000, 2000):
-        with pytest.raises(RequestError, match=f"^no class {index}: the network has 1000 outputs$"):
+        with pytest.raises(RequestError, match=f"^no class {index}: the network has 1000 outputs\nhint: from 0 to 999"):
             indices_of(scores, number(index))
 
 

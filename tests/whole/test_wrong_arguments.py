@@ -14,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
+from fmapviz.render.grid import measure
 
 NAN = float("nan")
 NO = "no_list no_array"  # a list without any name
@@ -190,8 +191,58 @@ def test_all_options_are_tried():
 def test_an_argument_that_visualize_does_not_have_is_refused_with_the_one_meant(argument, hint):
     error = refused(fmapviz.visualize, NET, STAR, **{argument: 1})
     assert isinstance(error, TypeError)
-    assert argument in str(error)
+    assert f"'{argument}'" in str(error)
     assert hint in error.hint
+
+
+def test_too_few_and_too_many_arguments_are_refused_too():
+    assert isinstance(refused(fmapviz.visualize), TypeError)
+    assert isinstance(refused(fmapviz.visualize, NET, STAR, "random"), TypeError)
+
+
+@pytest.mark.parametrize(
+    "maps",
+    [
+        X.to_sparse(),
+        X[..., :0],
+        X.to(torch.complex64),
+        X[0, 0],
+    ],
+)
+def test_maps_that_are_no_dense_numbers_cannot_be_tiled(maps):
+    assert refused(fmapviz.tile, maps)
+
+
+def test_ranges_are_those_of_the_maps():
+    assert refused(fmapviz.tile, X, ranges=measure(X[:, :2]))
+    assert refused(fmapviz.tile, X, ranges=measure(X)) is None
+
+
+@pytest.mark.parametrize("path", ["sample_images", "README.md", "", "a\0b", "no/such/folder/x.png", "foo://bar.png"])
+def test_a_path_that_is_no_image_is_refused_with_a_hint(path):
+    assert isinstance(refused(fmapviz.load_image, path, MODEL), fmapviz.InputError)
+
+
+@pytest.mark.parametrize("weights", ["", "none.pth", "a\0b.pth", ".", "random:x", "file:///none.pth"])
+def test_weights_that_do_not_exist_are_refused_with_a_hint(weights):
+    assert isinstance(refused(fmapviz.load_model, "alexnet", weights=weights), fmapviz.WeightsError)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"name": "a/b"}, {"out": "a\0b"}, {"out": "README.md"}, {"device": "cuda:77"}, {"weights": "random"},
+     {"views": "gradcam", "targets": [99]}, {"views": "gradcam", "targets": -1}, {"views": "cam", "output": "x"},
+     {"views": "mapz"}, {"to": "gif"}, {"shard": 2, "to": "png"}, {"types": "Linearr"}, {"exclude": "*"}, {"layers": "x"},
+     {"inputs": iter([STAR, 3])}, {"inputs": STAR + "x"}, {"inputs": "a\0b"}],
+)  # fmt: skip
+def test_a_value_that_visualize_cannot_use_is_refused_with_a_hint(changed, tmp_path):
+    assert refused(fmapviz.visualize, **{"model": MODEL, "inputs": STAR, "out": tmp_path, "to": "png"} | changed)
+
+
+def test_texts_are_parsed_from_strings_only():
+    for call, name in ((fmapviz.Part.parse, "text"), (fmapviz.Engine.parse, "text")):
+        each_value(call, name, "")
+    each_value(fmapviz.Part(1, 2).has, "index", "int")
 
 
 def test_a_feature_map_that_was_not_captured_is_a_key_error_with_the_nearest_names():

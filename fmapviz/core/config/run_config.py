@@ -170,6 +170,8 @@ class RunConfig(Execution, Output, Selection):
         check_types(self)
         for name in ("layers", "exclude", "types", "views", "to"):
             object.__setattr__(self, name, split(getattr(self, name)))
+        if "\0" in str(self.out):
+            raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
         object.__setattr__(self, "targets", tuple(map(str, targets)))
         for family, members in ((VIEWS, self.views), (WRITERS, self.to)):

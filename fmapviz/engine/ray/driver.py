@@ -463,7 +463,7 @@ def _size(engine: Engine) -> int:
         where = f" in {len(nodes)} nodes" if len(nodes) > 1 else ""
         raise RequestError(
             f"each worker needs {engine.cpus} cores and {engine.gpus:g} GPUs, Ray has {cpus} and {gpus}{where}",
-            hint="see cpus= and gpus=",
+            hint="see Engine(cpus=) and Engine(gpus=)",
         )
     return min(engine.workers or room, room)
 

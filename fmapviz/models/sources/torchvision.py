@@ -114,7 +114,9 @@ def _load_published(name: str, build: Build, entry: Any, options: InputOptions) 
     if _family(name) == "vision_transformer":
         trained = _trained_side(entry)
         if options.size not in {None, (trained, trained)}:
-            raise RequestError(f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out size=")
+            raise RequestError(
+                f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out InputOptions(size=)"
+            )
     path = fetch(entry.url)
     with digesting(path) as digest, _weights_only(), NoInitialization():
         try:

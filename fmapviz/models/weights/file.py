@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import WeightsError, quote, suggest
+from fmapviz.core.errors import WeightsError, quote, suggest, suggest_file
 from fmapviz.models.weights.download import fetch
 
 if TYPE_CHECKING:
@@ -41,18 +41,22 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
         url, _, fragment = weights.partition("#")
         path = fetch(url)
         if not _exists(str(path)):
-            raise WeightsError(f"no such weights file: {quote(path)}")
+            raise _missing(str(path))
         return _in_folder(path), fragment or None
     before, _, after = weights.rpartition("#")
     for name, entry in ((weights, None), (before, after)):
         if _exists(name) and entry != "":
             return _in_folder(Path(name)), entry
     if not weights.startswith("random:") and re.search(r"[./\\]", weights):
-        raise WeightsError(f"no such weights file: {quote(weights)}")
+        raise _missing(weights)
     raise WeightsError(
         f"no such weights or file: {quote(weights)}",
         hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
     )
+
+
+def _missing(path: str) -> WeightsError:
+    return WeightsError(f"no such weights file: {quote(path)}", hint=suggest_file(path))
 
 
 def read_index(index: Path) -> dict[str, str]:
