@@ -21,7 +21,7 @@ def browser():
 
     with (
         library.sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=executable, args=arguments) as started,
+        playwright.chromium.launch(executable_path=executable, args=arguments, timeout=1000 * PATIENCE) as started,
     ):
         yield started
 
@@ -41,6 +41,7 @@ def open_report(browser, idle_pages):
             options = {"viewport": {"width": 1200, "height": 800}, **options}
             idle = idle_pages.setdefault(repr(options), [])
             page = idle.pop() if idle else browser.new_context(**options).new_page()
+            page.set_default_timeout(1000 * PATIENCE)
             page.mouse.move(0, 0)
             report = Report(page, root)
             stack.callback(idle.append, page)

@@ -34,6 +34,7 @@ from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Counted, Outcome, Staged, Started
 from fmapviz.core.files import is_running
 from fmapviz.core.urls import is_url
+from fmapviz.engine.ray import driver
 from fmapviz.engine.ray.driver import _FOLDERS, _make_folder
 from fmapviz.engine.ray.tasks import ATTEMPTS
 from fmapviz.engine.run import visualize
@@ -72,6 +73,8 @@ def build():
         return Net(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 3, 3))
 """
 POISON, SLOW = 1, 2
+# On a busy machine, Ray would give up workers that start slowly, and nodes that answer slowly.
+PATIENT = {"RAY_worker_register_timeout_seconds": str(PATIENCE), "RAY_health_check_timeout_ms": str(1000 * PATIENCE)}
 WORKER = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
 OPTIONS = {"options": InputOptions(fit="none", mean=(0.0,), std=(1.0,)), "batch_size": 1, "name": "run"}
 SHARDS = {"to": ["tar", "tensorboard", "stats"], "shard": 3}
@@ -97,8 +100,18 @@ def started_with(interpreter):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patience():
+    """Let Ray wait for workers and nodes as long as the tests do, in all clusters."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_START_SECONDS", PATIENCE)
+        for name, value in PATIENT.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="module")
-def cluster(interpreter, _store):
+def cluster(interpreter, _store, patience):
     """Two nodes; nothing is left of them in the end."""
     require("pyarrow", "scale")
     reachable = {**stores.ENVIRONMENT, "AWS_ENDPOINT_URL": _store.url}
@@ -115,7 +128,10 @@ def cluster(interpreter, _store):
 
     before = dict(os.environ)
     os.environ.update(reachable)  # the workers', too
-    settings = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
+    settings = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+    }  # a node that is killed does not answer at all
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: sockets have names in it
     os.environ["RAY_TMPDIR"] = directory  # where a cluster notes its address, in a directory that it does not make
     (Path(directory) / "ray").mkdir()

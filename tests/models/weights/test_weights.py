@@ -65,6 +65,7 @@ def cache(tmp_path, monkeypatch):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     go_through(monkeypatch, port)
+    monkeypatch.setattr(download, "CONNECT_SECONDS", float(PATIENCE))  # a server of the test may be slow to answer
     directory = tmp_path / "torch_home/hub/checkpoints"
     directory.mkdir(parents=True)
     yield directory
