@@ -133,9 +133,9 @@ class RunSummary:
 
     @property
     def dead(self) -> Mapping[str, tuple[int, int, int]]:
-        """For each feature map the number of channels that never vary, are constant on every image, and exist.
+        """For each feature map three numbers: channels that have one value in all images, dead channels, and all channels.
 
-        Empty without the format `stats`. The channels that never vary are among those constant on every image.
+        Empty without the format `stats`. A channel is dead if it has the same value everywhere in each image.
         """
         dead: Mapping[str, tuple[int, int, int]] = self.results.get("dead", {})
         return dead

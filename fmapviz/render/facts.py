@@ -94,7 +94,7 @@ def _of_channels(layer: LayerResult, content: Grid | Histogram | Rgb, style: Sty
         "Mean": number(statistics.mean),
         "Scaling": scaling,
         "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,
-        "Constant channels": _list_numbers(statistics.constant),
+        "Dead channels": _list_numbers(statistics.constant),
         "Not finite": f"{bad} values are NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,
     }

@@ -252,7 +252,7 @@ def test_every_picture_says_what_it_is(finished):
     assert (text["Layer"], text["Type"], text["Shape"]) == ("again#2", "Conv2d", "5 x 14 x 18")
     assert text["Range"] == f"{layer['min']:.4g} to {layer['max']:.4g}"
     assert (text["Model"], text["Weights"], text["Image"]) == ("net (weights as given)", "weights as given", "one.png")
-    assert text["Constant channels"] == "3"
+    assert text["Dead channels"] == "3"
     shown = Image.open(summary.directory / "cats/three.png/input.png").text
     assert (shown["Shape"], shown["Image"]) == ("16 x 20 pixels", "cats/three.png")
 

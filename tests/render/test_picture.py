@@ -129,7 +129,7 @@ def test_what_is_out_of_the_ordinary_is_said():
     facts = facts_of(drawing(statistics=statistics, channels=(7, 1), samples=1000))
     assert facts["Range"] == "no finite value"
     assert facts["Mean"] == "none"
-    assert facts["Constant channels"] == "0, 3"
+    assert facts["Dead channels"] == "0, 3"
     assert facts["Not finite"].startswith("12 values are NaN or infinite")
     assert facts["Channels"] == "7, 1"
     assert facts["Samples"].startswith("the layer saw 1000 samples")
@@ -139,7 +139,7 @@ def test_long_lists_of_channels_are_cut():
     statistics = Statistics(0.0, 0.0, 0.0, constant=tuple(range(512)), nonfinite=0)
     facts = facts_of(drawing(statistics=statistics, channels=tuple(range(32))))
     assert facts["Channels"] == ", ".join(map(str, range(32)))
-    assert facts["Constant channels"] == ", ".join(map(str, range(32))) + ", ... (512 in all)"
+    assert facts["Dead channels"] == ", ".join(map(str, range(32))) + ", ... (512 in all)"
 
 
 def test_pillow_reads_what_a_picture_says():

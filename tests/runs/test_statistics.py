@@ -773,7 +773,7 @@ def test_a_name_that_is_no_unicode(look, pictures):
 # --- what a person is told
 
 
-def test_the_command_tells_what_never_varies(fmapviz, tmp_path):
+def test_the_command_tells_how_many_channels_are_dead(fmapviz, tmp_path):
     net = tmp_path / "net.py"
     net.write_text(
         "from torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))\n"
@@ -783,26 +783,23 @@ def test_the_command_tells_what_never_varies(fmapviz, tmp_path):
     common = ["run", "net.py:build", *inputs, "--fit", "none", "--to", "stats", "--out", "out", "--weights", "random"]
     done = fmapviz(*common)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.decode().splitlines()[1:] == ["0: 2 of 8 channels never vary"]
+    assert done.stdout.decode().splitlines()[1:] == ["0: 2 of 8 channels are dead"]
     again = fmapviz(*common, "--json")
     summary = json.loads(again.stdout.splitlines()[-1], parse_constant=refuse)
     assert (summary["dead"], summary["skipped"], summary["exit_code"]) == ({"0": [2, 2, 8], "1": [0, 0, 4]}, 3, 0)
 
 
-def test_channels_that_never_vary_are_reported_by_layer_up_to_a_limit():
+def test_dead_channels_are_reported_by_layer_up_to_a_limit():
     assert describe_dead({}) == []
-    assert describe_dead({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["every channel of all 2 layers varies"]
-    assert describe_dead({"conv1": (0, 0, 8)}) == ["every channel of the 1 layer varies"]
+    assert describe_dead({"conv1": (0, 0, 8), "conv2": (0, 0, 4)}) == ["no dead channels in 2 layers"]
+    assert describe_dead({"conv1": (0, 0, 8)}) == ["no dead channels in 1 layer"]
     of_both = {"conv1": (0, 0, 8), "conv1 (gradient) top1": (0, 0, 8)}
-    assert describe_dead(of_both) == ["every channel of all 2 feature maps varies"]
-    assert describe_dead({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels never vary"]
-    assert describe_dead({"conv": (1, 3, 4)}) == [
-        "conv: 1 of 4 channels never vary",
-        "conv: 2 of 4 channels are constant on every image",
-    ]
+    assert describe_dead(of_both) == ["no dead channels in 2 feature maps"]
+    assert describe_dead({"conv1": (0, 0, 8), "conv2": (3, 3, 4)}) == ["conv2: 3 of 4 channels are dead"]
+    assert describe_dead({"conv": (1, 3, 4)}) == ["conv: 3 of 4 channels are dead"]
     many = {f"conv{number}": (1, 1, 8) for number in range(MOST_LINES + 3)}
     lines = describe_dead(many)
-    assert lines[:2] == ["conv0: 1 of 8 channels never vary", "conv1: 1 of 8 channels never vary"]
+    assert lines[:2] == ["conv0: 1 of 8 channels is dead", "conv1: 1 of 8 channels is dead"]
     assert lines[-1] == "... and 3 more such lines: see stats.csv"
     assert len(lines) == MOST_LINES + 1
 

@@ -57,7 +57,7 @@ class ChannelStatistics:
             * `min`, `max`: of the finite values, float64; NaN if no value is finite.
             * `mean`: of the finite values, float64. If no value is finite, 0 where it is to be combined, NaN once merged.
             * `scatter`: sum of squared distances of the finite values from their mean, float64.
-            * `dead`: whether all values of each single image are equal and finite, bool.
+            * `dead`: whether all values of each single image are equal and finite, bool; see `flat`.
     """
 
     images: int
@@ -86,7 +86,7 @@ class ChannelStatistics:
 
     @property
     def flat(self) -> NDArray[np.bool_]:
-        """Whether a channel is constant on every image; with one value per image, whether it is equal in all images."""
+        """Whether a channel is dead: the same value everywhere in each image; with one value per image, in all images."""
         return np.where(self["single"], self.constant, self["dead"])
 
     def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:

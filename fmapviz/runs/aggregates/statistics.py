@@ -75,7 +75,7 @@ def publish(summary: ChannelStatistics, info: RunInfo) -> dict[str, bytes]:
 
 
 def report(run: Path) -> tuple[dict[str, Any], list[str]]:
-    """Report from `stats.json` how many channels of each feature map never vary, are constant on every image, and exist."""
+    """Report from `stats.json` how many channels of each feature map have one value in all images, are dead, and exist."""
     try:
         lines = files.read(run / _JSON_FILE).splitlines()
     except FileNotFoundError:
@@ -89,21 +89,20 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def describe_dead(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
-    """Describe the feature maps that have channels that never vary or are constant on every image, a line for each.
+    """Describe the feature maps that have dead channels, a line for each.
 
     Example:
         >>> describe_dead({"layer3.2.conv1": (12, 12, 256), "layer4.0.conv1": (0, 0, 512)})
-        ['layer3.2.conv1: 12 of 256 channels never vary']
+        ['layer3.2.conv1: 12 of 256 channels are dead']
     """
-    lines = []
-    for name, (constant, flat, channels) in dead.items():
-        if constant:
-            lines.append(f"{name}: {constant} of {channels} channels never vary")
-        if flat > constant:
-            lines.append(f"{name}: {flat - constant} of {channels} channels are constant on every image")
+    lines = [
+        f"{name}: {flat} of {channels} channels {'is' if flat == 1 else 'are'} dead"
+        for name, (_, flat, channels) in dead.items()
+        if flat
+    ]
     if dead and not lines:
         noun = "feature map" if any(" (" in name for name in dead) else "layer"  # a layer may have several feature maps
-        return [f"every channel of {'the' if len(dead) == 1 else 'all'} {len(dead)} {noun}{'s' * (len(dead) > 1)} varies"]
+        return [f"no dead channels in {len(dead)} {noun}{'s' * (len(dead) > 1)}"]
     hidden = len(lines) - MOST_LINES
     more = f"... and {hidden} more such line{'s' * (hidden > 1)}: see {_CSV_FILE}"
     return [*lines[:MOST_LINES], more] if hidden > 0 else lines
