@@ -265,7 +265,8 @@ class Target:
             'star (number 3), top1, score 2.5'
         """
         number = f" (number {self.index})" if self.name else ""
-        return f"{self.title}{number}, {self.label}, score {self.score:.4g}"
+        rank = "" if self.label.casefold() in {self.name.casefold(), f"class{self.index}"} else f", {self.label}"
+        return f"{self.title}{number}{rank}, score {self.score:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class Statistics:
         minimum: Smallest finite value; None if no value is finite.
         maximum: Largest finite value, likewise.
         mean: Mean of the finite values, likewise.
-        constant: Channels whose values are all equal; empty for maps of a single pixel.
+        constant: Dead channels, whose values are all equal; empty for maps of a single pixel.
         nonfinite: Number of values that are NaN or infinite.
     """
 
@@ -452,6 +453,21 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EmptyMaps:
+    """A notice about heat maps that show nothing.
+
+    Attributes:
+        view: The view that drew them.
+        layer: The result that the map belongs to; None for cells of a sheet.
+        text: For the user.
+    """
+
+    view: str
+    layer: LayerResult | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UnitImage:
     """One image of a unit and its results, as a writer gets it.
 
@@ -461,6 +477,7 @@ class UnitImage:
         notices: Remarks about this image for the user.
         info: The run's settings.
         key: Number of the image, unique in the run; 0 if it is alone in its unit.
+        empty_maps: Those of the notices that concern single pictures.
     """
 
     file: ImageFile
@@ -468,6 +485,7 @@ class UnitImage:
     notices: tuple[str, ...]
     info: RunInfo
     key: int = 0
+    empty_maps: tuple[EmptyMaps, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.drawings import Grid, Rgb
+from fmapviz.core.types import EmptyMaps
 from fmapviz.render.facts import MOST_NAMED, first_of, value_range, why_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from fmapviz.core.types import ImageResult
 
@@ -73,7 +74,17 @@ def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str
         result: Everything found out about an image.
         sheets: The views whose maps are cells of one picture.
     """
-    notices = []
+    return [*summarize_empty(find_empty_maps(result, sheets=sheets)), *_overflow_notices(result)]
+
+
+def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> list[EmptyMaps]:
+    """Return a notice about each heat map that shows nothing, and one about all such cells of a sheet.
+
+    Args:
+        result: Everything found out about an image.
+        sheets: The views whose maps are cells of one picture.
+    """
+    found = []
     cells: dict[str, list[str]] = {view: [] for view in sheets}
     for layer, view, heat in result.heat_maps:
         if heat.limits is not None or not (reason := why_empty(heat)):
@@ -83,12 +94,18 @@ def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str
             cells[view].append(f"{layer.layer}{of_class}")
         else:
             of_layer = f" of {layer.layer}" if layer.layer else ""
-            notices.append(f"{view}{of_layer}{of_class} is {reason} (raw values {value_range(heat)})")
+            found.append(EmptyMaps(view, layer, f"{view}{of_layer}{of_class} is {reason} (raw values {value_range(heat)})"))
     for view, names in cells.items():
         if names:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            notices.append(f"cells of the {view} with nothing to see: {', '.join(names[:MOST_NAMED])}{more}")
-    return [*first_of(notices, "such heat maps"), *_overflow_notices(result)]
+            text = f"cells of the {view} with nothing to see: {', '.join(names[:MOST_NAMED])}{more}"
+            found.append(EmptyMaps(view, None, text))
+    return found
+
+
+def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
+    """Return the first notices about heat maps that show nothing, and how many more there are."""
+    return first_of([each.text for each in found], "such heat maps")
 
 
 def _overflow_notices(result: ImageResult) -> list[str]:

@@ -29,7 +29,7 @@ from fmapviz.core.errors import (
     suggest,
 )
 from fmapviz.core.events import RunSummary
-from fmapviz.core.types import FeatureMap, Layer, Picture
+from fmapviz.core.types import FeatureMap, Layer, Picture, Target
 
 
 def refusal(make, *args, **kwargs):
@@ -315,3 +315,16 @@ def test_near_words_are_suggested():
     assert suggest("zzz", known) is None
     assert suggest("", known) is None
     assert suggest("x", []) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (Target("top1", 5, "ring", 2.5), "ring (number 5), top1, score 2.5"),
+        (Target("ring", 5, "Ring", 2.5), "Ring (number 5), score 2.5"),
+        (Target("class5", 5, "ring", 2.5), "ring (number 5), score 2.5"),
+        (Target("class5", 5, "", 2.5), "class 5, score 2.5"),
+    ],
+)
+def test_a_class_is_named_once(target, text):
+    assert str(target) == text

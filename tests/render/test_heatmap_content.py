@@ -122,14 +122,14 @@ def test_a_picture_says_what_it_shows():
     }
     (saliency,) = pictures(heat("saliency", "", raw=raw, target=FOURTH, over=False))
     assert list(saliency.facts) == ["Shape", "Class", "Range", "Scaling"]
-    assert saliency.facts["Class"] == "class 4, class4, score -0.5"
+    assert saliency.facts["Class"] == "class 4, score -0.5"
     assert saliency.facts["Scaling"].endswith(": grey")
     (free,) = pictures(heat("eigencam", target=None))
     assert "Class" not in free.facts
 
 
 def test_a_class_without_a_name_is_called_by_its_number():
-    assert str(Target("star", 3, "star", 10)) == "star (number 3), star, score 10"
+    assert str(Target("star", 3, "star", 10)) == "star (number 3), score 10"
     assert str(Target("top2", 7, "", 12345.678)) == "class 7, top2, score 1.235e+04"
 
 
@@ -142,7 +142,7 @@ def test_the_maps_of_a_sheet_are_one_picture_at_the_end():
     assert [(picture.view, picture.name) for picture in found] == [("gradcam", "00 layer4.top1"), ("sheet", "sheet")]
     sheet = found[-1]
     assert sheet.facts["Rows"] == "layer1, layer4"
-    assert sheet.facts["Columns"] == "star (number 3), top1, score 2.346; class 4, class4, score -0.5"
+    assert sheet.facts["Columns"] == "star (number 3), top1, score 2.346; class 4, score -0.5"
     assert sheet.pixels.ndim == 3
     assert min(sheet.pixels.shape[:2]) > 2 * 16
     (alone,) = pictures(*[heat("sheet", automatic=True)])

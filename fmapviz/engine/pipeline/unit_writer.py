@@ -21,7 +21,7 @@ from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import StoppedError
 from fmapviz.images.preprocess import as_seen
 from fmapviz.render.picture import make_pictures
-from fmapviz.render.records import heat_records, layer_records, notices_of
+from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.shards import describe_members, identify
 from fmapviz.runs.unit import KIND, commit, distinction
@@ -127,6 +127,7 @@ class UnitWriter:
         for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets) if plan.drawn else ():
             self._check()
             pictures.append(picture)
+        empty_maps = tuple(find_empty_maps(drawn, sheets=plan.sheets))
         notices = (*result.image.notices, *drawn.notices, *notices_of(drawn, sheets=plan.sheets))
         _drop_pixels(drawn)  # the image may have to wait for its turn
         outcome = Outcome(
@@ -138,7 +139,14 @@ class UnitWriter:
             predictions=drawn.predictions,
             bytes=sum(len(picture.png) for picture in pictures),
         )
-        image = UnitImage(file=file, result=drawn, notices=notices, info=info, key=member.group.key(member.position))
+        image = UnitImage(
+            file=file,
+            result=drawn,
+            notices=notices,
+            info=info,
+            key=member.group.key(member.position),
+            empty_maps=empty_maps,
+        )
         return _Page(image, pictures, result.begun, outcome)
 
 
