@@ -31,12 +31,21 @@ class Publisher:
         writers = [registry.fetch(WRITERS, form) for form in session.config.to]
         self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
         self._due = time.monotonic() + PUBLISH_SECONDS
+        self._doubled = 1
 
-    def publish_if_due(self) -> None:
-        """Publish at intervals, in a twentieth of the run's time at most."""
+    def publish_if_due(self, images: int) -> None:
+        """Publish at intervals, in a twentieth of the run's time at most.
+
+        A single file may become too large, which is refused early: it is also published when the images have doubled.
+
+        Args:
+            images: Number of finished images.
+        """
         begun = time.monotonic()
-        if self._aggregates and begun >= self._due:
+        doubled = self._session.config.single_file and images >= self._doubled
+        if self._aggregates and (doubled or begun >= self._due):
             self.publish()
+            self._doubled = 2 * images
             self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
 
     def publish(self) -> list[Path]:
@@ -47,9 +56,14 @@ class Publisher:
         """
         if not self._aggregates:
             return []
-        directory, sync = self._session.directory, self._session.config.fsync
+        directory, config = self._session.directory, self._session.config
+        variant = "single file" if config.single_file else ""
+
+        def make() -> list[Path]:
+            return run_files.publish(directory, self._make, variant=variant, sync=config.fsync)
+
         with writing_to(directory):
-            return self._session.output.publish(directory, lambda: run_files.publish(directory, self._make, sync=sync))
+            return self._session.output.publish(directory, make)
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """Return what the aggregates report about the published run: fields for `--json`, and lines of text."""

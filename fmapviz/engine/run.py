@@ -245,7 +245,7 @@ def _draw_images(
         try:
             for event in events:
                 on_event(_addressed(event, session.output))
-                publisher.publish_if_due()
+                publisher.publish_if_due(counts["done"] + counts["skipped"])
                 if not isinstance(event, Outcome):
                     continue
                 counts[event.status] += 1

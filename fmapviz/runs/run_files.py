@@ -30,7 +30,11 @@ _TRIES = 8  # while other processes add images
 
 
 def publish(
-    run: Path, make: Callable[[list[Path]], tuple[Mapping[str, bytes], list[Path]]], *, sync: bool = False
+    run: Path,
+    make: Callable[[list[Path]], tuple[Mapping[str, bytes], list[Path]]],
+    *,
+    variant: str = "",
+    sync: bool = False,
 ) -> list[Path]:
     """Make the run-level files if they are missing, damaged or out of date.
 
@@ -40,6 +44,7 @@ def publish(
         run: The run directory.
         make: Takes the directories of units in natural order; returns contents by file name, and the units that it left out
             because they are damaged.
+        variant: How the contents are made; files of another variant are made again.
         sync: Wait until the files would survive a power failure.
 
     Returns:
@@ -53,10 +58,10 @@ def publish(
     for _ in range(_TRIES):
         units = find_units(run)
         state = _state(run, units)
-        if _is_current(run, state):
+        if _is_current(run, state, variant):
             return []
         contents, left_out = make(units)
-        _write(run, "" if left_out else state, contents, sync=sync)
+        _write(run, {"of": "" if left_out else state, **({"variant": variant} if variant else {})}, contents, sync=sync)
         if left_out and left_out == make([unit for unit in left_out if unit.exists()])[1]:
             return left_out  # they are damaged, not just being replaced by another process
     return left_out
@@ -138,10 +143,10 @@ def _state(run: Path, units: list[Path]) -> str:
     return state.hexdigest()
 
 
-def _is_current(run: Path, state: str) -> bool:
-    """Return True if all run-level files are whole and made in this state of the run."""
+def _is_current(run: Path, state: str, variant: str) -> bool:
+    """Return True if all run-level files are whole, of this variant, and made in this state of the run."""
     record = read(run)
-    if record is None or record.get("of") != state:
+    if record is None or (record.get("of"), record.get("variant", "")) != (state, variant):
         return False
     try:
         return all(files.measure(run / entry["name"]) == (entry["size"], entry["sha256"]) for entry in record["files"])
@@ -149,13 +154,13 @@ def _is_current(run: Path, state: str) -> bool:
         return False
 
 
-def _write(run: Path, state: str, contents: Mapping[str, bytes], *, sync: bool) -> None:
+def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, bytes], *, sync: bool) -> None:
     entries = [
         {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in sorted(contents.items())
     ]
     known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
-    contents = {RUN_FILES_RECORD: checksummed_json.dumps({"fmapviz": FORMAT, "of": state, "files": entries}), **contents}
+    contents = {RUN_FILES_RECORD: checksummed_json.dumps({"fmapviz": FORMAT, **made, "files": entries}), **contents}
     for name, content in contents.items():
         check_replaceable(run / name, content, known=name in known)
     with stage(run) as staging:

@@ -19,6 +19,7 @@ from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, option,
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.urls import is_url
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,6 +140,7 @@ class Output:
         metavar="NAME",
         shown="the model's name",
     )
+    single_file: bool = _output(False, "Put the pictures into the report: one file to mail, at most 18 MB.")
     fsync: bool = _output(False, "Wait until each image is on the disk, safe from a power failure.")
     shard: int | None = _output(
         None,
@@ -185,6 +187,16 @@ class RunConfig(Execution, Output, Selection):
         check_number("workers", self.workers, "at most 1024", most=1024)
         _check_shards(self.shard, self.to)
         check_word("dtype", self.dtype, _DTYPES)
+        self._check_single_file()
+
+    def _check_single_file(self) -> None:
+        pages = registry.constants(WRITERS, "PAGE")
+        if self.single_file and pages.keys().isdisjoint(self.to):
+            raise RequestError("a single file needs a report", hint=f"to={next(iter(pages))!r}")
+        if self.single_file and is_url(self.out):
+            raise RequestError(
+                "a single file needs a local directory", hint="out=DIR; the page of a remote run has its pictures beside it"
+            )
 
     @property
     def target_names(self) -> tuple[str, ...]:
