@@ -147,13 +147,13 @@ def write_kernels(root):
     return "_model/"
 
 
-def write_statistics(root, units, layers=LAYERS, constant=(2, 4)):
+def write_statistics(root, units, layers=LAYERS, dead=(2, 4)):
     """Write the statistics over all images."""
     records = []
     for name, kind, shape in layers:
         maps = np.concatenate([values_of(unit, name, shape).reshape(shape[0], -1) for unit in units], 1)
         record = {"name": name, "of": "output", "type": kind, "channels": shape[0], "data": packed(measured(maps))}
-        records.append(record | {"constant": list(constant) if name == layers[0][0] else []})
+        records.append(record | {"dead": list(dead) if name == layers[0][0] else []})
     (root / "stats.js").write_bytes(script("statistics", {"images": len(units), "layers": records}))
     return "stats.js"
 

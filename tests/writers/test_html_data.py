@@ -208,6 +208,16 @@ def test_numbers_of_inputs_and_gradients_are_their_own(look, picture):
     np.testing.assert_allclose(numbers(record), reference(kept[0].grad[0].numpy()), rtol=1e-4, atol=1e-7)
 
 
+def test_the_counts_of_a_histogram_are_numpys(look, picture):
+    maps = hooked(picture)
+    for layer, record in shown(look(views=["histogram"]), "histogram").items():
+        values = maps[layer][np.isfinite(maps[layer])]
+        found = record["histogram"]
+        assert (found["low"], found["high"]) == pytest.approx((values.min(), values.max()))
+        assert found["nonfinite"] == maps[layer].size - values.size
+        assert abs(np.subtract(found["counts"], np.histogram(values, len(found["counts"]))[0])).sum() <= 4  # at the edges
+
+
 def test_what_is_said_of_the_image_is_text(tmp_path, look):
     odd = tmp_path / "in" / os.fsdecode(b"<b>\xff&'\".png")
     Image.new("RGB", SIZE).save(odd, format="PNG")

@@ -22,6 +22,7 @@ from report_runs import (
     layer_picture,
     measured,
     packed,
+    report_of,
     values_of,
     write_index,
     write_kernels,
@@ -60,6 +61,15 @@ def run(tmp_path_factory):
     statistics = write_statistics(root, NAMES)
     write_index(root, units, facts=facts, failures=failures, statistics=statistics, model=write_kernels(root))
     return root
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory, samples):
+    """A real run of two images with several views; only read."""
+    images = [samples / f"shapes/{name}.jpg" for name in ("circle", "cross")]
+    views = ["maps", "gradcam", "sheet", "histogram", "grads", "inputs"]
+    out = tmp_path_factory.mktemp("shapes")
+    return visualize("shapesnet", images, out=out, views=views, to="html", workers=1).directory
 
 
 def screenshot(page, **options):
@@ -123,7 +133,8 @@ def test_opens_with_the_first_picture_and_loads_nothing_else(open_report, run):
     maps = values_of("a.png", "features.0", (8, 12, 12))
     finite = maps[np.isfinite(maps)]
     assert report.text("#kind") == f"Conv2d · 8{X}12{X}12 · {finite.min():.4g} to {finite.max():.4g}"
-    assert report.text("#about").split("\n") == ["Mean", f"{finite.mean():.4g}", "Scaling", "each channel"]
+    facts = report.page.locator("#about > :not(.dead-channels)").all_inner_texts()
+    assert facts == [f"Mean\n{finite.mean():.4g}", "Scaling\neach channel"]
     assert report.texts("#images .name") == ["a.png", "b.png", "c.png"]
     assert report.texts("#layers .name") == ["features.0", "features.3", "classifier"]
     assert report.texts("#layers .note") == [f"Conv2d · 8{X}12{X}12", f"Conv2d · 12{X}6{X}6", f"Linear · 5{X}3{X}4"]
@@ -354,6 +365,20 @@ def test_long_names_are_cut_in_the_middle(open_report, tmp_path):
             assert said["x"] + said["width"] <= whole["x"] + whole["width"] - 10
 
 
+# --- Notices
+
+
+def test_a_notice_about_one_picture_is_shown_with_it(open_report, shapes):
+    """Some cell of the sheet shows nothing, which concerns no other picture."""
+    notice = "cells of the sheet with nothing to see: features.6 for square"
+    assert notice in json.loads((shapes / "circle.jpg/unit.json").read_bytes())["notices"]
+    report = open_report(shapes)
+    for view in ("maps", "gradcam", "input", "sheet"):
+        report.look_at(view)
+        assert report.text(".remarks") == (notice if view == "sheet" else "")
+        assert not report.page.locator(".notices").is_visible()
+
+
 # --- Pointing
 
 
@@ -412,9 +437,9 @@ def test_numbers_over_the_run_stand_beside(open_report, run):
     assert [number(said[name][1]) for name in ("minimum", "maximum", "mean")] == pytest.approx(
         measured(together)[:3, 4], rel=1e-4
     )
-    assert report.text(".tip .constant") == "Never varies, over 3 images"
+    assert report.text(".tip .dead") == "Dead in all 3 images"
     report.point(*middle(lay_out(8, 12, 12), 5))
-    assert report.page.locator(".tip .constant").count() == 0
+    assert report.page.locator(".tip .dead").count() == 0
 
 
 def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
@@ -426,7 +451,7 @@ def test_numbers_over_the_run_are_those_of_the_class(open_report, tmp_path):
     (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
     layers = []
     for factor, of in enumerate(("output", "gradient top1", "gradient top2", "input gradient top2")):
-        layer = {"name": "0", "of": of, "type": "Conv2d", "channels": 4, "constant": [0] * factor}
+        layer = {"name": "0", "of": of, "type": "Conv2d", "channels": 4, "dead": [0] * factor}
         layers.append(layer | {"data": packed(measured(maps + factor))})
     (tmp_path / "stats.js").write_bytes(script("statistics", {"images": 9, "layers": layers}))
     write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": []}], statistics="stats.js")
@@ -446,7 +471,7 @@ def test_of_what_is_not_finite_there_are_no_numbers(open_report, tmp_path):
     picture["statistics"]["data"] = packed(rows)
     record = {"unit": "a.png", "source": "", "predictions": [], "notices": [], "pictures": [picture]}
     (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
-    layer = {"name": "0", "of": "output", "type": "Conv2d", "channels": 4, "constant": [2], "data": packed(rows)}
+    layer = {"name": "0", "of": "output", "type": "Conv2d", "channels": 4, "dead": [2], "data": packed(rows)}
     (tmp_path / "stats.js").write_bytes(script("statistics", {"images": 1, "layers": [layer]}))
     unit = {"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}
     write_index(tmp_path, [unit], statistics="stats.js")
@@ -456,7 +481,7 @@ def test_of_what_is_not_finite_there_are_no_numbers(open_report, tmp_path):
     nothing = {name: ["none"] * 2 for name in ("minimum", "maximum", "mean", "deviation")}
     expected = {**nothing, "zeros": ["0 %"] * 2, "not finite": ["100 %"] * 2}
     assert report.numbers(".tip") == expected
-    assert report.text(".tip .constant") == "Never varies, over 1 image"
+    assert report.text(".tip .dead") == "Dead in the only image"
     report.until("document.querySelector('#spoken').textContent.endsWith('mean none, zeros 0 %, not finite 100 %')")
     report.press("]", "]", "]")
     assert report.numbers("#pin") == expected
@@ -965,7 +990,7 @@ def test_two_images_side_by_side(open_report, run):
     report = open_report(run)
     report.press("c")
     assert report.texts(".pane h3") == ["a.png", "b.png"]
-    assert report.text("#about").split("\n") == ["Scaling", "each channel"]  # the mean is not the same
+    assert report.text("#about").startswith("Scaling\neach channel\nDead")  # the mean is not the same
     for side, name in enumerate(("a.png", "b.png")):
         maps = values_of(name, "features.0", (8, 12, 12))
         finite = maps[np.isfinite(maps)]
@@ -1013,6 +1038,27 @@ def test_shift_click_compares(open_report, run):
 
 
 @pytest.mark.thorough
+def test_each_of_two_images_shows_its_own_class(open_report, shapes):
+    report = open_report(shapes)
+    report.look_at("gradcam")
+    assert (report.text("#title"), report.texts(".own")) == ("00 features: circle", [""])
+    report.press("c")
+    assert report.text("#title") == "00 features.top1"
+    assert report.texts("#layers .name") == ["features.top1"]
+    assert "circle" not in report.text(".about")
+    records = [
+        json.loads((shapes / name / "unit.json").read_bytes())["heat_maps"][0] for name in ("circle.jpg", "cross.jpg")
+    ]
+    for own, spread, record in zip(report.texts(".own"), report.texts(".pane .range"), records, strict=True):
+        assert own.split("\n") == [
+            "Class",
+            f"{record['class_name']} (number {record['class']}), top1, score {record['score']:.4g}",
+        ]
+        assert spread == f"{record['min']:.4g} to {record['max']:.4g}"
+    report.press("c")
+    assert report.text("#title") == "00 features: circle"
+
+
 def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):
     units = [write_unit(tmp_path, "a.png"), write_unit(tmp_path, "b.png", layers=LAYERS[:1])]
     write_index(tmp_path, units)
@@ -1021,6 +1067,139 @@ def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):
     assert report.texts(".message") == ["", "b.png has no picture 01 features.3 in the view maps."]
     report.press("ArrowUp")
     assert not any(report.texts(".message"))
+
+
+# --- Two views of one image
+
+
+def test_the_input_beside_a_heat_map(open_report, shapes):
+    report = open_report(shapes)
+    report.look_at("gradcam")
+    report.press("b")
+    assert report.page.locator(".beside-view:visible").input_value() == "input"
+    file_name = "one => one.src.split('/').at(-1)"
+    assert [image.evaluate(file_name) for image in report.page.locator(".stage > img").all()] == [
+        "00_features.top1.gradcam.png",
+        "input.png",
+    ]
+    report.press("+")
+    assert report.picture(0)[1:] == report.picture(1)[1:]
+    report.page.locator(".beside-view:visible").select_option("maps")
+    report.settled()
+    assert report.page.locator(".stage > img").nth(1).evaluate(file_name) == "00_features.0.conv.maps.png"
+    stages = report.page.locator(".stage")
+    before = [report.picture(side) for side in (0, 1)]
+    stages.nth(1).focus()
+    report.press("+")  # a grid and a heat map are not moved together
+    assert report.picture(0) == before[0]
+    assert report.picture(1)[2] > before[1][2]
+    report.press("ArrowRight")
+    assert "cross.jpg/00_features.0.conv.maps.png" in report.loaded()
+    report.until("location.hash.includes('beside=maps')")
+    other = open_report(shapes, f"#{report.page.url.partition('#')[2]}")
+    assert other.page.locator(".beside-view:visible").input_value() == "maps"
+    report.press("Escape")
+    assert stages.count() == 1
+
+
+def test_the_same_channel_in_two_views(open_report, shapes):
+    report = open_report(shapes)
+    report.press("b")
+    report.page.locator(".beside-view:visible").select_option("grads")
+    report.settled()
+    tiles = lay_out(16, 48, 48)
+    report.point(*middle(tiles, 3))
+    assert report.texts(".tip caption") == ["Channel 3", "Channel 3"]
+    report.press("]")
+    assert report.texts("#pin figcaption") == ["channel", "input", "grads, channel"]
+    report.page.locator(".beside-view:visible").select_option("inputs")
+    report.settled()
+    report.point(*middle(tiles, 3))
+    assert [tip.is_visible() for tip in report.page.locator(".tip").all()] == [True, False]
+
+
+# --- Dead channels, and the order of channels
+
+
+def test_dead_channels_are_named(open_report, run):
+    report = open_report(run)
+    report.until("document.querySelector('.badge') !== null")
+    assert report.texts("#about .dead-channels") == ["Dead in all 3 images\n2\n4"]
+    report.page.locator("#about").get_by_role("button", name="Channel 4").click()
+    assert report.text("#pin h2") == "Channel 4"
+    report.press("ArrowDown")
+    report.page.locator("[data-dialog=statistics]").click()
+    report.page.locator("#statistics").get_by_role("button", name="Channel 2").click()
+    report.settled()
+    assert (report.text("#title"), report.text("#pin h2")) == (FEATURES, "Channel 2")
+    name, badge = (report.page.locator(f"#layers {part}").first.bounding_box() for part in (".name", ".badge"))
+    assert name["y"] + name["height"] <= badge["y"]  # no badge cuts a name
+
+
+def test_channels_that_are_dead_in_one_image(open_report, tmp_path):
+    maps = values_of("a.png", "0", (40, 5, 5))
+    maps[[0, *range(5, 30)]] = 7
+    (tmp_path / "a.png").mkdir()
+    record = {"unit": "a.png", "source": "", "predictions": [], "notices": []}
+    record["pictures"] = [layer_picture(tmp_path / "a.png", maps, 0, "0", "Conv2d")]
+    (tmp_path / "a.png/report.js").write_bytes(script("unit", record))
+    write_index(tmp_path, [{"unit": "a.png", "href": "a.png/", "predictions": [], "thumbnail": False}])
+    report = open_report(tmp_path)
+    listed = report.page.locator("#about .dead-channels")
+    assert listed.locator("dt").inner_text() == "Dead in this image"
+    listed.get_by_role("button", name="10 more").press("Enter")
+    assert listed.get_by_role("button").all_inner_texts() == ["0", *map(str, range(5, 30))]
+    assert report.page.evaluate("document.activeElement.ariaLabel") == "Channel 20"
+
+
+@pytest.mark.parametrize("order", ["mean", *thorough("maximum", "deviation", "zeros")])
+def test_channels_are_sorted(open_report, tmp_path, order):
+    style = Style(labels=True, columns=3)
+    write_run(tmp_path, NAMES[:2], layers=[("0", "Conv2d", (8, 12, 12))], style=style)
+    report = open_report(tmp_path)
+    report.page.locator("#order").select_option(order)
+    report.settled()
+    numbers = {name: measured(values_of(name, "0", (8, 12, 12))) for name in NAMES[:2]}
+    row = ["minimum", "maximum", "mean", "deviation", "zeros"].index(order)
+    expected = np.argsort(-numbers["a.png"][row], kind="stable").tolist()
+    tiles = lay_out(8, 12, 12, style)
+    for position, channel in enumerate(expected):
+        report.point(*middle(tiles, position))
+        assert report.text(".tip caption") == f"Channel {channel}"
+        assert told(report, ".tip") == pytest.approx(numbers["a.png"][:4, channel], rel=1e-4)
+    report.page.mouse.move(1, 1)
+    pixels = pixels_of(tmp_path / "a.png/00_0.maps.png")
+    size = report.page.locator(".stage > canvas").evaluate("one => [one.height, one.width]")
+    assert size == list(pixels.shape)
+    report.press("]", "]")
+    assert (report.text("#pin h2"), report.text("#pin .where")) == (f"Channel {expected[1]}", "tile 2 of 8")
+    seen = np.asarray(Image.open(BytesIO(report.page.locator("#pin canvas").screenshot())).convert("L"))
+    x, y = tiles.corner(expected[1])
+    zoom = seen.shape[0] // 12
+    np.testing.assert_array_equal(seen, pixels[y : y + 12, x : x + 12].repeat(zoom, 0).repeat(zoom, 1))
+    report.press("c")
+    report.point(*middle(tiles, 0), side=1)
+    assert report.texts(".tip caption") == [f"Channel {expected[0]}"] * 2  # of both, the order of the first
+    report.until(f"location.hash.includes('order={order}')")
+
+
+# --- Histograms
+
+
+def test_histograms_are_sharp(open_report, shapes):
+    report = open_report(shapes, device_scale_factor=2)
+    report.look_at("histogram")
+    record = next(each for each in report_of(shapes / "circle.jpg")["pictures"] if each["view"] == "histogram")
+    counts = np.array(record["histogram"]["counts"])
+    heights = report.page.locator(".chart .bin").evaluate_all("all => all.map(one => Number(one.getAttribute('height')))")
+    assert heights == pytest.approx(np.maximum(1, counts[counts > 0] / counts.max() * max(heights)), rel=1e-6)
+    report.page.mouse.move(1, 1)
+    paper = np.asarray(Image.open(BytesIO(report.page.locator(".stage").screenshot())).convert("L")).astype(int)
+    across = abs(np.diff(paper, axis=1))
+    assert len(np.unique(paper[across.sum(1).argmax()])) < 40  # few greys between a bar and the paper
+    labels = report.page.locator(".chart text")
+    assert "0 %" in labels.all_text_contents()
+    assert not any(path.endswith("histogram.png") for path in report.loaded())
 
 
 # --- The address
@@ -1124,7 +1303,7 @@ def test_hostile_names_are_text(open_report, tmp_path):
     assert report.text("#facts .failures li b") == SCRIPT
     page.keyboard.press("Escape")
     page.locator("[data-dialog=statistics]").click()
-    assert report.texts("#statistics td button") == seen
+    assert report.texts("#statistics td:first-child button") == seen
     assert page.locator("script").count() == 2
     assert page.locator("dialog b, dialog i").count() == len(failures)
     assert page.locator("[onerror]").count() == 0
@@ -1255,12 +1434,15 @@ def test_facts_of_the_run_and_its_statistics(open_report, run):
     assert facts == ["Model", "tiny", "Weights", "random, seed 0", "Images", "3, and 1 that failed"]
     report.press("Escape")
     report.page.get_by_role("button", name="Statistics").click()
-    assert report.text("#statistics .summary") == "2 channels in 1 of 3 layers never vary over 3 images."
+    assert (
+        report.text("#statistics .summary")
+        == "2 channels in 1 of 3 layers are dead: the same value everywhere, in all 3 images."
+    )
     rows = report.page.locator("#statistics tbody tr")
-    assert [row.inner_text().split("\t") for row in rows.all()] == [
-        ["features.0", "output", "Conv2d", "2 of 8"],
-        ["features.3", "output", "Conv2d", "0 of 12"],
-        ["classifier", "output", "Linear", "0 of 5"],
+    assert [row.inner_text().split() for row in rows.all()] == [
+        ["features.0", "output", "Conv2d", "2", "of", "8", "2", "4"],
+        ["features.3", "output", "Conv2d", "0", "of", "12"],
+        ["classifier", "output", "Linear", "0", "of", "5"],
     ]
     report.page.get_by_role("button", name="classifier").click()
     report.settled()
@@ -1310,7 +1492,9 @@ def test_everybody_can_use_it(open_report, run, options):
     assert report.violations() == []
     report.press("]")
     assert report.violations() == []
-    report.press("c")
+    report.press("o", "c")
+    assert report.violations() == []
+    report.press("b")
     assert report.violations() == []
     for opener in ("help", "statistics", "facts"):
         report.page.locator(f"[data-dialog={opener}]").click()
@@ -1330,8 +1514,8 @@ ACTIVE = """() => { const active = document.activeElement, shown = active.closes
 def test_everything_is_reached_by_keyboard_in_order(open_report, run):
     report = open_report(run)
     report.press("]")
-    order = "Compare Statistics Run Light Help Images Filter Images Layers maps Filter Layers Zoom Zoom Fit Picture"
-    order += " Previous Next"
+    order = "Compare Beside Statistics Run Light Help Images Filter Images Layers maps Filter Layers"
+    order += " Channel Channel number Zoom Zoom Fit Picture Previous Next"
     reached = []
     for _ in order.split():
         report.page.keyboard.press("Tab")

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import files
-from fmapviz.core.drawings import Grid
+from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
+from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
 from fmapviz.writers import base
-from fmapviz.writers.html.page import link, pack, render_page, script
+from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
+from fmapviz.writers.html.single_file import LARGEST, embed, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.core.types import Picture, UnitImage
+    from fmapviz.core.types import EmptyMaps, Picture, UnitImage
     from fmapviz.runs.aggregates._channels import ChannelStatistics
     from fmapviz.runs.aggregates.images import ListedUnit
 
@@ -37,12 +39,13 @@ _STATISTICS_SCRIPT = "stats.js"
 
 def _write(directory: Path, image: UnitImage, pictures: Iterable[Picture]) -> None:
     """Write the data of one image as a script, `report.js`, which the report's page loads."""
+    of_pictures = summarize_empty(image.empty_maps)
     document = {
         "unit": printable(image.file.unit),
         "source": printable(image.file.path),
         "predictions": [printable(str(each)) for each in image.result.predictions],
-        "notices": [printable(notice) for notice in image.notices],
-        "pictures": [_describe(picture) for picture in pictures],
+        "notices": [printable(notice) for notice in image.notices if notice not in of_pictures],
+        "pictures": [_describe(picture, image.empty_maps) for picture in pictures],
     }
     files.write(directory / UNIT_FILES, script("unit", document))
 
@@ -84,9 +87,17 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     }
     if objects := _objects(units, run):
         page["objects"] = objects
-    contents = {"index.html": render_page(page)}
+    contents = {}
     if "statistics" in summaries:
         contents[_STATISTICS_SCRIPT] = script("statistics", _statistics(summaries["statistics"]))
+    if info.config.single_file:
+        embedded = embed({_href(unit.directory, run): unit.directory for unit in units}, script=UNIT_FILES)
+        embedded |= {name: to_json(read_script(content)) for name, content in contents.items()}
+        contents[PAGE] = render_page(page, embedded)
+        if len(contents[PAGE]) > LARGEST:
+            raise too_large(len(units))
+    else:
+        contents[PAGE] = render_page(page)
     return contents
 
 
@@ -121,7 +132,7 @@ def _href(unit: Path, run: Path) -> str:
     return link(unit.relative_to(run)) + "/"
 
 
-def _describe(picture: Picture) -> dict[str, Any]:
+def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, Any]:
     layer = picture.layer and {
         "index": picture.layer.index,
         "name": printable(picture.layer.layer),
@@ -129,6 +140,7 @@ def _describe(picture: Picture) -> dict[str, Any]:
         "shape": list(picture.layer.shape),
     }
     content = picture.drawing.content if picture.drawing else None
+    notices = [printable(each.text) for each in empty_maps if (each.view, each.layer) == (picture.group, picture.layer)]
     channels = content.channels if isinstance(content, Grid) else None
     statistics = None
     if picture.layer and picture.tiles and (measures := picture.layer.measures):
@@ -149,6 +161,18 @@ def _describe(picture: Picture) -> dict[str, Any]:
         "tiles": None if picture.tiles is None else asdict(picture.tiles),
         "channels": None if channels is None else list(channels),
         "statistics": statistics,
+        **({"notices": notices} if notices else {}),
+        **({"histogram": _histogram(content)} if isinstance(content, Histogram) else {}),
+    }
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    known = histogram.counts.any()
+    return {
+        "counts": histogram.counts.tolist(),
+        "low": float(histogram.low) if known else None,
+        "high": float(histogram.high) if known else None,
+        "nonfinite": histogram.nonfinite,
     }
 
 
@@ -156,14 +180,14 @@ def _statistics(known: ChannelStatistics) -> dict[str, Any]:
     """Pack minimum, maximum, mean, deviation, and shares of zeros and of non-finite values, over all images."""
     shares = [known[name] / known.values for name in ("zeros", "nonfinite")]
     rows = np.stack([*(known[name] for name in ("min", "max", "mean")), known.std, *shares])
-    constant = known.constant
+    dead = known.flat
     layers = [
         {
             "name": printable(info.layer),
             "of": f"{info.of} {info.target}".rstrip(),
             "type": printable(info.type),
             "channels": info.channels,
-            "constant": constant[own].nonzero()[0].tolist(),
+            "dead": dead[own].nonzero()[0].tolist(),
             "data": pack(rows[:, own]),
         }
         for info, own in known.slices()

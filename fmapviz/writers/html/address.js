@@ -9,6 +9,8 @@ function addressOf() {
   const parts = { image: run.units[state.units[0]].unit };
   if (comparing()) parts.with = run.units[state.units[1]].unit;
   Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
+  if (besides()) parts.beside = besideView();
+  if (state.order) parts.order = state.order;
   if (state.channel !== null) parts.channel = state.channel;
   return new URLSearchParams(parts).toString();
 }
@@ -37,6 +39,9 @@ function readAddress() {
   const channel = /^\d+$/.test(parts.get("channel") ?? "") ? Number(parts.get("channel")) : null;
   state.units = [Math.max(0, unit("image")), other < 0 ? null : other];
   viewChosen = false;
+  const order = parts.get("order");
+  state.order = order in ORDERS ? order : null;
+  state.beside = other < 0 ? parts.get("beside") : null;
   Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
 }
 

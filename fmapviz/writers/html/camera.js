@@ -1,25 +1,29 @@
-// The camera: zoom and position, shared by all panes.
+// Cameras: zoom and position. Panes whose pictures cover the same area share one.
 
 const LARGEST_SCALE = 64;
 
 // `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
 // share of its width and height.
-const camera = { scale: 1, x: 0.5, y: 0.5, fitted: true };
+const newCamera = () => ({ scale: 1, x: 0.5, y: 0.5, fitted: true });
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+// The pane that keys and buttons zoom and move: the one that had the focus last.
+const activePane = () => panes.find((pane) => pane.picture && pane.active) ?? panes.find(({ picture }) => picture);
+const cameras = () => new Set(panes.filter(({ picture }) => picture).map(({ camera }) => camera));
 
 function place() {
   for (const pane of panes) pane.place();
-  find("#zoom output").textContent = `${Number((camera.scale * 100).toPrecision(3))} %`;
+  find("#zoom output").textContent = `${Number(((activePane()?.camera.scale ?? 1) * 100).toPrecision(3))} %`;
 }
 
-function setScale(scale) {
-  camera.scale = clamp(scale, Math.min(1, fittingScale()) / 4, LARGEST_SCALE);
+function setScale(camera, scale) {
+  camera.scale = clamp(scale, Math.min(1, fittingScale(camera)) / 4, LARGEST_SCALE);
   camera.fitted = false;
 }
 
-function fittingScale() {
+function fittingScale(camera) {
   const margin = 24;
-  const scales = panes.filter((pane) => pane.picture).map((pane) => {
+  const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
     const fitting = devicePixelRatio * Math.min((pane.stage.clientWidth - margin) / width, (pane.stage.clientHeight - margin) / height);
     return fitting * camera.scale / pane.scale();
@@ -28,19 +32,35 @@ function fittingScale() {
   return scale > 1 ? Math.floor(scale) : scale;
 }
 
-function fit() {
-  if (!panes.some((pane) => pane.picture)) return;
-  Object.assign(camera, { scale: fittingScale(), x: 0.5, y: 0.5, fitted: true });
+function fit(fitted = cameras()) {
+  for (const camera of fitted) Object.assign(camera, { scale: fittingScale(camera), x: 0.5, y: 0.5, fitted: true });
   place();
+}
+
+function refit() {
+  fit([...cameras()].filter(({ fitted }) => fitted));
+}
+
+// A grid beside a heat map is not moved with it: the same position means something else there.
+function linkCameras() {
+  const [first, second] = panes;
+  if (second) second.camera = comparing() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;
+}
+
+function coverTheSame(one, other) {
+  if (!one || !other) return true;
+  const elongation = (one.width / one.height) / (other.width / other.height);
+  const tiled = one.tiles?.columns === other.tiles?.columns && one.tiles?.count === other.tiles?.count;
+  return tiled && Math.abs(elongation - 1) < 0.02;
 }
 
 // Buttons and keys step through whole numbers, at which all pixels become squares of equal size.
 function zoomBy(direction) {
-  const pane = panes.find(({ picture }) => picture);
-  if (!pane || !direction) return;
+  const camera = activePane()?.camera;
+  if (!camera || !direction) return;
   if (direction === "fit") return fit();
   const steps = [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
   const next = direction === "in" ? steps.find((step) => step > camera.scale * 1.001) : steps.findLast((step) => step < camera.scale * 0.999);
-  setScale(next ?? camera.scale);
+  setScale(camera, next ?? camera.scale);
   place();
 }

@@ -1,4 +1,4 @@
-// Loading scripts and pictures from beside the page, when they are shown.
+// Loading data and pictures when they are shown: from beside the page, or from the page if it is the only file.
 
 // A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these two functions.
 const delivered = new WeakMap();
@@ -12,7 +12,12 @@ const OF = {
   inputs: "input", grads: "gradient", "grad-inputs": "input gradient",
 };
 
+// Files inside the page, by their addresses.
+const embedded = new Map([...document.querySelectorAll("script[data-file]")].map((file) => [file.dataset.file, file]));
+
 function loadScript(href) {
+  const inside = embedded.get(href);
+  if (inside) return Promise.resolve(JSON.parse(inside.textContent));
   return new Promise((resolve, reject) => {
     const script = make("script");
     script.src = href;
@@ -29,12 +34,14 @@ function loadScript(href) {
   });
 }
 
+const pictureAddress = (href) => (embedded.has(href) ? `data:image/png;base64,${embedded.get(href).textContent}` : href);
+
 async function loadPicture(href) {
   const image = new Image();
   await new Promise((resolve, reject) => {
     image.onload = resolve;
     image.onerror = () => reject(new Error(`${decode(href)} cannot be read. It must lie where the run wrote it.`));
-    image.src = href;
+    image.src = pictureAddress(href);
   });
   await image.decode().catch(() => {});  // it is loaded, and at worst appears a moment later
   return image;

@@ -3,7 +3,7 @@
 const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 function pan(key) {
-  const pane = panes.find(({ picture }) => picture);
+  const pane = activePane();
   if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoom);
 }
 
@@ -15,6 +15,7 @@ function escape() {
     list.box.focus();
   } else if (state.channel !== null) unpin();
   else if (comparing()) toggleCompare();
+  else if (besides()) toggleBeside();
 }
 
 function focusFilter(list) {
@@ -31,10 +32,10 @@ function nextView() {
 const KEYS = {
   ArrowUp: () => layers.step(-1), ArrowDown: () => layers.step(1),
   ArrowLeft: () => images.step(-1), ArrowRight: () => images.step(1),
-  "+": () => zoomBy("in"), "=": () => zoomBy("in"), "-": () => zoomBy("out"), 0: fit,
+  "+": () => zoomBy("in"), "=": () => zoomBy("in"), "-": () => zoomBy("out"), 0: () => fit(),
   "[": () => pinNeighbour(-1), "]": () => pinNeighbour(1),
   "/": () => focusFilter(layers), i: () => focusFilter(images),
-  c: toggleCompare, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
+  c: toggleCompare, b: toggleBeside, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
   "?": () => find("#help").showModal(), Escape: escape,
 };
 
@@ -60,6 +61,7 @@ function keysFor(target) {
   const list = [images, layers].find(({ root }) => root.contains(target));
   if (target === list?.filter) return filterKeys(list);
   if (target === list?.box) return { ...KEYS, ...listKeys(list) };
+  if (target.matches("select")) return { Escape: escape };
   if (target.matches("input[type=radio]")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
   return KEYS;
 }

@@ -54,7 +54,7 @@ class List {
 
   select(item) {
     this.selected = item;
-    find(".current", this.root).replaceChildren(...(item ? cutName(item.unit ?? (item.title || item.name)) : []));
+    find(".current", this.root).replaceChildren(...(item ? cutName(item.unit ?? labelOf(item)) : []));
     this.reveal();
   }
 

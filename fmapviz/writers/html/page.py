@@ -11,7 +11,8 @@ import os
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
+from importlib.resources import files as resources
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -35,6 +36,8 @@ _SCRIPTS = (
     "list",
     "camera",
     "pane",
+    "order",
+    "histogram",
     "state",
     "show",
     "pins",
@@ -48,7 +51,7 @@ _SCRIPTS = (
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
-def render_page(run: Mapping[str, Any]) -> bytes:
+def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """Render `index.html`, ASCII.
 
     Args:
@@ -56,6 +59,8 @@ def render_page(run: Mapping[str, Any]) -> bytes:
             with `thumbnail` False if it has no picture of the input), `model` and `statistics` (relative addresses, or
             None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
             in an object store also `objects` (the addresses of files that have other names there).
+        files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
+            the page loads no others.
 
     Raises:
         ValueError: A number in it is NaN or infinite.
@@ -70,7 +75,8 @@ def render_page(run: Mapping[str, Any]) -> bytes:
     code = "\n".join(['"use strict";\n(() => {', *(_read(f"{part}.js") for part in _SCRIPTS), "})();\n"])
     page = _template().render(
         run=run,
-        data=Markup(_to_json(run)),  # noqa: S704 - escaped there
+        files={name: Markup(content) for name, content in files.items()},  # noqa: S704 - JSON escaped as the data, or base64
+        data=Markup(to_json(run)),  # noqa: S704 - escaped there
         style=Markup(style),  # noqa: S704 - our own
         script=Markup(code),  # noqa: S704 - our own
         style_hash=_hash(style),
@@ -93,7 +99,32 @@ def script(function: str, value: Mapping[str, Any]) -> bytes:
         >>> script("unit", {"unit": "</script>"})
         b'fmapviz.unit({"unit":"\\u003c/script\\u003e"});\n'
     """
-    return f"fmapviz.{function}({_to_json(value)});\n".encode("ascii")
+    return f"fmapviz.{function}({to_json(value)});\n".encode("ascii")
+
+
+def read_script(content: bytes) -> dict[str, Any]:
+    r"""Return the data of a script.
+
+    Raises:
+        ValueError: It is damaged.
+
+    Example:
+        >>> read_script(script("unit", {"unit": "a.png"}))
+        {'unit': 'a.png'}
+    """
+    value = json.loads(content.removesuffix(b");\n").partition(b"(")[2])
+    if not isinstance(value, dict):
+        raise ValueError("not the data of a page")  # noqa: TRY004  the file is damaged
+    return value
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Encode data as JSON, ASCII, without a character that could end a script element.
+
+    Raises:
+        ValueError: A number in it is NaN or infinite.
+    """
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def pack(rows: NDArray[Any]) -> str:
@@ -134,11 +165,7 @@ def _template() -> Template:
 
 @cache
 def _read(name: str) -> str:
-    return files("fmapviz.writers.html").joinpath(name).read_text("utf-8")
-
-
-def _to_json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+    return resources("fmapviz.writers.html").joinpath(name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

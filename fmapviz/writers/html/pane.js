@@ -7,12 +7,15 @@ class Pane {
     this.side = side;
     this.root = find("#pane").content.firstElementChild.cloneNode(true);
     this.stage = find(".stage", this.root);
-    this.image = find(".stage img", this.root);
+    this.image = find(".stage > img", this.root);
     this.message = find(".message", this.root);
     this.tip = find(".tip", this.root);
     this.pointed = find(".outline.pointed", this.root);
     this.kept = find(".outline.kept", this.root);
+    this.besideChoice = find(".beside-view", this.root);
     this.picture = null;
+    this.camera = this.ownCamera = newCamera();
+    this.active = false;
     this.fingers = new Map();
     this.listen();
   }
@@ -24,53 +27,74 @@ class Pane {
     stage.addEventListener("pointermove", (event) => this.move(event));
     for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, (event) => this.release(event));
     stage.addEventListener("pointerleave", () => point(null));
-    stage.addEventListener("click", (event) => this.travelled < 4 && click(this.channelUnder(event), event.detail));
+    stage.addEventListener("click", (event) => this.travelled < 4 && click(this, this.channelUnder(event), event.detail));
     stage.addEventListener("dblclick", () => doubleClick());
+    stage.addEventListener("focus", () => this.activate());
     find(".side", this.root).addEventListener("click", () => changeSide(this.side));
-    new ResizeObserver(() => (camera.fitted ? fit() : place())).observe(stage);
+    this.besideChoice.addEventListener("change", () => chooseBeside(this.besideChoice.value));
+    new ResizeObserver(() => (this.camera.fitted ? refit() : place())).observe(stage);
   }
 
-  show({ unit, picture, image, error }, alone) {
+  activate() {
+    for (const pane of panes) pane.active = pane === this;
+    place();
+  }
+
+  show({ unit, picture, image, error, own }) {
     this.picture = picture ?? null;
     this.unit = unit;
+    this.own = own;
     this.image.hidden = !picture;
     this.message.hidden = !error;
     this.message.textContent = error ?? "";
     if (image) this.swap(image);
     this.stage.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}` : "No picture"));
-    this.caption(alone);
+    this.caption();
   }
 
   swap(image) {
-    image.draggable = false;
-    image.alt = "";
+    if (image.tagName === "IMG") Object.assign(image, { draggable: false, alt: "" });
     image.style.width = `${this.picture.width}px`;
     image.style.height = `${this.picture.height}px`;
     this.image.replaceWith(image);
     this.image = image;
   }
 
-  caption(alone) {
-    const { unit, picture } = this;
+  // The second of two pictures of one image names its view instead of the image.
+  caption() {
+    const { unit, picture, own } = this;
     const heading = find("h3", this.root);
-    heading.title = visible(unit?.unit ?? "");
-    if (picture?.ofModel) heading.textContent = "The model, the same for all images";
-    else heading.replaceChildren(...cutName(unit?.unit ?? ""));
-    find(".predictions", this.root).textContent = picture?.ofModel ? "" : visible((unit?.predictions ?? []).slice(0, 3).join(" \u00b7 "));
-    find(".range", this.root).textContent = alone || !picture ? "" : visible(factOf(picture, "Range"));
-    const notices = find(".notices", this.root);
-    notices.hidden = !unit?.notices?.length;
-    notices.textContent = (unit?.notices ?? []).map(visible).join("\n");
+    const second = besides() && this.side === 1;
+    const label = second ? (picture?.layer ? labelOf(picture) : "") : unit?.unit ?? "";
+    heading.title = visible(label);
+    heading.hidden = !label;
+    if (picture?.ofModel && !second) heading.textContent = "The model, the same for all images";
+    else heading.replaceChildren(...cutName(label));
+    const predictions = picture?.ofModel || second ? [] : unit?.predictions ?? [];
+    find(".predictions", this.root).textContent = visible(predictions.slice(0, 3).join(" \u00b7 "));
+    find(".range", this.root).textContent = panes.length > 1 && picture ? visible(factOf(picture, "Range")) : "";
+    find(".own", this.root).replaceChildren(...own.map(([name, value]) => factPair(name, value)));
+    find(".own", this.root).hidden = !own.length;
+    this.notify(".notices", [...(second ? [] : unit?.notices ?? []), ...(picture?.layer ? picture.notices ?? [] : [])]);
+    this.notify(".remarks", picture && !picture.layer ? picture.notices ?? [] : []);
+    this.besideChoice.hidden = !second;
+    if (second) fillBeside(this.besideChoice);
     const side = find(".side", this.root);
     side.textContent = LETTERS[this.side];
     side.setAttribute("aria-label", `Image ${LETTERS[this.side]}: choose this one`);
     side.setAttribute("aria-pressed", this.side === state.side);
   }
 
+  notify(selector, notices) {
+    const place = find(selector, this.root);
+    place.hidden = !notices.length;
+    place.textContent = notices.map(visible).join("\n");
+  }
+
   // Device pixels per pixel of this picture: panes show pictures of different sizes equally large.
   scale() {
-    const reference = panes.find((pane) => pane.picture).picture;
-    return (camera.scale * reference.width) / this.picture.width;
+    const reference = panes.find((pane) => pane.picture && pane.camera === this.camera).picture;
+    return (this.camera.scale * reference.width) / this.picture.width;
   }
 
   place() {
@@ -78,6 +102,7 @@ class Pane {
     const ratio = devicePixelRatio;
     const bounds = this.stage.getBoundingClientRect();
     const { width, height } = this.picture;
+    const { camera } = this;
     const scale = this.scale();
     // Aligned to device pixels; otherwise enlarged pixels would differ in size.
     const snap = (offset, origin) => Math.round((origin + offset) * ratio) / ratio - origin;
@@ -116,7 +141,7 @@ class Pane {
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
     const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), constantNote(whole));
+    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), deadNote(whole));
     const bounds = this.stage.getBoundingClientRect();
     const tile = this.pointed.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.tip;
@@ -139,13 +164,14 @@ class Pane {
     const bounds = this.stage.getBoundingClientRect();
     const [dx, dy] = [clientX - bounds.left - bounds.width / 2, clientY - bounds.top - bounds.height / 2];
     const before = this.scale() / devicePixelRatio;
-    setScale(camera.scale * factor);
+    setScale(this.camera, this.camera.scale * factor);
     const after = this.scale() / devicePixelRatio;
     this.shift(dx / before - dx / after, dy / before - dy / after);
   }
 
   // In pixels of the picture.
   shift(x, y) {
+    const { camera } = this;
     camera.x = clamp(camera.x + x / this.picture.width, 0, 1);
     camera.y = clamp(camera.y + y / this.picture.height, 0, 1);
     camera.fitted = false;

@@ -2,10 +2,16 @@
 
 const TWICE = 220;    // milliseconds within which two clicks are a double click
 
+// The panes that show the same channels as one of them.
+const panesLike = (pane) => panes.filter((each) => each === pane || (each.picture && pane?.picture && sameChannels(each.picture, pane.picture)));
+// A number of a channel means that of the first picture that has any.
+const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
+
 function point(pane, event) {
   pointedChannel = pane ? pane.channelUnder(event) : null;
+  const pointed = panesLike(pane);
   for (const each of panes) {
-    if (pointedChannel === null) each.tip.hidden = each.pointed.hidden = true;
+    if (pointedChannel === null || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
     else each.showTip(pointedChannel);
     each.stage.classList.toggle("over", each === pane && pointedChannel !== null);
   }
@@ -16,9 +22,9 @@ let before = null;  // the pinned channel before a click that may become a doubl
 let opening = 0;
 
 // Opening the panel shrinks the picture, so it waits until a double click can be ruled out.
-function click(channel, clicks) {
+function click(pane, channel, clicks) {
   if (clicks === 1) before = state.channel;
-  if (channel === null || clicks > 1) return;
+  if (channel === null || clicks > 1 || !panesLike(tiledPane()).includes(pane)) return;
   state.channel = channel === state.channel ? null : channel;
   place();
   clearTimeout(opening);
@@ -35,21 +41,29 @@ function pinned() {
   point(null);  // the picture may move away from under the pointer
   showPinned();
   writeAddress();
-  const pane = panes.find(({ picture }) => picture);
+  const pane = tiledPane();
   if (state.channel !== null && pane) say(spokenNumbers(pane.picture, state.channel));
 }
 
 function pinNeighbour(by) {
-  const pane = panes.find(({ picture }) => picture?.tiles);
-  if (!pane) return;
-  const at = state.channel === null ? -1 : tileOf(pane.picture, state.channel);
-  const tile = at < 0 ? (by > 0 ? 0 : pane.picture.tiles.count - 1) : clamp(at + by, 0, pane.picture.tiles.count - 1);
-  state.channel = channelOf(pane.picture, tile);
+  const { picture } = tiledPane() ?? {};
+  if (!picture) return;
+  const last = picture.tiles.count - 1;
+  const at = state.channel === null ? -1 : tileOf(picture, state.channel);
+  const position = at < 0 ? (by > 0 ? 0 : last) : clamp(positionOf(picture, at) + by, 0, last);
+  pinChannel(channelOf(picture, picture.order?.[position] ?? position));
+}
+
+function pinChannel(channel) {
+  state.channel = channel;
   pinned();
-  bringIntoView(pane, tile);
+  const pane = tiledPane();
+  const tile = pane ? tileOf(pane.picture, channel) : -1;
+  if (tile >= 0) bringIntoView(pane, tile);
 }
 
 function bringIntoView(pane, tile) {
+  const { camera } = pane;
   const { x, y, width, height } = tileBox(pane.picture, tile);
   const reach = (size, zoom) => size / zoom / 2;
   const move = (low, high, middle, half) => Math.min(0, low - (middle - half)) || Math.max(0, high - (middle + half));
@@ -68,34 +82,34 @@ function unpin() {
 
 function showPinned() {
   const panel = find("#pin");
-  const shown = panes.filter(({ picture }) => state.channel !== null && tileOf(picture, state.channel) >= 0);
+  const shown = panesLike(tiledPane()).filter(({ picture }) => state.channel !== null && tileOf(picture, state.channel) >= 0);
   panel.hidden = !shown.length;
   place();
   if (!shown.length) return;
   const [{ picture }] = shown;
   find("h2", panel).textContent = `${channelWord(picture)} ${state.channel}`;
-  find(".where", panel).textContent = `tile ${tileOf(picture, state.channel) + 1} of ${picture.tiles.count}`;
+  find(".where", panel).textContent = `tile ${positionOf(picture, tileOf(picture, state.channel)) + 1} of ${picture.tiles.count}`;
   const size = boxSize(shown.length * (picture.ofModel ? 1 : 2));
   const whole = channelOverall(picture, state.channel);
-  const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : "this image", tileNumbers(pane.picture, state.channel)]);
+  const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : shown.length > 1 ? pane.picture.view : "this image", tileNumbers(pane.picture, state.channel)]);
   const figures = make("div", "figures");
-  figures.append(...shown.flatMap((pane) => pinnedFigures(pane, size)));
+  figures.append(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
   const said = make("div", "said");
-  said.append(numbersTable([...columns, [count(overall?.images, "image"), whole]]), constantNote(whole));
+  said.append(numbersTable([...columns, [count(overall?.images, "image"), whole]]), deadNote(whole));
   find(".pinned", panel).replaceChildren(figures, said);
 }
 
 // The panel is beside the grid if that hardly shrinks the grid, otherwise below it.
 function boxSize(amount) {
   const { clientWidth: width, clientHeight: height } = find("main");
-  const beside = !comparing() && width >= 1000;
+  const beside = panes.length === 1 && width >= 1000;
   find("#work").classList.toggle("beside", beside);
   if (beside) return clamp((width - height) / amount, 232, 400);
   const table = narrow.matches ? 0 : 320;
   return clamp(Math.min((width - 28 - table) / amount - 14, innerHeight * 0.3), 72, 340);
 }
 
-function pinnedFigures(pane, size) {
+function pinnedFigures(pane, size, channelAlone) {
   const { picture, unit, image } = pane;
   const box = tileBox(picture, tileOf(picture, state.channel));
   const wanted = (size * devicePixelRatio) / Math.max(box.width, box.height);
@@ -104,14 +118,14 @@ function pinnedFigures(pane, size) {
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = scale < 1;
   context.drawImage(image, box.x, box.y, box.width, box.height, 0, 0, canvas.width, canvas.height);
-  const letter = comparing() ? `${LETTERS[pane.side]}, ` : "";
+  const letter = comparing() ? `${LETTERS[pane.side]}, ` : channelAlone ? `${picture.view}, ` : "";
   const width = canvas.width / devicePixelRatio;
   const height = canvas.height / devicePixelRatio;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
   const figures = [figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)];
   const seen = unit.pictures.find(({ view }) => view === "input");
-  if (seen && !picture.ofModel) figures.push(inputFigure(seen, unit, letter, Math.max(width, height)));
+  if (seen && !picture.ofModel && !channelAlone) figures.push(inputFigure(seen, unit, letter, Math.max(width, height)));
   return figures;
 }
 
@@ -121,7 +135,7 @@ function inputFigure(seen, unit, letter, size) {
   const width = (size * seen.width) / larger;
   const height = (size * seen.height) / larger;
   const input = make("img", seen.width < width ? "grown" : "");
-  input.src = seen.src;
+  input.src = pictureAddress(seen.src);
   input.alt = visible(`Input of ${unit.unit}`);
   return figure(input, `${letter}input`, width, height);
 }

@@ -1,6 +1,7 @@
 // Loading what is chosen and showing it in the panes.
 
 const SAID_ELSEWHERE = new Set(["Layer", "Type", "Shape", "Range", "Model", "Weights", "Image", "Software", "Predicted"]);
+const MOST_CHANNELS = 16;  // that are named at first
 
 const factOf = (picture, name) => picture.facts.find(([key]) => key === name)?.[1] ?? "";
 
@@ -33,18 +34,49 @@ async function show() {
   const numbers = comparing() ? state.units : [state.units[0]];
   await loadModel();
   const sides = await Promise.all(numbers.map(lookUp));
-  known = [...(sides[0].unit.pictures ?? []), ...(modelUnit?.pictures ?? [])].sort((one, other) => rank(one) - rank(other));
+  known = picturesOf(sides[0]).sort((one, other) => rank(one) - rank(other));
+  others = sides[1] ? picturesOf(sides[1]) : [];
   if (state.view === null || state.name === null) chooseFirst();
   returnToChoice();
   rememberChoice();
-  const found = await Promise.all(sides.map(findPicture));
+  const wanted = sides.map((side) => [side, picturesOf(side).find(isShown)]);
+  if (besides()) wanted.push([sides[0], pictureBeside()]);
+  const found = await Promise.all(wanted.map(([side, picture]) => findPicture(side, picture)));
+  sortChannels(found);
   const same = panes.length === found.length && found.every(({ picture }, side) => sameView(picture, panes[side].picture));
   arrange(found.length);
-  panes.forEach((pane, side) => pane.show(found[side], found.length === 1));
-  if (same && !camera.fitted) place();
+  tellApart(found);
+  panes.forEach((pane, side) => pane.show(found[side]));
+  linkCameras();
+  if (same) refit();
   else fit();
   describe(found);
 }
+
+const picturesOf = ({ unit }) => [...(unit.pictures ?? []), ...(modelUnit?.pictures ?? [])];
+
+// Of the same layer, if the other view has it.
+function pictureBeside() {
+  const shown = known.find(isShown);
+  const view = besideView();
+  return (shown && pictureLike(shown, view)) ?? known.find((picture) => picture.view === view);
+}
+
+// The facts in which two images differ belong to each of them.
+function tellApart(found) {
+  for (const side of found) {
+    const facts = comparing() && side.picture ? shownFacts(side.picture) : [];
+    side.own = facts.filter(([name, value]) => !isShared(found, name, value));
+  }
+}
+
+function shownFacts(picture) {
+  const common = new Set(run.facts.map(([name]) => name));
+  const listed = picture.statistics ? "Dead channels" : "";  // with buttons
+  return picture.facts.filter(([name]) => !SAID_ELSEWHERE.has(name) && !common.has(name) && name !== listed);
+}
+
+const isShared = (found, name, value) => found.every(({ picture }) => !picture || factOf(picture, name) === value);
 
 // The input first, then the views in the order in which they were requested.
 const rank = ({ view }) => (run.views ?? []).indexOf(view);
@@ -63,12 +95,12 @@ function chooseFirst() {
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 
-async function findPicture({ unit, error }) {
-  const picture = [...(unit.pictures ?? []), ...(modelUnit?.pictures ?? [])].find(isShown);
+async function findPicture({ unit, error }, picture) {
   if (!picture) {
     const missing = `${visible(unit.unit)} has no picture ${visible(state.name)} in the view ${visible(state.view)}.`;
     return { unit, error: error ? visible(error) : missing };
   }
+  if (picture.histogram) return { unit, picture: { ...picture, ...CHART }, image: drawHistogram(picture) };
   try {
     return { unit, picture, image: await loadPicture(picture.src) };
   } catch (failure) {
@@ -88,42 +120,94 @@ function arrange(amount) {
   while (panes.length < amount) panes.push(new Pane(panes.length));
   // Moving an existing pane would take the focus from it.
   for (const { root } of panes) if (!root.isConnected) find("#panes").append(root);
-  document.body.classList.toggle("comparing", amount > 1);
-  find("#compare").setAttribute("aria-pressed", amount > 1);
+  document.body.classList.toggle("comparing", comparing());
+  find("#compare").setAttribute("aria-pressed", comparing());
+  find("#beside").setAttribute("aria-pressed", besides());
+  find("#beside").disabled = viewsOf(known).length < 2;
+}
+
+function fillBeside(select) {
+  const views = viewsOf(known).filter((view) => view !== state.view);
+  select.replaceChildren(...views.map((view) => new Option(visible(view), view)));
+  select.value = besideView();
 }
 
 function describe(found) {
   showLayers();
   const { picture } = found.find((side) => side.picture) ?? {};
-  const label = picture ? picture.title || picture.name : state.name ?? "";
+  const label = picture ? labelOf(picture) : state.name ?? "";
   find("#title").textContent = visible(label);
   const range = picture && found.length === 1 ? factOf(picture, "Range") : "";
   const kind = picture?.layer ? [picture.layer.type, shape(picture.layer), range] : [picture ? `${picture.width} \u00d7 ${picture.height} pixels` : ""];
   find("#kind").textContent = kind.filter(Boolean).map(visible).join(" \u00b7 ");
-  const common = new Set(run.facts.map(([name]) => name));
-  // With two images, only the facts that both share.
-  const holds = (name, value) => found.every((side) => !side.picture || factOf(side.picture, name) === value);
-  const facts = (picture?.facts ?? []).filter(([name, value]) => !SAID_ELSEWHERE.has(name) && !common.has(name) && holds(name, value));
-  find("#about").replaceChildren(...facts.map(([name, value]) => {
-    const pair = make("div");
-    pair.append(make("dt", "", name), make("dd", "", value));
-    return pair;
-  }));
-  const names = found.map(({ unit }) => visible(unit.unit)).join(" and ");
+  showFacts();
+  showOrder(picture);
+  const names = (comparing() ? found : found.slice(0, 1)).map(({ unit }) => visible(unit.unit)).join(" and ");
   document.title = `${visible(label)} - ${names} - ${visible(run.title)}`;
   point(null);
   showPinned();
-  say([`${label}, ${names}`, ...found.map(({ error }) => error)].filter(Boolean).join(". "));
+  const pictures = found.length > 1 ? found.filter((side) => side.picture).map((side) => side.picture.title || labelOf(side.picture)) : [];
+  say([`${label}, ${names}`, pictures.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
+}
+
+// Of the first picture; of two images only what is true of both.
+function showFacts() {
+  const about = comparing() ? panes : panes.slice(0, 1);
+  const { picture } = about.find((pane) => pane.picture) ?? {};
+  const facts = (picture ? shownFacts(picture) : []).filter(([name, value]) => isShared(about, name, value));
+  find("#about").replaceChildren(...facts.map(([name, value]) => factPair(name, value)), ...(picture ? deadFacts(picture) : []));
+}
+
+function factPair(name, ...values) {
+  const pair = make("div");
+  const fact = make("dd");
+  fact.append(...values.map((value) => (typeof value === "string" ? visible(value) : value)));
+  pair.append(make("dt", "", name), fact);
+  return pair;
+}
+
+// The dead channels of the run, if they are known, and of this image, if it has others.
+function deadFacts(picture) {
+  const ofRun = layerOverall(picture)?.dead ?? [];
+  const here = comparing() ? [] : deadHere(picture).filter((channel) => !ofRun.includes(channel));
+  const pairs = [];
+  if (ofRun.length) pairs.push([`Dead ${inEachImage()}`, ofRun]);
+  if (here.length) pairs.push([ofRun.length ? "Also dead in this image" : "Dead in this image", here]);
+  return pairs.map(([name, channels]) => {
+    const pair = factPair(name, channelButtons(channels, (channel) => tileOf(picture, channel) >= 0, pinChannel));
+    pair.className = "dead-channels";
+    return pair;
+  });
+}
+
+// Numbers of channels, each a button if there is something to show.
+function channelButtons(channels, canShow, choose) {
+  const list = make("span", "channels");
+  const add = (some) => list.append(...some.map((channel) => {
+    if (!canShow(channel)) return make("span", "", channel);
+    const button = Object.assign(make("button", "", channel), { type: "button", ariaLabel: `Channel ${channel}` });
+    button.addEventListener("click", () => choose(channel));
+    return button;
+  }));
+  add(channels.slice(0, MOST_CHANNELS));
+  if (channels.length <= MOST_CHANNELS) return list;
+  const rest = Object.assign(make("button", "", `${channels.length - MOST_CHANNELS} more`), { type: "button" });
+  rest.addEventListener("click", () => {
+    rest.remove();
+    add(channels.slice(MOST_CHANNELS));
+    list.children[MOST_CHANNELS].focus();
+  });
+  list.append(rest);
+  return list;
 }
 
 let listed = null;  // the pictures that the list was made from
 
 function showLayers() {
-  const views = [...new Set(known.map(({ view }) => view))];
-  showViews(views);
+  showViews(viewsOf(known));
   const ofView = known.filter(({ view }) => view === state.view);
   // Rows are rebuilt only if the pictures differ.
-  const key = JSON.stringify([overall !== null, state.view, ofView.map(({ name, title, layer }) => [name, title, layer])]);
+  const key = JSON.stringify([overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
   if (key !== listed) layers.setItems(ofView);
   listed = key;
   layers.select(layers.items.find(isShown) ?? null);

@@ -23,6 +23,8 @@ function listenToPage() {
   addEventListener("keydown", press);
   addEventListener("hashchange", followAddress);
   find("#compare").addEventListener("click", toggleCompare);
+  find("#beside").addEventListener("click", toggleBeside);
+  find("#order").addEventListener("change", () => chooseOrder(find("#order").value));
   find("#theme").addEventListener("click", toggleTheme);
   find("#unpin").addEventListener("click", unpin);
   find("#zoom").addEventListener("click", (event) => zoomBy(event.target.closest("button")?.dataset.zoom));
@@ -37,11 +39,12 @@ function listenToPage() {
 function showNothing() {
   arrange(1);
   const why = run.failures.length ? `None of ${count(run.failures.length, "image")} could be shown: see Run for the reason of each.` : "There is no image in this report yet.";
-  panes[0].show({ error: why }, true);
+  panes[0].show({ error: why, own: [] });
 }
 
 async function start() {
   recallTheme();
+  fillOrders();
   listenToPage();
   find("#compare").disabled = run.units.length < 2;
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));

@@ -1,12 +1,16 @@
 // The selected images, view, layer and channel.
 
 // `units`: numbers of the images of A and, when two are compared, B; `name` and `view` identify a picture across images.
-const state = { side: 0, units: [0, null], view: null, name: null, channel: null };
+// `beside`: the other view of image A that is shown too; `order`: the number by which channels are sorted.
+const state = { side: 0, units: [0, null], view: null, name: null, beside: null, channel: null, order: null };
 const panes = [new Pane(0)];
 const comparing = () => state.units[1] !== null;
+const besides = () => state.beside !== null;
 const isShown = (picture) => picture.view === state.view && picture.name === state.name;
 let pointedChannel = null;
 let known = [];  // the pictures of image A, and of the model
+let others = [];  // those of image B
+const viewsOf = (pictures) => [...new Set(pictures.map(({ view }) => view))];
 
 // The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
 // it returns to it, and so does another image if the view was chosen last.
@@ -28,7 +32,7 @@ function drawImage(item, row) {
 
 function thumbnail({ href }) {
   const thumb = make("img", "thumb");
-  return Object.assign(thumb, { alt: "", decoding: "async", src: address(`${href}input.png`) });
+  return Object.assign(thumb, { alt: "", decoding: "async", src: pictureAddress(address(`${href}input.png`)) });
 }
 
 function markImage(row, item) {
@@ -37,18 +41,26 @@ function markImage(row, item) {
   if (letters.length) row.append(make("span", "letter", letters.join("")));
 }
 
+// Of two images compared, each may show the map of its own class: both have the picture's name in common.
+function labelOf(picture) {
+  const other = comparing() && others.find(({ view, name }) => view === picture.view && name === picture.name);
+  return other && other.title !== picture.title ? picture.name : picture.title || picture.name;
+}
+
 function drawLayer(picture, row) {
   const { layer } = picture;
   const text = make("span", "two");
-  const label = picture.title || picture.name;
+  const label = labelOf(picture);
   const numbered = layer && label.match(/^(\d+) (.+)$/s);
   text.append(...cutName(numbered ? numbered[2] : label, "name"));
-  text.append(make("span", "note", layer ? `${layer.type} \u00b7 ${shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
+  const line = make("span", "line");
+  line.append(make("span", "note", layer ? `${layer.type} \u00b7 ${shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
+  text.append(line);
   text.title = visible(label);
   if (layer) row.append(make("span", "number", numbered ? numbered[1] : layer.index));
   row.append(text);
-  const constant = layerOverall(picture)?.constant.length;
-  if (constant) row.append(Object.assign(make("span", "badge", `${constant} dead`), { title: "Channels that never vary" }));
+  const dead = layerOverall(picture)?.dead.length;
+  if (dead) line.append(Object.assign(make("span", "badge", `${dead} dead`), { title: `Channels with one value everywhere, ${inEachImage()}` }));
 }
 
 // Gradients and class maps have their own numbering, and a layer may have several.
@@ -103,8 +115,32 @@ function chooseView(view) {
 }
 
 function compareWith(index) {
+  state.beside = null;
   state.units[1] = index;
   state.side = 1;
+  update();
+}
+
+// What is shown beside the view: the chosen one, unless that is the view itself.
+function besideView() {
+  const views = viewsOf(known).filter((view) => view !== state.view);
+  return views.includes(state.beside) ? state.beside : views[0] ?? null;
+}
+
+function chooseBeside(view) {
+  state.beside = view;
+  update();
+}
+
+function toggleBeside() {
+  if (viewsOf(known).length < 2) return;
+  state.units[1] = null;
+  state.side = 0;
+  chooseBeside(besides() ? null : "input");
+}
+
+function chooseOrder(order) {
+  state.order = order || null;
   update();
 }
 

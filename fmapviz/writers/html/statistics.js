@@ -9,19 +9,20 @@ async function loadStatistics() {
     return;
   }
   showLayers();
+  showFacts();
   showPinned();
   showStatistics();
 }
 
 function showStatistics() {
-  const dead = overall.layers.filter(({ constant }) => constant.length);
-  const amount = dead.reduce((sum, { constant }) => sum + constant.length, 0);
+  const having = overall.layers.filter(({ dead }) => dead.length);
+  const amount = having.reduce((sum, { dead }) => sum + dead.length, 0);
   find("#statistics .summary").textContent = amount
-    ? `${count(amount, "channel")} in ${dead.length} of ${count(overall.layers.length, "layer")} never ${amount === 1 ? "varies" : "vary"} over ${count(overall.images, "image")}.`
-    : `Every channel of ${count(overall.layers.length, "layer")} varies over ${count(overall.images, "image")}.`;
+    ? `${count(amount, "channel")} in ${having.length} of ${count(overall.layers.length, "layer")} ${amount === 1 ? "is" : "are"} dead: the same value everywhere, ${inEachImage()}.`
+    : `No channel of ${count(overall.layers.length, "layer")} is dead: the same value everywhere, ${inEachImage()}.`;
   const table = make("table");
   const head = table.createTHead().insertRow();
-  head.append(...["Layer", "Values", "Type", "Never vary"].map((text) => Object.assign(make("th", "", text), { scope: "col" })));
+  head.append(...["Layer", "Values", "Type", "Dead"].map((text) => Object.assign(make("th", "", text), { scope: "col" })));
   const body = table.createTBody();
   for (const layer of overall.layers) body.append(statisticsRow(layer));
   find("#statistics .table").replaceChildren(table);
@@ -31,8 +32,13 @@ function statisticsRow(layer) {
   const row = make("tr");
   const go = Object.assign(make("button", "", layer.name), { type: "button" });
   go.addEventListener("click", () => goToLayer(layer));
-  const dead = layer.constant.length;
-  const cells = [go, layer.of, layer.type, make("span", dead ? "constant" : "", `${dead} of ${layer.channels}`)];
+  const { dead } = layer;
+  const amount = make("span", dead.length ? "dead" : "", `${dead.length} of ${layer.channels}`);
+  const pictures = known.filter((each) => layerOverall(each) === layer);
+  const canShow = (channel) => pictures.some((each) => tileOf(each, channel) >= 0);
+  const named = make("div", "named");
+  named.append(amount, ...(dead.length ? [channelButtons(dead, canShow, (channel) => goToLayer(layer, channel))] : []));
+  const cells = [go, layer.of, layer.type, named];
   for (const content of cells) {
     const cell = row.insertCell();
     cell.append(typeof content === "string" ? visible(content) : content);
@@ -40,10 +46,11 @@ function statisticsRow(layer) {
   return row;
 }
 
-function goToLayer(layer) {
-  const pictures = known.filter((each) => layerOverall(each) === layer);
+function goToLayer(layer, channel = null) {
+  const pictures = known.filter((each) => layerOverall(each) === layer && (channel === null || tileOf(each, channel) >= 0));
   const picture = pictures.find(({ view }) => view === state.view) ?? pictures[0];
   find("#statistics").close();
-  if (picture) chooseLayer(picture);
-  else say(`There is no picture of ${layer.name} in this report.`);
+  if (!picture) return say(`There is no picture of ${layer.name} in this report.`);
+  if (channel !== null) state.channel = channel;
+  chooseLayer(picture);
 }

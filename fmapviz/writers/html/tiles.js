@@ -8,9 +8,16 @@ function tileOf(picture, channel) {
   return channel < picture.tiles.count ? channel : -1;
 }
 
-function tileBox({ tiles }, tile) {
-  const row = Math.floor(tile / tiles.columns);
-  return { x: tiles.left + (tile % tiles.columns) * tiles.across, y: tiles.top + row * tiles.down, width: tiles.width, height: tiles.height };
+// `order` holds the tiles in the order in which they are shown, unless that is the picture's own.
+const positionOf = (picture, tile) => picture.order?.indexOf(tile) ?? tile;
+
+function tileBox(picture, tile) {
+  return boxAt(picture, positionOf(picture, tile));
+}
+
+function boxAt({ tiles }, position) {
+  const row = Math.floor(position / tiles.columns);
+  return { x: tiles.left + (position % tiles.columns) * tiles.across, y: tiles.top + row * tiles.down, width: tiles.width, height: tiles.height };
 }
 
 function tileAt(picture, x, y) {
@@ -19,8 +26,9 @@ function tileAt(picture, x, y) {
   const column = Math.floor((x - tiles.left) / tiles.across);
   const row = Math.floor((y - tiles.top) / tiles.down);
   const within = x - tiles.left - column * tiles.across < tiles.width && y - tiles.top - row * tiles.down < tiles.height;
-  const tile = row * tiles.columns + column;
-  return within && column >= 0 && column < tiles.columns && row >= 0 && tile < tiles.count ? tile : -1;
+  const position = row * tiles.columns + column;
+  const found = within && column >= 0 && column < tiles.columns && row >= 0 && position < tiles.count;
+  return found ? picture.order?.[position] ?? position : -1;
 }
 
 function tileNumbers(picture, channel) {
@@ -30,7 +38,7 @@ function tileNumbers(picture, channel) {
 
 function channelOverall(picture, channel) {
   const layer = layerOverall(picture);
-  return layer && channel < layer.channels ? { ...numbersAt(layer, layer.channels, channel), constant: layer.constant.includes(channel) } : null;
+  return layer && channel < layer.channels ? { ...numbersAt(layer, layer.channels, channel), dead: layer.dead.includes(channel) } : null;
 }
 
 const MEASURES = [
@@ -57,8 +65,27 @@ function numbersTable(columns, caption) {
   return table;
 }
 
-function constantNote(numbers) {
-  return numbers?.constant ? make("p", "constant", `Never varies, over ${count(overall.images, "image")}`) : "";
+const inEachImage = () => ["", "in the only image", "in both images"][overall.images] ?? `in all ${overall.images} images`;
+
+function deadNote(numbers) {
+  return numbers?.dead ? make("p", "dead", `Dead ${inEachImage()}`) : "";
+}
+
+// Channels with the same value everywhere in this image. One value alone does not say that a channel is dead.
+function deadHere(picture) {
+  const { statistics, tiles } = picture;
+  if (!statistics || statistics.values < 2) return [];
+  const tilesShown = [...Array(tiles.count).keys()];
+  return tilesShown.filter((tile) => {
+    const { minimum, maximum, strange } = numbersAt(statistics, tiles.count, tile);
+    return minimum === maximum && strange === 0;
+  }).map((tile) => channelOf(picture, tile));
+}
+
+// Whether channel 5 of one picture is channel 5 of the other. What goes into a layer has other channels than what comes out.
+function sameChannels(one, other) {
+  const into = ({ view }) => view.includes("input");
+  return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && into(one) === into(other);
 }
 
 // A tile of a convolution's weights is a filter, which computes a channel.

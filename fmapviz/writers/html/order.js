@@ -1,0 +1,66 @@
+// The order of the channels: tiles drawn again in that of one of their numbers, the largest first.
+
+const ORDERS = { mean: "mean", maximum: "maximum", deviation: "deviation", zeros: "share of zeros" };
+const LARGEST_CANVAS = { side: 16384, area: 2 ** 25 };  // pixels; browsers show nothing of larger ones
+
+const canSort = (picture) => Boolean(picture?.tiles && picture.statistics && picture.tiles.count > 1)
+  && Math.max(picture.width, picture.height) <= LARGEST_CANVAS.side && picture.width * picture.height <= LARGEST_CANVAS.area;
+
+// Two images are compared channel by channel: both have the order of the first.
+function sortChannels(found) {
+  if (!state.order) return;
+  let first = null;
+  for (const side of found) {
+    if (!canSort(side.picture)) continue;
+    const { tiles } = side.picture;
+    const alike = first && sameChannels(first, side.picture) && first.tiles.count === tiles.count;
+    const order = alike ? first.order : orderOf(side.picture);
+    side.picture = { ...side.picture, order };
+    side.image = drawSorted(side.picture, side.image);
+    first ??= side.picture;
+  }
+}
+
+function orderOf({ statistics, tiles }) {
+  const values = Array.from({ length: tiles.count }, (_, tile) => numbersAt(statistics, tiles.count, tile)[state.order]);
+  const rank = (tile) => (Number.isNaN(values[tile]) ? -Infinity : values[tile]);
+  const order = [...values.keys()];
+  return order.sort((one, other) => (rank(one) === rank(other) ? one - other : rank(other) - rank(one)));
+}
+
+// A tile takes along the number above it, unless it is narrower than its number may be.
+function drawSorted(picture, image) {
+  const { tiles, order } = picture;
+  const canvas = Object.assign(make("canvas"), { width: picture.width, height: picture.height });
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  const above = tiles.down - tiles.height;
+  const cell = (position) => {
+    const { x, y } = boxAt(picture, position);
+    return [x, y - above, tiles.across, tiles.down];
+  };
+  for (const position of order.keys()) context.fillRect(...cell(position));
+  for (const [position, tile] of order.entries()) {
+    const [x, y, width, height] = cell(position);
+    const [left, top] = cell(tile);
+    const skipped = tiles.across === tiles.width ? above : 0;
+    context.drawImage(image, left, top + skipped, width, height - skipped, x, y + skipped, width, height - skipped);
+  }
+  return canvas;
+}
+
+function fillOrders() {
+  find("#order").append(new Option("number", ""), ...Object.entries(ORDERS).map(([order, name]) => new Option(name, order)));
+}
+
+function showOrder(picture) {
+  const select = find("#order");
+  select.value = state.order ?? "";
+  select.disabled = !canSort(picture);
+  select.closest("label").hidden = !picture?.tiles || !picture.statistics;
+}
+
+function nextOrder() {
+  const orders = ["", ...Object.keys(ORDERS)];
+  if (!find("#order").disabled) chooseOrder(orders[(orders.indexOf(state.order ?? "") + 1) % orders.length]);
+}
