@@ -28,7 +28,7 @@ from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.inspection.targets import Wanted, parse
 from fmapviz.render.colormaps import HEAT_COLORMAP
-from fmapviz.render.heatmap import overlay
+from fmapviz.render.heatmap import gray_of, overlay
 from fmapviz.render.png import encode
 from fmapviz.views import is_heat_map
 
@@ -73,9 +73,11 @@ class ClassActivation:
         """The maps in colour over the images, uint8 `(N, H, W, 3)`."""
         heats = self.map.mul(255).add(0.5).byte().cpu().numpy()
         pictures = (as_seen(pixels, self._preparation) for pixels in self._pixels)
-        colormap, alpha = self._style.colormap or HEAT_COLORMAP, self._style.alpha
+        style = self._style
+        below = map(gray_of, pictures) if style.gray_input else pictures
         drawn = [
-            overlay(picture, heat, colormap=colormap, alpha=alpha) for picture, heat in zip(pictures, heats, strict=True)
+            overlay(picture, heat, colormap=style.colormap or HEAT_COLORMAP, alpha=style.alpha)
+            for picture, heat in zip(below, heats, strict=True)
         ]
         return np.stack(drawn)
 
@@ -112,7 +114,7 @@ def cam(
             is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
         output: Which part of what the model returns holds the class scores, a key or an index.
-        style: `colormap` and `alpha` of the overlay.
+        style: `colormap`, `alpha` and `gray_input` of the overlay.
 
     Raises:
         RequestError: No such method, layer or class; targets of another number than images; the class does not depend on the

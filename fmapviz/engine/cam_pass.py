@@ -269,10 +269,9 @@ class Pass:
                 self.results.note([view], point.name, record.why_only_prefix())
                 return
         raw = method.apply(**captured)
-        own, automatic = point.feature_map, self.maps.automatic
+        own = point.feature_map
         frames = len(frames_of(own, point.values, record.pixels, ordered=record.ordered))
-        index = 0 if automatic else own.index
-        layer = LayerResult(own.name, own.layer.type, own.call, index, own.shape[1:], automatic=automatic)
+        layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
         self._add_heat_map(view, raw.reshape(*raw.shape[:2], frames, -1).mean(2), layer, targets)
 
     def _draw_pixels(self, view: str, targets: Targets) -> None:

@@ -74,6 +74,7 @@ class _Pass:
         watch: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
         received: Number of outputs so far.
         seen: Layers that returned a tensor.
+        indices: Of the feature maps so far, by their names.
         last: The last feature map.
         complete: Whether it has been ended early.
         error: An exception of ours within the network's pass, also if the network has caught it.
@@ -85,6 +86,7 @@ class _Pass:
     watch: Watch | None = None
     received: int = 0
     seen: set[str] = field(default_factory=set)
+    indices: dict[str, int] = field(default_factory=dict)
     last: str = ""
     complete: bool = False
     error: Exception | None = None
@@ -261,6 +263,7 @@ class Drawer:
                 return
             self._check()
             current.seen.add(feature_map.layer.name)
+            current.indices[feature_map.name] = feature_map.index
             current.last = feature_map.name
             heats = self._plan.of_maps and not self._plan.automatic
             if self._plan.draws.get("gradient") or heats:
@@ -294,10 +297,13 @@ class Drawer:
 
     def keep(self, feature_map: FeatureMap) -> None:
         """Record the output of any layer, if a heat map may need it; called by its hook."""
-        with self._pass.drawing() as running:
+        current = self._pass
+        with current.drawing() as running:
             if running:
                 self._check()
-                self._pass.record.keep(feature_map)
+                # Numbered among the layers to draw, so that its pictures are sorted between theirs.
+                index = current.indices.get(feature_map.name, current.received)
+                current.record.keep(replace(feature_map, index=index))
 
 
 def predict(output: object, classes: Sequence[str], *, top: int, images: int) -> list[tuple[Prediction, ...]]:

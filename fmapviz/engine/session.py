@@ -16,7 +16,7 @@ from fmapviz.core import registry
 from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.lazy_torchvision import torchvision
-from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Model
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
@@ -37,6 +37,7 @@ from fmapviz.models.load import load_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.runs.storage.destination import LocalDestination
+from fmapviz.views import effective_style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,6 +119,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     )
     takes_class = bool(plan.wanted)
     plan = _adapt(plan, formats, config.dtype, config.views)
+    style, idle = effective_style(config.style, config.views)
     chosen = []
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not config.types
@@ -133,7 +135,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         to=formats,
         # An option without effect makes no other run.
         targets=canonical(config.target_names, loaded.classes) if takes_class else (),
-        style=config.style if registry.any_has(VIEWS, config.views, "SHARES") else replace(config.style, pca="image"),
+        style=style,
         top=_count_predictions(config.top, loaded, narrowed=narrowed and not plan.of_classes),
         dtype=plan.kept or "float32",
     )
@@ -150,6 +152,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
             "torchvision": torchvision.__version__,
         },
         typed_targets=config.target_names,
+        typed_style=replace(config.style, pca=style.pca),
     )
     session = Session(
         request=config,
@@ -169,6 +172,12 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     if config.targets and not takes_class:
         notices.append(
             f"targets= has no effect: {', '.join(resolved.views)} shows no class; views='gradcam' does, for example"
+        )
+    if idle:
+        options = ", ".join(f"{name}=" for name in idle)
+        notices.append(
+            f"{options} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(resolved.views)}; "
+            "the page looks of the guide lists what each view takes"
         )
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")

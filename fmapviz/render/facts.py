@@ -125,7 +125,7 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
     """Return the facts about a heat map."""
     colours = colormap_of(heat, style).replace("gray", "grey")
     if heat.over:
-        colours = f"{colours}, {style.alpha:g} over the input"
+        colours = f"{colours}, {style.alpha:g} over the {'grey ' if style.gray_input else ''}input"
     if heat.limits is None:
         scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
     elif isfinite(sum(heat.limits)):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.nn.functional import interpolate
 
 from fmapviz.render.colormaps import checkerboard, table
@@ -97,8 +98,19 @@ def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArr
     """Draw a heat map over the input, or alone in its colour map."""
     colormap = colormap_of(heat, style)
     if heat.over:
-        return mark_nonfinite(overlay(seen, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
+        below = gray_of(seen) if style.gray_input else seen
+        return mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
     return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
+
+
+def gray_of(seen: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the luma of a picture, uint8 `(H, W)`, by ITU-R BT.601 as Pillow computes it.
+
+    Example:
+        >>> gray_of(np.array([[[255, 0, 0], [0, 255, 0]]], np.uint8)).tolist()
+        [[76, 150]]
+    """
+    return np.asarray(Image.fromarray(seen).convert("L"))
 
 
 def overlay(seen: NDArray[np.uint8], heat: NDArray[np.uint8], *, colormap: str, alpha: float) -> NDArray[np.uint8]:

@@ -218,7 +218,10 @@ def _render_heat_map(_layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8]
     low, high = heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
     colormap = colormap_of(heat, style)
     marks = _mark_ends(low, high) if isfinite(low + high) else ()
-    return Rendered(draw_heat_map(heat, seen, style), None if colormap == "gray" else colormap, marks)
+    pixels = draw_heat_map(heat, seen, style)
+    if style.scale > 1:
+        pixels = pixels.repeat(style.scale, 0).repeat(style.scale, 1)
+    return Rendered(pixels, None if colormap == "gray" else colormap, marks)
 
 
 def _mark_ends(low: float, high: float) -> Marks:

@@ -11,6 +11,7 @@ Constants of a view are read without importing it, and so must be literals:
 
 * `NEEDS`: What it captures: one of `fmapviz.views.CAPTURES`; `weights` for a view of the model; for a class activation map
   the parameters of `attribute`, of which `weights` are the classifier's.
+* `LOOKS`: The options of a style that change its pictures.
 * `SCALED = False`: No norm changes it.
 * `SHARES`: What `--pca shared` computes once for all images of a run.
 * `OVER = False`: A heat map that is not laid over the input.

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from fmapviz.render.picture import Cell, Composed, Sheet
 
 NEEDS = "outputs"
+LOOKS = "norm colormap"
 OVER = False
 COLORMAP = "viridis"
 SHEET = True
 
-__all__ = ["COLORMAP", "NEEDS", "OVER", "SHEET", "compose", "reduce"]
+__all__ = ["COLORMAP", "LOOKS", "NEEDS", "OVER", "SHEET", "compose", "reduce"]
 
 _SCALINGS = {
     "channel": "from its smallest value to its largest",

@@ -3,5 +3,6 @@
 from fmapviz.views.maps import draw
 
 NEEDS = "gradients"
+LOOKS = "norm columns padding channels scale colormap labels colorbar"
 
-__all__ = ["NEEDS", "draw"]
+__all__ = ["LOOKS", "NEEDS", "draw"]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fmapviz.render.grid import Ranges
 
 NEEDS = "weights"
+LOOKS = "norm columns padding channels scale colormap labels colorbar"
 _COLOURS = 3  # input channels drawn in true colours: no colour map fits three values per pixel
 _SIDE = 512  # pixels that a small picture is magnified to, about
 _LARGEST_SCALE = 64  # that a style can hold

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
+LOOKS = "norm columns padding channels scale colormap labels colorbar"
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:

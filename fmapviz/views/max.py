@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "outputs"
+LOOKS = "norm scale colormap alpha gray_input labels colorbar"
 
 
 def reduce(maps: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from fmapviz.render.picture import Composed, Sheet
 
 NEEDS = "activations gradients"
+LOOKS = "colormap alpha gray_input"
 TARGETS = "top3"  # unless the user names others
 SHEET = True
 
-__all__ = ["NEEDS", "SHEET", "TARGETS", "attribute", "compose"]
+__all__ = ["LOOKS", "NEEDS", "SHEET", "TARGETS", "attribute", "compose"]
 
 
 def compose(sheet: Sheet) -> Composed:
@@ -41,7 +42,7 @@ def compose(sheet: Sheet) -> Composed:
             f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
         ],
         title=sheet.title,
-        note="Grad-CAM: where each layer speaks for each class. Each cell reaches from its smallest value to its largest.",
+        note="Grad-CAM of each layer (rows) for each class (columns). Each cell is scaled from its minimum to its maximum.",
         corner=sheet.seen,
     )
     chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
@@ -49,6 +50,6 @@ def compose(sheet: Sheet) -> Composed:
         "Rows": ", ".join(rows) + chosen,
         "Columns": "; ".join(map(str, targets.values())),
         "Scaling": "Grad-CAM, negative values zero, each cell from its smallest value to its largest: "
-        f"{colormap_of(cells[0][1], style)}, {style.alpha:g} over the input",
+        f"{colormap_of(cells[0][1], style)}, {style.alpha:g} over the {'grey ' if style.gray_input else ''}input",
     }
     return pixels, facts

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "activations gradients"
+LOOKS = "scale colormap alpha gray_input labels colorbar"
 
 
 def attribute(activations: Tensor, gradients: Tensor) -> Tensor:

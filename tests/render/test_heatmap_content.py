@@ -66,18 +66,30 @@ class Shown:
 # --- what is drawn
 
 
-@pytest.mark.parametrize(("colormap", "alpha"), [(None, 0.5), ("jet", 0.3), ("viridis", 0), ("magma", 1)])
-def test_a_heat_map_lies_in_colour_over_the_picture(colormap, alpha):
+@pytest.mark.parametrize(
+    ("colormap", "alpha", "gray"),
+    [(None, 0.5, True), (None, 0.5, False), ("jet", 0.3, True), ("viridis", 0, False), ("magma", 1, True)],
+)
+def test_a_heat_map_lies_in_colour_over_the_picture(colormap, alpha, gray):
     from extras import matplotlib as mpl
 
     one = heat()
-    (picture,) = pictures(one, style={"colormap": colormap, "alpha": alpha})
+    (picture,) = pictures(one, style={"colormap": colormap, "alpha": alpha, "gray_input": gray})
     colours = Image.fromarray(np.uint8(mpl.colormaps[colormap or "turbo"](content(one).pixels)[..., :3] * 255 + 0.5))
-    expected = np.asarray(Image.blend(Image.fromarray(SEEN), colours, alpha)).astype(int)
+    below = Image.fromarray(SEEN).convert("L" if gray else "RGB").convert("RGB")
+    expected = np.asarray(Image.blend(below, colours, alpha)).astype(int)
     assert picture.pixels.dtype == np.uint8
     assert abs(picture.pixels - expected).max() <= 1 + 4 * alpha
     if not alpha:
         assert np.array_equal(picture.pixels, SEEN)
+
+
+@pytest.mark.parametrize("layer", ["layer4", ""], ids=["over the picture", "alone"])
+def test_each_pixel_of_a_heat_map_is_enlarged(layer):
+    one = heat(layer=layer, over=bool(layer))
+    ((small,), (large,)) = (pictures(one, style={"scale": scale}) for scale in (1, 3))
+    enlarged = Image.fromarray(small.pixels).resize((72, 48), Image.Resampling.NEAREST)
+    assert np.array_equal(large.pixels, np.asarray(enlarged))
 
 
 def test_a_heat_map_lies_over_a_grey_picture_too():
@@ -118,7 +130,7 @@ def test_a_picture_says_what_it_shows():
         "Shape": "512 x 4 x 6",
         "Class": "star (number 3), top1, score 2.346",
         "Range": "-1.235 to 5.432",
-        "Scaling": "negative values are zero, then from the smallest to the largest: turbo, 0.25 over the input",
+        "Scaling": "negative values are zero, then from the smallest to the largest: turbo, 0.25 over the grey input",
     }
     (saliency,) = pictures(heat("saliency", "", raw=raw, target=FOURTH, over=False))
     assert list(saliency.facts) == ["Shape", "Class", "Range", "Scaling"]
@@ -178,8 +190,9 @@ def test_an_empty_map_is_told_with_its_range(raw, said):
     assert content(empty).empty
     assert notices_of(drawn(empty, heat())) == [f"gradcam of layer4 for star is {said}"]
     (picture,) = pictures(empty)
+    gray = np.asarray(Image.fromarray(SEEN).convert("L"))[..., None]
     assert picture.facts["Scaling"] == said.partition(" (raw")[0]
-    assert len(np.unique(picture.pixels.astype(int) - np.rint(SEEN * 0.5).astype(int))) < 12  # one colour over all
+    assert len(np.unique(picture.pixels.astype(int) - np.rint(gray * 0.5).astype(int))) < 12  # one colour over all
     assert notices_of(drawn(heat("saliency", "", raw=raw, target=FOURTH))) == [f"saliency for class 4 is {said}"]
     assert notices_of(drawn(heat("eigencam", raw=raw, target=None))) == [f"eigencam of layer4 is {said}"]
 

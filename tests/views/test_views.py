@@ -8,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from results import as_grids, drawings_of
 from tiny_models import Calls, Tokens, as_model, images, overwritten
 from torch import nn
 from torchvision import models
 
+import fmapviz
 from fmapviz.core import registry
-from fmapviz.core.config import Style
+from fmapviz.core.config import Style, options_of
+from fmapviz.core.events import Notice
 from fmapviz.core.registry import VIEWS
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan, make_method, make_plan
@@ -59,6 +62,55 @@ def test_a_view_is_one_line_of_help(name):
     assert line.endswith(".")
     assert line[0].isupper()
     assert len(line) < 110
+
+
+CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
+CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared"}
+
+
+def drawn_by_view(inputs, out, **style):
+    """Return the pixels of each picture by view and name, in a run of all views."""
+    run = fmapviz.visualize(
+        "shapesnet", inputs, out=out, to="png", views=NAMES, layers=["features.[01].conv", "features"], style=Style(**style)
+    ).directory
+    pictures = {name: [] for name in NAMES}
+    for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):
+        if path.is_file() and not path.name.startswith("input"):
+            pictures[path.stem.rpartition(".")[2]].append(Image.open(path).tobytes())
+    return pictures
+
+
+@pytest.mark.thorough
+def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(samples, tmp_path):
+    assert CHANGES.keys() == options_of(Style).keys()
+    inputs = [samples / "shapes" / f"{name}.jpg" for name in ("star", "ring")]
+    plain = drawn_by_view(inputs, tmp_path / "plain")
+    assert all(plain.values())
+    for option, value in CHANGES.items():
+        changed = drawn_by_view(inputs, tmp_path / option, **{option: value})
+        found = {view for view in NAMES if changed[view] != plain[view]}
+        assert found == {view for view in NAMES if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
+
+
+def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
+    events = []
+
+    def draw(views, **style):
+        return fmapviz.visualize(
+            "shapesnet", samples / "shapes" / "star.jpg", out=tmp_path, to="png", views=views, layers=["features"],
+            style=Style(**style), on_event=events.append,
+        )  # fmt: skip
+
+    first = draw(["mean", "gradcam"])
+    assert not [event for event in events if isinstance(event, Notice)]
+    again = draw(["mean", "gradcam"], columns=4, padding=0)
+    assert (again.directory, again.skipped) == (first.directory, 1)
+    (notice,) = (event.message for event in events if isinstance(event, Notice))
+    assert notice.startswith("columns=, padding= have no effect on mean, gradcam; ")
+    assert draw(["mean", "gradcam"], alpha=0.7).directory != first.directory
+    events.clear()
+    draw(["maps", "mean"], columns=4, alpha=0.7)
+    assert not [event for event in events if isinstance(event, Notice) and "no effect" in event.message]
 
 
 def test_heat_maps_are_told_from_grids_and_sheets():

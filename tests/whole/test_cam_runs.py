@@ -187,7 +187,7 @@ def test_every_picture_says_what_it_shows(everything):
     assert (text["Layer"], text["Type"], text["Shape"]) == ("features.7", "Sequential", "96 x 12 x 12")
     assert text["Class"] == f"star (number 3), star, score {heat['score']:.4g}"
     assert text["Range"] == f"{heat['min']:.4g} to {heat['max']:.4g}"
-    assert "turbo, 0.5 over the input" in text["Scaling"]
+    assert "turbo, 0.5 over the grey input" in text["Scaling"]
     gradient = read(pictures["00_features.0.conv.star.grads.png"]).text
     assert gradient["Shows"] == "the gradient of the class's score at the layer's output"
     assert gradient["Class"] == text["Class"]
@@ -873,6 +873,18 @@ def test_a_network_without_classes_is_refused_with_what_it_returns(look):
     tokens = Tokens()
     with pytest.raises(RequestError, match="no class scores in the network's output"):
         look(tokens, views=["gradcam"], options=InputOptions(size=(16, 16)))
+
+
+def test_a_layer_chosen_automatically_is_numbered_among_those_that_are_drawn(look):
+    summary, _ = look("shapesnet", views=["gradcam", "maps"])
+    names = sorted(pictures_of(summary))
+    assert names[-2:] == ["07_features.7.conv.maps.png", "08_features.top1.gradcam.png"]
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)]
+    summary, _ = look(
+        nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)), views=["gradcam", "maps"]
+    )
+    assert sorted(pictures_of(summary)) == ["00_0.maps.png", "01_1.maps.png", "01_1.top1.gradcam.png"]
 
 
 def test_a_network_of_clips_has_one_heat_map(look):

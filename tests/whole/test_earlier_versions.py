@@ -5,9 +5,12 @@ Each `run_VERSION` here was made by that version: `fmapviz shapesnet star.jpg --
 
 import json
 import shutil
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import fmapviz as package
 from fmapviz.core import checksummed_json
@@ -56,10 +59,11 @@ def test_it_is_continued_under_its_automatic_name(run, fmapviz, tmp_path, pictur
     [
         ({"views": "gradcam", "targets": "Star,TOP2"}, "e25efca088ddd6f1"),
         ({"views": "maps", "targets": "star"}, "e14cbe255f737a9f"),
+        ({"views": "mean", "style": package.Style(columns=4)}, "b33d9d740af01d05"),
     ],
 )
-def test_a_run_that_recorded_a_class_as_it_was_typed_is_continued(tmp_path, options, fingerprint):
-    """Versions up to 0.2.0 did, also for views that take no class; the fingerprints are those of 0.2.0."""
+def test_a_run_that_recorded_options_as_they_were_typed_is_continued(tmp_path, options, fingerprint):
+    """Versions up to 0.2.0 did, also for views that do not take them; the fingerprints are those of 0.2.0."""
     begun = []
 
     def draw(name, *, out=tmp_path / "out"):
@@ -72,5 +76,30 @@ def test_a_run_that_recorded_a_class_as_it_was_typed_is_continued(tmp_path, opti
     first, again, named = draw(None), draw(None), draw("shapesnet")
     assert [(each.directory, each.done) for each in (first, again, named)] == [(run, 1), (run, 0), (run, 0)]
     assert estimate(RunConfig("shapesnet", STAR, out=tmp_path / "out", to="png", **options)).to_draw == 0
-    assert json.loads((run / "run.json").read_bytes())["settings"]["targets"] == [options["targets"]]
+    settings = json.loads((run / "run.json").read_bytes())["settings"]
+    assert settings["targets"] == [options["targets"]] if "targets" in options else settings["style"]["columns"] == 4
     assert not any(unit.problems for unit in verify(run))
+
+
+def test_a_run_with_heat_maps_is_continued_in_its_look(tmp_path):
+    """Versions up to 0.2.0 drew the input in colour below a heat map; the fingerprint is that of 0.2.0."""
+    begun = []
+
+    def draw(out, **looks):
+        style = package.Style(**looks)
+        run = package.visualize(
+            "shapesnet", STAR, out=tmp_path / out, to="png", views="gradcam", style=style, on_event=begun.append
+        ).directory
+        return run, (run / "star.jpg" / "00_features.top1.gradcam.png").read_bytes()
+
+    _, gray = draw("new")
+    former = begun[0].info.as_typed
+    assert former.fingerprint == "f4d782ae3f753d38"
+    _, colour = draw("new", gray_input=False)
+    assert [path.name for path in sorted((tmp_path / "new").iterdir())] == ["shapesnet", "shapesnet-2"]
+    run = open_run(tmp_path / "old", former)
+    continued = draw("old")
+    assert continued[0] == run
+    pictures = [np.asarray(Image.open(BytesIO(each))) for each in (gray, colour, continued[1])]
+    assert np.array_equal(pictures[1], pictures[2])
+    assert not np.array_equal(pictures[0], pictures[1])

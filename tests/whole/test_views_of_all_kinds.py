@@ -95,7 +95,7 @@ def laid_over(seen, levels, colormap, alpha=0.5):
     from extras import matplotlib as mpl
 
     colours = Image.fromarray((mpl.colormaps[colormap](levels)[..., :3] * 255 + 0.5).astype(np.uint8))
-    return np.asarray(Image.blend(Image.fromarray(seen).convert("RGB"), colours, alpha)).astype(int)
+    return np.asarray(Image.blend(Image.fromarray(seen).convert("L").convert("RGB"), colours, alpha)).astype(int)
 
 
 def pictures(unit):

@@ -30,7 +30,7 @@ _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
 _output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
-_INPUTS = "Files and folders, or their addresses; for tensors see fmapviz.capture and fmapviz.cam."
+_INPUTS = "Files and folders, or their addresses; for tensors in memory see `fmapviz.capture` and `fmapviz.cam`."
 _ITERATOR = (
     "An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."
@@ -217,7 +217,10 @@ class RunConfig(Execution, Output, Selection):
     def settings(self) -> dict[str, Any]:
         """The options that change pictures, as plain values; `run.json` stores them."""
         recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
-        return {**recorded, "style": {name: getattr(self.style, name) for name in options_of(Style)}}
+        style = {name: getattr(self.style, name) for name in options_of(Style)}
+        if self.style.gray_input is None:
+            del style["gray_input"]
+        return {**recorded, "style": style}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,7 @@ class RunInfo:
         config: The configuration, with defaults resolved.
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
         typed_targets: The classes as they were typed.
+        typed_style: The looks as they were typed; None: those of the configuration.
         settings: All that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
@@ -244,6 +248,7 @@ class RunInfo:
     config: RunConfig
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
     typed_targets: tuple[str, ...] = field(default=(), compare=False)
+    typed_style: Style | None = field(default=None, compare=False)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)
     fingerprint: str = field(init=False, compare=False, repr=False)
@@ -259,8 +264,12 @@ class RunInfo:
 
     @property
     def as_typed(self) -> RunInfo:
-        """The identity that versions up to 0.2.0 gave the run: they recorded classes as typed, even if no view takes one."""
-        return replace(self, config=replace(self.config, targets=self.typed_targets))
+        """The identity that versions up to 0.2.0 gave the run.
+
+        They recorded classes and looks as typed, even if no view takes them, and drew heat maps over the input in colour.
+        """
+        style = replace(self.typed_style or self.config.style, gray_input=None)
+        return replace(self, config=replace(self.config, targets=self.typed_targets, style=style))
 
 
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:

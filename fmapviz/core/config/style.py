@@ -60,6 +60,11 @@ class Style:
         words=COLORMAPS,
     )
     alpha: float = _option(0.5, "Opacity of a heat map over the input.", metavar="0..1")
+    gray_input: bool | None = _option(
+        True,
+        "Draw the input gray below a heat map, so that all colours are the map's.",
+        "None draws it in colour too, and is not recorded: so were the runs of versions up to 0.2.0.",
+    )
     labels: bool | None = _option(None, "Draw channel numbers and a header.", shown="numbers only, with top:K")
     colorbar: bool = _option(False, "Draw a colour bar beside each picture.")
     pca: str = _option(

@@ -46,11 +46,9 @@ def _build(name: str) -> tuple[ModuleType, nn.Module]:
     home = import_module_of(reference)
     target = _find(home, reference)
     if not isinstance(target, nn.Module):
-        target = _call(target, reference, home)
+        target = _call(target, reference)
     elif reference.arguments:
-        raise RequestError(
-            f"{quote(reference.name)} is a network already: it takes no arguments", hint=f"type {printable(reference.name)}"
-        )
+        raise RequestError(f"{quote(reference.name)} is a network already: it takes no arguments")
     if not isinstance(target, nn.Module):
         raise RequestError(
             f"{quote(reference.name)} returned an object of type {type(target).__name__}, not an nn.Module",
@@ -66,17 +64,13 @@ def _find(home: ModuleType, reference: Reference) -> Any:
     found: Any = home
     for part in reference.attribute.split("."):
         if not hasattr(found, part):
-            known = _builders_in(home)
+            known = [name for name, value in vars(home).items() if _may_build(value, home)]
             raise RequestError(
                 f"no {quote(reference.attribute)} in {quote(reference.module)}",
                 hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
             )
         found = getattr(found, part)
     return found
-
-
-def _builders_in(home: ModuleType) -> list[str]:
-    return [name for name, value in vars(home).items() if _may_build(value, home)]
 
 
 def _may_build(value: object, home: ModuleType) -> bool:
@@ -86,14 +80,11 @@ def _may_build(value: object, home: ModuleType) -> bool:
     return isinstance(value, nn.Module) or (own and callable(value))
 
 
-def _call(target: Any, reference: Reference, home: ModuleType) -> object:
+def _call(target: Any, reference: Reference) -> object:
     # Any: as above.
     arguments = dict(reference.arguments or {})
     if not callable(target):
-        raise RequestError(
-            f"not a function, class or network: {quote(reference.name)} is of type {type(target).__name__}",
-            hint=f"there are: {', '.join(_builders_in(home)) or 'no functions or classes'}",
-        )
+        raise RequestError(f"not a function, class or network: {quote(reference.name)} is of type {type(target).__name__}")
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # C code
