@@ -167,9 +167,7 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
     try:
         signature(RunConfig).bind(*args, **options)
     except TypeError as error:
-        raise ArgumentError(
-            f"visualize() is called with other arguments: {error}", hint=_suggest_argument(options)
-        ) from None
+        raise ArgumentError(f"visualize(): {error}", hint=_suggest_argument(options)) from None
     config = RunConfig(*args, **options)
     summary = run(config)
     if summary.failures and config.on_event is None:

@@ -79,7 +79,8 @@ def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None
 def _check_path(path: str | Path) -> str:
     if isinstance(path, str):  # of millions
         return path
-    return str(check_type("each input", path, Path, hint="a file or a folder; for tensors see fmapviz.capture, fmapviz.cam"))
+    hint = "a file or a folder; for tensors see fmapviz.capture and fmapviz.cam"
+    return str(check_type("each input", path, str | Path, hint=hint))
 
 
 def look_again(file: ImageFile) -> ImageFile | None:

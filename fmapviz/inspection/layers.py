@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from fnmatch import fnmatchcase
+from inspect import isfunction
 from typing import TYPE_CHECKING
 
 from torch import export, jit, nn
@@ -45,13 +47,20 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def _hint_for(model: object) -> str:
     """Return what to pass instead of something that is no network."""
+    hint = "a torch.nn.Module, such as torchvision.models.resnet18()"
     if isinstance(model, str):
-        return f"fmapviz.load_model({quote(model)}).module is one"
-    if isinstance(model, Model):
-        return "its attribute module is one"
-    if isinstance(model, type):
-        return f"create an instance: {model.__name__}()" if issubclass(model, nn.Module) else "create a network from it"
-    return "a torch.nn.Module, such as torchvision.models.resnet18()"
+        hint = f"fmapviz.load_model({quote(model)}).module is one"
+    elif isinstance(model, Model):
+        hint = "its attribute module is one"
+    elif isinstance(model, Mapping):
+        hint = "build the network, and fill it: network.load_state_dict(...)"
+    elif isinstance(model, Enum):
+        hint = f"fmapviz.load_model(NAME, weights={quote(model.name)}) loads one with these weights"
+    elif isinstance(model, type) and issubclass(model, nn.Module):
+        hint = f"create an instance: {model.__name__}()"
+    elif isfunction(model):
+        hint = f"pass what it returns: {model.__name__}()"
+    return hint
 
 
 def find_layers(model: nn.Module) -> list[Layer]:

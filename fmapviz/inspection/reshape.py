@@ -98,21 +98,21 @@ def _check(
     if values.numel() == 0:
         raise NotAMapError(f"empty: {shape}")
     if values.ndim < 2:
-        raise NotAMapError(f"no batch: {shape} has no rows and columns")
+        raise NotAMapError(f"shape {shape} has no batch axis: not a map of the image")
     if values.ndim > 5 or (values.ndim == 3 and first):
-        raise NotAMapError(f"{values.ndim} dimensions {shape}, no rows and columns")
+        raise NotAMapError(f"{values.ndim} dimensions {shape}: not a map of the image")
     if not first and _is_attention(values, module, name):
-        raise NotAMapError(f"attention weights {shape} between tokens, not a map of the image")
+        raise NotAMapError(f"attention weights {shape} between tokens: not a map of the image")
     if "cpb_mlp" in name:  # Swin V2
         raise NotAMapError(f"{shape}: position biases, the same for every image")
     if portions and (values.ndim < 4 or last):
-        raise NotAMapError(f"{shape}: several for each image, of windows or regions, not a map of the whole")
+        raise NotAMapError(f"{shape}: one for each window or region: not a map of the image")
     if values.ndim == 3 and not ordered:
-        raise NotAMapError(f"tokens {shape} by the units of a mask, not by rows and columns")
+        raise NotAMapError(f"tokens {shape} grouped by the units of a mask: not a map of the image")
     in_attention = "attn" in name.lower() and not first and not list(module.children())
     sides = values.shape[1:3] if last else values.shape[2:]
     if values.ndim == 4 and picture and (last or in_attention) and not _fits(sides, picture):
-        raise NotAMapError(f"{shape}: by windows or heads, not by rows and columns of the image")
+        raise NotAMapError(f"{shape} split by window or head: not a map of the image")
 
 
 def is_unrolled(modules: Iterable[nn.Module]) -> bool:
@@ -189,4 +189,4 @@ def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:
             grid = round(height / step), round(width / step)
             if prod(grid) == length - prefix > 1:
                 return values[:, prefix:].reshape(-1, *grid, values.shape[2]).permute(0, 3, 1, 2)
-    raise NotAMapError(f"{length} tokens {tuple(values.shape)} do not form rows and columns of patches")
+    raise NotAMapError(f"{length} tokens {tuple(values.shape)} do not form a grid of patches")

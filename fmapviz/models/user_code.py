@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest
+from fmapviz.core.errors import FmapvizError, RequestError, UserCodeError, first_few, printable, quote, suggest_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -216,10 +216,7 @@ def _existing_file(name: str) -> Path:
     with suppress(OSError):  # the name is too long
         if path.is_file():
             return path
-    known = [str(path.with_name(each.name)) for each in path.parent.glob("*.py")]
-    raise RequestError(
-        f"no such file: {quote(name)}", hint=suggest(name, known) or "it is searched for in the working directory"
-    )
+    raise RequestError(f"no such file: {quote(name)}", hint=suggest_file(name, lambda name: name.endswith(".py")))
 
 
 def _references(file: str) -> Iterator[str]:

@@ -126,7 +126,7 @@ def test_layers_that_did_not_run_and_outputs_that_are_no_maps_are_accounted_for(
     assert names(drawn) == ["end.first", "end.middle", "end.last"]
     assert drawn.not_executed == ("end.never",)
     assert drawn.undrawn == {
-        "sum.part": "no batch: () has no rows and columns",
+        "sum.part": "shape () has no batch axis: not a map of the image",
         "complex.part": "complex values (1, 3, 16, 16)",
         "empty.part": "empty: (0, 3, 16, 16)",
         "none.part": "returned no tensor",
@@ -186,7 +186,7 @@ def test_vectors_of_regions_are_told_and_do_not_matter():
     for count in (1, 2):
         (drawn, *_) = draw_all(Passes(Returns(lambda _x: torch.zeros(100, 4))), images(count), types=["Returns", "Conv2d"])
         assert names(drawn) == ["conv"]
-        assert drawn.undrawn == {"part": "(100, 4): several for each image, of windows or regions, not a map of the whole"}
+        assert drawn.undrawn == {"part": "(100, 4): one for each window or region: not a map of the image"}
 
 
 # --- failures

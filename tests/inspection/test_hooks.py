@@ -169,7 +169,7 @@ def test_trap_09_what_cannot_be_drawn_is_named_with_the_reason():
     model = Passes(Returns(lambda x: {"number": x.mean(), "map": x}))
     (drawn,) = draw_all(model, images(1), types=["Returns", "Conv2d"])
     assert [drawing.layer for drawing in drawings_of(drawn)] == ["part['map']", "conv"]
-    assert drawn.undrawn == {"part['number']": "no batch: () has no rows and columns"}
+    assert drawn.undrawn == {"part['number']": "shape () has no batch axis: not a map of the image"}
     (drawn,) = draw_all(Passes(Returns(lambda _x: "text")), images(1), types=["Returns", "Conv2d"])
     assert drawn.undrawn == {"part": "returned no tensor"}
     assert drawn.not_executed == ()

@@ -224,7 +224,7 @@ def test_a_vision_transformers_tokens_are_where_its_patches_were():
 @pytest.mark.parametrize("length", [1, 2, 3, 15, 60])
 def test_tokens_that_are_no_square_are_refused_with_their_number(length):
     message = reason(torch.zeros(2, length, 8), nn.Linear(4, 8))
-    assert message == f"{length} tokens (2, {length}, 8) do not form rows and columns of patches"
+    assert message == f"{length} tokens (2, {length}, 8) do not form a grid of patches"
 
 
 @pytest.mark.parametrize("prefix", range(6))
@@ -311,7 +311,7 @@ def test_a_container_of_3d_convolutions_is_read_channels_first(size):
 @pytest.mark.parametrize("size", [(7,), ()])
 def test_what_has_no_batch_is_refused(size):
     shown = str(tuple(size)).replace(",)", ")")
-    assert reason(torch.zeros(size)) == f"no batch: {shown} has no rows and columns"
+    assert reason(torch.zeros(size)) == f"shape {shown} has no batch axis: not a map of the image"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_square_maps_of_such_modules_are_drawn(module, name):
     ],
 )
 def test_heads_and_windows_are_no_rows_and_columns(size, module, name):
-    with pytest.raises(NotAMapError, match="by windows or heads"):
+    with pytest.raises(NotAMapError, match="split by window or head"):
         as_maps(torch.zeros(size), module, picture=(224, 224), name=name)
 
 
@@ -355,7 +355,7 @@ def test_rows_padded_to_whole_windows_are_drawn():
     [((64, 49, 288), nn.Linear(96, 288)), ((196, 256), nn.BatchNorm1d(256)), ((64, 8, 8, 192), nn.Linear(64, 192))],
 )
 def test_several_portions_of_a_picture_are_no_map_of_it(size, module):
-    with pytest.raises(NotAMapError, match="several for each image"):
+    with pytest.raises(NotAMapError, match="one for each window or region"):
         as_maps(torch.zeros(size), module, picture=(224, 224), portions=True)
 
 
@@ -370,7 +370,7 @@ def test_tokens_that_lie_by_the_units_of_a_mask_are_refused():
     network = timm.create_model("hiera_tiny_224")
     assert is_unrolled(network.modules())
     assert not is_unrolled(timm.create_model("vit_tiny_patch16_224").modules())
-    with pytest.raises(NotAMapError, match="by the units of a mask"):
+    with pytest.raises(NotAMapError, match="grouped by the units of a mask"):
         as_maps(torch.zeros(1, 3136, 96), nn.LayerNorm(96), picture=(224, 224), ordered=False)
     with pytest.raises(NotAMapError, match="position biases"):
         as_maps(torch.zeros(1, 15, 15, 512), nn.Linear(2, 512), picture=(256, 256), name="layers.0.blocks.0.attn.cpb_mlp.0")
@@ -403,7 +403,7 @@ def test_tokens_in_windows_are_refused_and_tokens_in_rows_are_not():
         windows = isinstance(module, nn.LayerNorm | nn.Linear) and values.shape[1] != values.shape[2]
         seen[windows] += 1
         if windows:
-            with pytest.raises(NotAMapError, match="windows"):
+            with pytest.raises(NotAMapError, match="split by window or head"):
                 as_maps(values, module, picture=(64, 64))
         elif isinstance(module, nn.Conv2d | torchvision.models.maxvit.MaxVitLayer):
             assert as_maps(values, module, picture=(64, 64))[""] is values
@@ -426,7 +426,7 @@ def test_a_map_of_one_pixel_is_a_vector_but_a_convolutions_is_a_map():
 
 
 def test_six_dimensions_are_refused_with_their_number():
-    assert reason(torch.zeros(1, 2, 3, 4, 5, 6)) == "6 dimensions (1, 2, 3, 4, 5, 6), no rows and columns"
+    assert reason(torch.zeros(1, 2, 3, 4, 5, 6)) == "6 dimensions (1, 2, 3, 4, 5, 6): not a map of the image"
 
 
 def test_an_empty_map_is_refused_as_one():

@@ -34,7 +34,21 @@ def build():
         values.data = torch.randint(-2, 3, values.shape, generator=numbers).float()
     return network
 """
-COMMON = ("net.py:build", "in", "--out", "out", "--json", "--fit", "none", "--mean", "0", "--std", "1")
+COMMON = (
+    "net.py:build",
+    "in",
+    "--weights",
+    "random",
+    "--out",
+    "out",
+    "--json",
+    "--fit",
+    "none",
+    "--mean",
+    "0",
+    "--std",
+    "1",
+)
 ARGUMENTS = (*COMMON, "--to", "tensorboard,png,html,raw,stats")
 SHARDS = (*COMMON, "--to", "tensorboard,tar,stats", "--shard", "5")
 

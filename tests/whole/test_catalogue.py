@@ -128,7 +128,8 @@ def named():
 """
 
 BEHAVED = ("--to", "png", "--size", "16", "--out", "out", "--name", "run")
-RUN = ("net.py:build", *BEHAVED)
+RANDOM = ("--weights", "random")  # without a notice about weights
+RUN = ("net.py:build", *RANDOM, *BEHAVED)
 MAIN = "from fmapviz.cli.app import main; main()"
 # Root, too, may not read and write everything once it has given up its capabilities: capset(2), version 3, none.
 UNPRIVILEGED = f"""
@@ -345,7 +346,7 @@ def test_no_permission(house):
 def test_gone_between_listing_and_opening(house):
     for number in range(30):
         make_good(house.place / f"in/{number}.png")
-    ended = house.run("net.py:Thief(path='in/29.png')", *BEHAVED, "--workers", "1", "in")
+    ended = house.run("net.py:Thief(path='in/29.png')", *RANDOM, *BEHAVED, "--workers", "1", "in")
     assert (ended.code, ended.complaints) == (3, ["error: no such file: 'in/29.png' [E_MISSING]"])
     assert house.failures() == [("in/29.png", "E_MISSING")]
     assert house.tree() == tree_of(*(f"{number}.png" for number in range(29)), failures=True, files=CONV)
@@ -458,7 +459,7 @@ def test_images_that_are_only_unusual_are_drawn_by_rule(house):
     for name, content, _, _ in UNUSUAL:
         (house.place / "in" / name).write_bytes(content())
     as_it_is = ("--fit", "none", "--mean", "0", "--std", "1")
-    ended = house.run("net.py:build", "--to", "png", "--out", "out", "--name", "run", *as_it_is, "in")
+    ended = house.run("net.py:build", *RANDOM, "--to", "png", "--out", "out", "--name", "run", *as_it_is, "in")
     assert ended.code == 0
     assert ended.complaints == sorted(f"notice: in/{name}: {notice}" for name, _, notice, _ in UNUSUAL if notice)
     assert house.tree() == tree_of(*(name for name, *_ in UNUSUAL))
@@ -585,7 +586,7 @@ def test_bytes_that_are_no_text(house):
 def test_a_name_like_an_option(house):
     make_good(house.place / "-rf.png")
     wrong = house.run(*RUN, "-rf.png")
-    assert (wrong.code, wrong.told[0]) == (2, "error: no such option: '-r'")
+    assert (wrong.code, wrong.told[0]) == (2, "error: the name of a file begins with a dash: '-rf.png'")
     assert house.tree() == set()
     assert house.run(*RUN, "--", "-rf.png").code == 0
     assert house.tree() == tree_of("-rf.png")
@@ -609,7 +610,7 @@ def test_a_name_that_is_html(house):
 def test_layers_with_harmful_names(house):
     make_good(house.place / "in/a.png")
     before = {path for path in house.place.rglob("*") if "__pycache__" not in str(path)}
-    ended = house.run("net.py:named", *BEHAVED, "in")
+    ended = house.run("net.py:named", *RANDOM, *BEHAVED, "in")
     assert (ended.code, ended.told) == (0, ["1 image done: 7 layers, 8 pictures"])
     names = {*house.tree()} - tree_of()
     long = next(name for name in names if "xxx" in name)
@@ -737,7 +738,7 @@ UNKNOWN = (
     ((*RUN, "in/a.png", "--types", "Conv2b"), "no layer of this type in the model: 'Conv2b'", "did you mean 'Conv2d'?"),
     ((*RUN, "in/a.png", "--view", "mapz"), "no such view: 'mapz'", "did you mean 'maps', 'max', 'mean'?"),
     ((*RUN, "in/a.png", "--to", "pgn"), "no such format: 'pgn'", "did you mean 'png'?"),
-    (("net.py:bild", *BEHAVED, "in/a.png"), "no 'bild' in 'net.py'", "did you mean 'build'?"),
+    (("net.py:bild", *RANDOM, *BEHAVED, "in/a.png"), "no 'bild' in 'net.py'", "did you mean 'build'?"),
 )
 
 
@@ -807,7 +808,7 @@ def test_weights_that_do_not_fit(house):
 
 def test_a_forward_pass_that_raises(house):
     make_good(house.place / "in/a.png")
-    always = house.run("net.py:Fails", *BEHAVED, "in")
+    always = house.run("net.py:Fails", *RANDOM, *BEHAVED, "in")
     assert always.code == 4
     (line,) = [line for line in always.told if line.startswith("error: ")]
     assert fits(line, "error: the model failed after layer 'second': RuntimeError: ...: 'in/a.png' [E_MODEL]")
@@ -815,7 +816,7 @@ def test_a_forward_pass_that_raises(house):
     assert house.tree() == tree_of(failures=True)
     shutil.rmtree(house.place / "out")
     (house.place / "in/dark.png").write_bytes(encoded(np.zeros((9, 9, 3), np.uint8), "PNG"))
-    once = house.run("net.py:Particular", *BEHAVED, "in")
+    once = house.run("net.py:Particular", *RANDOM, *BEHAVED, "in")
     (line,) = [line for line in once.told if line.startswith("error: ")]
     reason = "the model failed before the first layer: ValueError: nothing to see"
     assert (once.code, line) == (3, f"error: {reason}: 'in/dark.png' [E_MODEL]")
@@ -825,7 +826,7 @@ def test_a_forward_pass_that_raises(house):
 
 def test_nan_and_infinity(house):
     make_good(house.place / "in/a.png")
-    ended = house.run("net.py:Endless", *BEHAVED, "in", "--padding", "0", "--columns", "3")
+    ended = house.run("net.py:Endless", *RANDOM, *BEHAVED, "in", "--padding", "0", "--columns", "3")
     assert (ended.code, ended.complaints) == (0, [])
     assert house.tree() == tree_of("a.png", files=CONV)
     (layer,) = json.loads((house.place / "out/run/a.png/unit.json").read_bytes())["layers"]
@@ -842,7 +843,7 @@ def test_out_of_memory(house):
     names = [f"{number}.png" for number in range(4)]
     for number, name in enumerate(names):
         make_good(house.place / "in" / name, seed=number)
-    halved = house.run("net.py:Hungry(most=1)", *BEHAVED, "in", "--workers", "1", "--batch-size", "4")
+    halved = house.run("net.py:Hungry(most=1)", *RANDOM, *BEHAVED, "in", "--workers", "1", "--batch-size", "4")
     assert halved.code == 0
     assert halved.told == [
         "notice: out of memory with 4 images at once: going on with 2",
@@ -851,7 +852,7 @@ def test_out_of_memory(house):
     ]
     assert house.tree() == tree_of(*names, files=CONV)
     shutil.rmtree(house.place / "out")
-    alone = house.run("net.py:Hungry(most=0)", *BEHAVED, "in", "--workers", "1")
+    alone = house.run("net.py:Hungry(most=0)", *RANDOM, *BEHAVED, "in", "--workers", "1")
     assert alone.code == 4
     assert alone.complaints == [f"error: out of memory: 'in/{name}' [E_MEMORY]" for name in names]
     assert house.failures() == [(f"in/{name}", "E_MEMORY") for name in names]
@@ -889,7 +890,7 @@ def test_a_disk_that_fills_with_the_very_last_byte(form, house):
     """TensorBoard's own writer loses the error, for it comes when the file is closed."""
     for name in "ab":
         make_good(house.place / f"in/{name}.png")
-    run = ("net.py:build", "--to", form, "--size", "224", "--out", "out", "--name", "run", "--workers", "1", "in")
+    run = ("net.py:build", *RANDOM, "--to", form, "--size", "224", "--out", "out", "--name", "run", "--workers", "1", "in")
     assert house.run(*run).code == 0
     whole = house.tree()
     largest = max((house.place / path).stat().st_size for path in whole if path.startswith("out/run/a.png"))
@@ -915,7 +916,7 @@ def test_a_second_signal_ends_it_at_once(number, code, house):
     make_good(house.place / "in/a.png")
     heeding = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); {MAIN}"  # see HEEDING in warm.py
     with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(house.run, "net.py:Hangs", *BEHAVED, "in", program=heeding)
+        ending = pool.submit(house.run, "net.py:Hangs", *RANDOM, *BEHAVED, "in", program=heeding)
         while not (house.place / "process").exists() and not ending.done():
             time.sleep(0.01)
         process = int((house.place / "process").read_text())
@@ -956,7 +957,7 @@ def test_files_that_are_not_ours(house):
 
 def test_out_inside_the_input(house):
     make_good(house.place / "in/a.png")
-    run = ("net.py:build", "--to", "png", "--size", "16", "--out", "in/out", "--name", "run", "in")
+    run = ("net.py:build", *RANDOM, "--to", "png", "--size", "16", "--out", "in/out", "--name", "run", "in")
     first, again = house.run(*run), house.run(*run)
     assert (first.code, first.told) == (0, ["1 image done: 1 layer, 2 pictures"])
     assert (again.code, again.told) == (0, ["1 image already done"])

@@ -239,6 +239,26 @@ def test_a_value_that_visualize_cannot_use_is_refused_with_a_hint(changed, tmp_p
     assert refused(fmapviz.visualize, **{"model": MODEL, "inputs": STAR, "out": tmp_path, "to": "png"} | changed)
 
 
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        (torchvision.models.resnet18, "what it returns: resnet18()"),
+        (nn.Conv2d, "create an instance: Conv2d()"),
+        (NET.state_dict(), "network.load_state_dict"),
+        (torchvision.models.ResNet18_Weights.DEFAULT, "load_model(NAME, weights='IMAGENET1K_V1')"),
+        (None, "a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_what_to_pass_instead(model, hint):
+    for call in (CALLS["capture"], CALLS["cam"], CALLS["list_layers"]):
+        assert hint in refused(call, model=model).hint
+
+
+def test_tensors_and_pictures_are_refused_as_inputs_with_what_takes_them():
+    for inputs in (X, X.numpy(), Image.new("RGB", (4, 4)), [X], None, (each for each in X)):
+        assert "fmapviz.capture and fmapviz.cam" in refused(fmapviz.visualize, NET, inputs).hint
+
+
 def test_texts_are_parsed_from_strings_only():
     for call, name in ((fmapviz.Part.parse, "text"), (fmapviz.Engine.parse, "text")):
         each_value(call, name, "")

@@ -20,6 +20,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from fmapviz.core.config.options import options_of
 from fmapviz.core.errors import RequestError, printable, quote
 
+_SHORT = (str, bytes, Real, Enum, os.PathLike, type(None))
+
 
 @cache
 def types_of(config: Any) -> Mapping[str, Any]:  # Any: a dataclass; types, and unions of types
@@ -64,10 +66,9 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
     try:
         return _conform(value, kind)
     except TypeError:
-        shown = printable(reprlib.repr(value))
         if isinstance(value, Enum | os.PathLike):  # where a string is expected
             hint = f"{name}={quote(value.name if isinstance(value, Enum) else value)}"
-        raise RequestError(f"{name} must be {_describe(kind)}, not {shown}", hint=hint) from None
+        raise RequestError(f"{name} must be {_describe(kind)}, not {_show(value)}", hint=hint) from None
 
 
 def _conform(value: object, kind: Any) -> Any:
@@ -99,6 +100,21 @@ def _conform_items(value: object, origin: Any, inner: tuple[Any, ...]) -> Any:
     if origin is tuple and (isinstance(value, AbstractSet) or (inner[-1] is not Ellipsis and len(items) != len(inner))):
         raise TypeError
     return value if origin is Iterable else items
+
+
+def _show(value: object) -> str:
+    """Return a value if it is short, and otherwise its type.
+
+    Example:
+        >>> _show("x"), _show((1, "x")), _show(range), _show([range])
+        ("'x'", "(1, 'x')", 'type', 'list of type')
+    """
+    if isinstance(value, _SHORT):
+        return printable(reprlib.repr(value))
+    if isinstance(value, list | tuple):
+        others = [type(each).__name__ for each in value if not isinstance(each, _SHORT)]
+        return f"{type(value).__name__} of {others[0]}" if others else printable(reprlib.repr(value))
+    return type(value).__name__
 
 
 def _describe(kind: Any) -> str:

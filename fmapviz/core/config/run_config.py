@@ -30,7 +30,7 @@ _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
 _output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
-_INPUTS = "Files and folders, or their addresses; for tensors in memory see `fmapviz.capture` and `fmapviz.cam`."
+_INPUTS = "Files and folders, or their addresses; for tensors see fmapviz.capture and fmapviz.cam."
 _ITERATOR = (
     "An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."

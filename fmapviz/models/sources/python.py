@@ -46,9 +46,11 @@ def _build(name: str) -> tuple[ModuleType, nn.Module]:
     home = import_module_of(reference)
     target = _find(home, reference)
     if not isinstance(target, nn.Module):
-        target = _call(target, reference)
+        target = _call(target, reference, home)
     elif reference.arguments:
-        raise RequestError(f"{quote(reference.name)} is a network already: it takes no arguments")
+        raise RequestError(
+            f"{quote(reference.name)} is a network already: it takes no arguments", hint=f"type {printable(reference.name)}"
+        )
     if not isinstance(target, nn.Module):
         raise RequestError(
             f"{quote(reference.name)} returned an object of type {type(target).__name__}, not an nn.Module",
@@ -64,13 +66,17 @@ def _find(home: ModuleType, reference: Reference) -> Any:
     found: Any = home
     for part in reference.attribute.split("."):
         if not hasattr(found, part):
-            known = [name for name, value in vars(home).items() if _may_build(value, home)]
+            known = _builders_in(home)
             raise RequestError(
                 f"no {quote(reference.attribute)} in {quote(reference.module)}",
                 hint=suggest(reference.attribute, known) or f"there are: {', '.join(known) or 'no functions or classes'}",
             )
         found = getattr(found, part)
     return found
+
+
+def _builders_in(home: ModuleType) -> list[str]:
+    return [name for name, value in vars(home).items() if _may_build(value, home)]
 
 
 def _may_build(value: object, home: ModuleType) -> bool:
@@ -80,11 +86,14 @@ def _may_build(value: object, home: ModuleType) -> bool:
     return isinstance(value, nn.Module) or (own and callable(value))
 
 
-def _call(target: Any, reference: Reference) -> object:
+def _call(target: Any, reference: Reference, home: ModuleType) -> object:
     # Any: as above.
     arguments = dict(reference.arguments or {})
     if not callable(target):
-        raise RequestError(f"not a function, class or network: {quote(reference.name)} is of type {type(target).__name__}")
+        raise RequestError(
+            f"not a function, class or network: {quote(reference.name)} is of type {type(target).__name__}",
+            hint=f"there are: {', '.join(_builders_in(home)) or 'no functions or classes'}",
+        )
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # C code

@@ -13,7 +13,7 @@ from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import download_error, fetch, unreachable
-from fmapviz.models.weights.file import digesting
+from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.read import read_checkpoint
 
@@ -72,7 +72,7 @@ def _load_published(name: str, options: InputOptions) -> LoadedWeights:
         except RequestError:
             raise
         except Exception as error:  # a damaged file leads to any exception
-            raise WeightsError(f"timm cannot load {quote(path)}: {one_line(error)}") from error
+            raise WeightsError(f"timm cannot load {quote(path)}: {one_line(error)}", hint=DAMAGED) from error
     classes: tuple[str, ...] = ()
     if "num_classes" not in arguments and (subset := data.infer_imagenet_subset(module)):
         info = data.ImageNetInfo(subset)
@@ -132,7 +132,10 @@ def _build(name: str, options: InputOptions, **more: Any) -> nn.Module:
         if more:
             raise
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise RequestError(f"timm cannot build {quote(full)} with {written or 'no arguments'}: {one_line(error)}") from error
+        raise RequestError(
+            f"timm cannot build {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
+            hint=f"timm.create_model({full!r}) takes the same arguments",
+        ) from error
     return module
 
 

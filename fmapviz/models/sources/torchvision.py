@@ -23,7 +23,7 @@ from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
-from fmapviz.models.weights.file import digesting
+from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def _load_published(name: str, build: Build, entry: Any, options: InputOptions) 
             raise
         except Exception as error:  # a damaged file leads to any exception
             _load_others(name, build, str(path), options)  # reports what is wrong with it
-            raise WeightsError(f"torchvision cannot load {quote(path)}: {' '.join(str(error).split())[:300]}") from error
+            reason = " ".join(str(error).split())[:300]
+            raise WeightsError(f"torchvision cannot load {quote(path)}: {reason}", hint=DAMAGED) from error
     return LoadedWeights(module, entry.name, digest.result())
 
 
@@ -255,7 +256,10 @@ def _image_size(name: str, options: InputOptions) -> dict[str, int]:
     height, width = options.size or (trained, trained)
     patch = int(name.rpartition("_")[2])
     if height != width or height % patch:
-        raise RequestError(f"{name} takes square images whose side is a multiple of {patch} pixels: '{height}x{width}'")
+        raise RequestError(
+            f"{name} takes square images whose side is a multiple of {patch} pixels: '{height}x{width}'",
+            hint=f"such as {max(1, round(height / patch)) * patch}",
+        )
     return {"image_size": height}
 
 

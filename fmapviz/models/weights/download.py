@@ -40,7 +40,7 @@ def fetch(url: str) -> Path:
     try:
         parts = urlparse(url)
     except ValueError as error:
-        raise WeightsError(f"no such URL: {quote(url)}: {error}") from error
+        raise WeightsError(f"no such URL: {quote(url)}: {error}", hint="such as https://example.org/model.pth") from error
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     by_hand = "download the file yourself and pass weights=FILE"
@@ -49,7 +49,7 @@ def fetch(url: str) -> Path:
         raise WeightsError(message, hint=by_hand)
     name = Path(parts.path).name
     if not name:
-        raise WeightsError(f"the URL names no file: {quote(url)}")
+        raise WeightsError(f"the URL names no file: {quote(url)}", hint=by_hand)
     if not _digest_in(name):
         name = f"{Path(name).stem}~{hashlib.sha256(url.encode()).hexdigest()[:8]}{Path(name).suffix}"
     if len(os.fsencode(name)) > LONGEST_NAME:

@@ -41,21 +41,22 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
         url, _, fragment = weights.partition("#")
         path = fetch(url)
         if not _exists(str(path)):
-            raise _missing(str(path))
+            raise missing(str(path))
         return _in_folder(path), fragment or None
     before, _, after = weights.rpartition("#")
     for name, entry in ((weights, None), (before, after)):
         if _exists(name) and entry != "":
             return _in_folder(Path(name)), entry
     if not weights.startswith("random:") and re.search(r"[./\\]", weights):
-        raise _missing(weights)
+        raise missing(weights)
     raise WeightsError(
         f"no such weights or file: {quote(weights)}",
         hint=suggest(weights, known) or (f"there are: {', '.join(known)}" if known else None),
     )
 
 
-def _missing(path: str) -> WeightsError:
+def missing(path: str) -> WeightsError:
+    """Return the error for a weights file that does not exist."""
     return WeightsError(f"no such weights file: {quote(path)}", hint=suggest_file(path))
 
 
@@ -74,9 +75,9 @@ def read_index(index: Path) -> dict[str, str]:
         raise WeightsError(f"cannot read {quote(index)}: not an index of weights", hint=DAMAGED) from error
     for name in names:
         if not isinstance(name, str) or re.search(r"[/\\\0]", name) or name in {"", ".", ".."} or name.endswith(INDEX):
-            raise WeightsError(f"refused: {quote(index)} names a file that is not beside it: {quote(name)}")
+            raise WeightsError(f"refused: {quote(index)} names a file that is not beside it: {quote(name)}", hint=DAMAGED)
         if len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
-            raise WeightsError(f"{quote(index)} names a file with an impossible name: {quote(name)}")
+            raise WeightsError(f"{quote(index)} names a file with an impossible name: {quote(name)}", hint=DAMAGED)
     return dict(weight_map)
 
 

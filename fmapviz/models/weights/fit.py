@@ -88,7 +88,7 @@ def load_weights(
             module, adapted = adapt(build_uninitialized, module, state)
         except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
             message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
-            raise WeightsError(message) from error
+            raise WeightsError(message, hint=_OWN_BUILDER) from error
         load_state_dict(module, state, path)
     name = f"{path.name}#{entry}" if entry else path.name
     return LoadedWeights(module, name, digest.result(), checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
@@ -110,13 +110,14 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     imaginary = [key for key, values in fitting.items() if key in own and values.is_complex() > own[key].is_complex()]
     if imaginary:  # torch would discard the imaginary parts
         message = f"the weights in {quote(path)} do not fit: complex numbers in {first_few([*map(quote, imaginary)])}"
-        raise WeightsError(message)
+        raise WeightsError(message, hint="save their real parts, or pass a model with complex parameters")
     # A network that will be refused needs no copy either.
     assign = bool(resized) or all(_same_memory_layout(values, own[key]) for key, values in fitting.items() if key in own)
     try:
         missing, unexpected = module.load_state_dict(fitting, strict=False, assign=assign)
     except RuntimeError as error:  # a renamed key has another shape
-        raise WeightsError(f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}") from error
+        message = f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}"
+        raise WeightsError(message, hint=_OWN_BUILDER) from error
     missing = [key for key in missing if key not in resized]
     if missing or unexpected or resized:
         found, cause = _explain(own, state, missing=missing, unexpected=unexpected, resized=resized)
@@ -160,15 +161,21 @@ def _explain(
     causes = (
         (
             any(re.search(r"\blora_", key) for key in unexpected),
-            "they are of an adapter (LoRA): merge it into its model, and save that model's state dict",
+            "these are weights of an adapter (LoRA): merge it into its model, and save that model's state dict",
         ),
-        (is_quantised(unexpected), "they are of a quantised model: save the state dict before quantisation"),
-        (not own.keys() & state.keys(), "they have no key in common with the model: they are of another model"),
-        (weights_normalised and not normalised, "they are of a model with batch normalisation, and this one has none"),
-        (normalised and not weights_normalised, "they are of a model without batch normalisation, and this one has it"),
+        (is_quantised(unexpected), "the weights are quantised: save the state dict before quantisation"),
+        (not own.keys() & state.keys(), "no key is in both: the weights belong to another model"),
+        (
+            weights_normalised and not normalised,
+            "the weights belong to a model with batch normalisation, and this one has none",
+        ),
+        (
+            normalised and not weights_normalised,
+            "the weights belong to a model without batch normalisation, and this one has it",
+        ),
         (
             only_head and not (unexpected or resized),
-            f"they have no head ('{head}'): {_OWN_BUILDER}, that builds the model without one",
+            f"the weights have no head ('{head}'): {_OWN_BUILDER}, that builds the model without one",
         ),
         (
             only_head and not (missing or unexpected),
@@ -177,21 +184,21 @@ def _explain(
         (only_head, f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}"),
         (
             not (missing or unexpected) and len(resized) == 1 and _differ_in_channels(own[resized[0]], state[resized[0]]),
-            "only one layer differs: they are for images with another number of channels",
+            "only one layer differs: the weights are for images with another number of channels",
         ),
         (
             unexpected and not missing and _patterns(unexpected) <= _patterns(own),
-            "they have more blocks of the same kind: they are of a deeper model of this family",
+            "more blocks of the same kind: the weights belong to a deeper model of this family",
         ),
         (
             missing and not unexpected and _patterns(missing) <= _patterns(state),
-            "they have fewer blocks of the same kind: they are of a shallower model of this family",
+            "fewer blocks of the same kind: the weights belong to a shallower model of this family",
         ),
         (
             len(resized) * 2 > len(own) - counters,
-            "most shapes differ: they are of a model of this family with another width",
+            "most shapes differ: the weights belong to a model of this family with another width",
         ),
-        (True, "are they of another model, or of another version of it?"),
+        (True, "do the weights belong to another model, or to another version of it?"),
     )
     return first_few(listed, separator="; "), next(cause for applies, cause in causes if applies)
 

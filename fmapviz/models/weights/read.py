@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.errors import no_state, unreadable
-from fmapviz.models.weights.file import DAMAGED, INDEX, read_index
+from fmapviz.models.weights.file import DAMAGED, INDEX, missing, read_index
 from fmapviz.models.weights.stand_ins import load_inertly
 from fmapviz.models.weights.state_dict import NESTS, find_classes, find_state, is_state, list_states
 
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
         notices = [] if entry else list(_notices(content, name, path))
         classes = find_classes(content) or find_classes(dict(_json_values(header)))
     except RecursionError as error:
-        raise WeightsError(f"no state dict in {quote(path)}: it is nested too deeply") from error
+        raise WeightsError(f"no state dict in {quote(path)}: it is nested too deeply", hint=DAMAGED) from error
     if ignored:
         notices.append(f"ignored Python objects in {quote(path)}: {first_few(ignored)}")
     return Checkpoint(state, classes, tuple(notices))
@@ -88,7 +88,7 @@ def read_checkpoint(path: Path, entry: str | None = None) -> Checkpoint:
 def _read(path: Path) -> tuple[Any, dict[str, str], tuple[str, ...]]:
     """Return the content of a file, a safetensors file's metadata, and the names of the Python objects that were ignored."""
     if not path.is_file():
-        raise WeightsError(f"no such weights file: {quote(path)}")
+        raise missing(str(path))
     if path.name.endswith(INDEX):
         return _read_shards(path), {}, ()
     try:
@@ -115,10 +115,10 @@ def _read_shards(index: Path) -> StateDict:
             raise WeightsError(f"{quote(index)} names a missing file: {quote(name)}", hint="download it too")
         shards[name] = _read(shard)[0]
         if not is_state(shards[name]):
-            raise WeightsError(f"no state dict in {quote(shard)}, which {quote(index)} names")
+            raise WeightsError(f"no state dict in {quote(shard)}, which {quote(index)} names", hint=DAMAGED)
     for key, name in weight_map.items():
         if key not in shards[name]:
-            raise WeightsError(f"{quote(index)} names a tensor that is not in {quote(name)}: {quote(key)}")
+            raise WeightsError(f"{quote(index)} names a tensor that is not in {quote(name)}: {quote(key)}", hint=DAMAGED)
     return {key: shards[name][key] for key, name in weight_map.items()}
 
 

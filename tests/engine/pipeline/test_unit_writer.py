@@ -327,7 +327,7 @@ def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
     assert failure.code == "E_NOTHING"
     assert failure.message.startswith("none of the chosen layers could be drawn: ")
     assert "layers= and types= choose other layers" in failure.hint
-    assert "'a': 3 dimensions (4, 14, 14), no rows and columns" in failure.message
+    assert "'a': 3 dimensions (4, 14, 14): not a map of the image" in failure.message
 
 
 def test_images_of_different_sizes_in_one_run(tmp_path, look):

@@ -295,8 +295,8 @@ def quantised():
     ("state", "cause"),
     [
         (adapter, "adapter (LoRA)"),
-        (quantised, "quantised model"),
-        (lambda: nn.Sequential(nn.Linear(2, 3)).state_dict(), "of another model"),
+        (quantised, "the weights are quantised"),
+        (lambda: nn.Sequential(nn.Linear(2, 3)).state_dict(), "to another model"),
         (lambda: small(norm=False).state_dict(), "without batch normalisation, and this one has it"),
         (without_head, "no head ('head')"),
         (five_classes, "number of classes"),
@@ -331,7 +331,7 @@ def test_weights_with_batch_normalisation_for_a_network_without(save):
         ("mnasnet0_5", "mnasnet1_0", "another width"),
         ("vgg11", "vgg11_bn", "with batch normalisation"),
         ("vgg11_bn", "vgg11", "without batch normalisation"),
-        ("squeezenet1_1", "mobilenet_v3_small", "of another model"),
+        ("squeezenet1_1", "mobilenet_v3_small", "to another model"),
     ],
 )
 def test_the_likely_cause_with_torchvisions_own_models(name, other, cause, save):
