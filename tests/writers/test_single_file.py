@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from report_runs import report_of
+from report_runs import report_of, write_unit
 from tiny_runs import AS_IT_IS
 from torch import nn
 
@@ -19,7 +19,7 @@ from fmapviz.core.config import RunConfig
 from fmapviz.core.errors import RefusedError, RequestError
 from fmapviz.engine.run import visualize
 from fmapviz.runs.verify import verify
-from fmapviz.writers.html.single_file import LARGEST
+from fmapviz.writers.html.single_file import LARGEST, embed
 
 pytest_plugins = ["browser"]  # its fixtures
 
@@ -81,11 +81,24 @@ def test_hostile_names_stay_text(open_report, tmp_path):
     assert report.page.locator("b").count() == 0
 
 
+def test_how_large_it_may_be(tmp_path):
+    write_unit(tmp_path, "a.png")
+    write_unit(tmp_path, "b.png")
+    units = {f"{name}/": tmp_path / name for name in ("a.png", "b.png")}
+    (tmp_path / "a.png/input.png").write_bytes(bytes(LARGEST * 3 // 4 - 100_000))
+    (tmp_path / "b.png/input.png").write_bytes(bytes(100_000))
+    with pytest.raises(RefusedError, match="the pictures of 2 images exceed the 18 MB of a single file"):
+        embed(units, script="report.js")
+    (tmp_path / "b.png/report.js").write_bytes(b"fmapviz.unit({")
+    assert {name.partition("/")[0] for name in embed(units, script="report.js")} == {"a.png"}  # what is damaged is left out
+
+
 def noise(path, seed, side=1100):
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)).save(path, compress_level=1)
     return path
 
 
+@pytest.mark.thorough
 def test_what_is_too_large_is_refused_early(tmp_path):
     images = [noise(tmp_path / f"{number}.png", number) for number in range(6)]
     options = {"out": tmp_path / "out", "name": "net", "to": "html", "options": AS_IT_IS, "workers": 1, "types": "Identity"}
