@@ -82,7 +82,8 @@ def run(
     _check_model(model, inputs or [])
     config = _configure(model, inputs or [], options, null=null, open_report=open_report)
 
-    if not quiet:
+    are_typed = "-" in (inputs or []) and os.isatty(0)
+    if not (quiet or are_typed):  # the terminal would show what is typed in the same line
         show_status(f"loading {model}{' to draw a sample' if plan else ''} ...")
     with importing():
         from fmapviz.images import decode_pool

@@ -438,13 +438,14 @@ class TestStreams:
             (["layers", "shapesnet"], "loading shapesnet ..."),
             *thorough((["shapesnet", "picture.png", "--plan"], "loading shapesnet to draw a sample ...")),
             *thorough((["shapesnet", "picture.png", "--quiet"], "")),
+            *thorough((["shapesnet", "-"], "")),  # it is told what to draw in the terminal
         ],
     )
     @pytest.mark.usefixtures("picture")
     def test_a_terminal_is_told_what_takes_long_before_torch_is_imported(self, tmp_path, monkeypatch, args, status):
         (tmp_path / "torch.py").write_text("import os; os.write(2, b'(import)'); raise ImportError")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        shown = _in_terminal(OFF, args, tmp_path, code=2)
+        shown = _in_terminal(OFF, args, tmp_path, code=2, all_streams=True)
         assert shown.startswith(f"{status}(import)")
         assert shown.partition("(import)")[2].startswith(
             f"{ERASE if status else ''}error: PyTorch and torchvision cannot be"
