@@ -71,7 +71,7 @@ def capture(
 
 
 class Captured(dict[str, FeatureMap]):
-    """Feature maps by name, of the last forward pass."""
+    """Feature maps by name, of the last forward pass; another name is a `KeyError` with the most similar ones."""
 
     def __init__(self, *, gradients: bool) -> None:
         super().__init__()

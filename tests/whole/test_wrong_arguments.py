@@ -117,7 +117,7 @@ def test_without_a_change_nothing_is_refused():
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
-    **dict.fromkeys(("views", "to", "dtype", "device"), ""),
+    **dict.fromkeys(("views", "to", "dtype", "device", "single_file"), ""),
     **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
     "weights": "str empty",
     "name": "None str",
@@ -132,7 +132,7 @@ OPTIONS = {
     fmapviz.Style: {
         **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha"), ""),
         **dict.fromkeys(("columns", "colormap"), "None"),
-        "labels": "None bool",
+        **dict.fromkeys(("labels", "gray_input"), "None bool"),
         "colorbar": "bool",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std"), "None"),
@@ -294,6 +294,7 @@ def test_numbers_of_numpy_are_taken_as_numbers():
 
 @pytest.mark.parametrize("weights", [torchvision.models.ResNet18_Weights.IMAGENET1K_V1, Path("net.pth")])
 def test_weights_of_another_type_are_refused_with_what_to_write(weights):
+    assert refused(fmapviz.Style, columns=weights).hint == "columns: Tiles per row."
     written = f"weights='{getattr(weights, 'name', weights)}'"
     assert refused(fmapviz.load_model, "resnet18", weights=weights).hint == written.replace("net'", "net.pth'")
 

@@ -66,8 +66,9 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
     try:
         return _conform(value, kind)
     except TypeError:
-        if isinstance(value, Enum | os.PathLike):  # where a string is expected
-            hint = f"{name}={quote(value.name if isinstance(value, Enum) else value)}"
+        text = value.name if isinstance(value, Enum) else os.fspath(value) if isinstance(value, os.PathLike) else None
+        with suppress(TypeError):
+            hint = f"{name}={quote(_conform(text, kind))}" if text else hint
         raise RequestError(f"{name} must be {_describe(kind)}, not {_show(value)}", hint=hint) from None
 
 
@@ -145,7 +146,7 @@ def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
 
 
 def check_number(
-    name: str, number: float | None, allowed: str = "at least 1", *, least: float = 1, most: float = inf
+    name: str, number: float | None, allowed: str = "at least 1", *, least: float = 1, most: float = inf, hint: str = ""
 ) -> None:
     """Check that a number, unless it is None, is in a range, which `allowed` names.
 
@@ -153,6 +154,5 @@ def check_number(
         RequestError: It is not.
     """
     if number is not None and not least <= number <= most:
-        raise RequestError(
-            f"{name} must be {allowed}: '{number}'", hint=f"leave out {name.replace(' ', '_')}= for the default"
-        )
+        default = f"leave out {name.replace(' ', '_')}= for the default"
+        raise RequestError(f"{name} must be {allowed}: '{number}'", hint=hint or default)

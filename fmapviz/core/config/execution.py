@@ -99,7 +99,7 @@ class Engine:
     def __post_init__(self) -> None:
         check_types(self)
         check_number("workers", self.workers)
-        check_number("worker CPUs", self.cpus)
+        check_number("worker CPUs", self.cpus, hint="leave out Engine(cpus=) for one")
         if not 0 <= self.gpus < 1024:
             raise RequestError(f"worker GPUs must be 0 or more: '{self.gpus:g}'", hint="such as 0.5, 1, 2")
         if self.gpus > 1 and self.gpus % 1:
