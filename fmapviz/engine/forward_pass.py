@@ -55,7 +55,8 @@ class ForwardError(FmapvizError):
         position = f"after layer {quote(layer)}" if layer else "before the first layer"
         message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         size = " x ".join(map(str, given[-2:]))
-        hint = f"the input was {size} pixels: size= chooses another size" if _ABOUT_SHAPES.search(message) else None
+        may_be_size = _ABOUT_SHAPES.search(message) and "channel" not in message
+        hint = f"the input was {size} pixels: size= chooses another size" if may_be_size else None
         return cls(message, hint=hint)
 
 

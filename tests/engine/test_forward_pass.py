@@ -206,8 +206,11 @@ def test_a_failure_of_the_model_names_its_last_layer(error):
 
 
 def test_a_failure_before_the_first_layer_says_so():
-    with pytest.raises(ForwardError, match=r"before the first layer: RuntimeError: .*expected input.* to have 3 channels"):
+    with pytest.raises(
+        ForwardError, match=r"before the first layer: RuntimeError: .*expected input.* to have 3 channels"
+    ) as caught:
         draw_all(overwritten(), torch.randn(1, 5, 16, 16))
+    assert caught.value.hint is None  # of the channels, not of the size
 
 
 def test_the_layer_a_failure_names_has_its_call():
