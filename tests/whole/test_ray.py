@@ -31,7 +31,7 @@ from warm import HEEDING, start_process
 
 from fmapviz.core.config import Engine, InputOptions
 from fmapviz.core.errors import RequestError
-from fmapviz.core.events import Counted, Outcome, Staged, Started
+from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
 from fmapviz.core.files import is_running
 from fmapviz.core.urls import is_url
 from fmapviz.engine.ray import driver
@@ -191,7 +191,7 @@ def test_the_tree_the_events_and_the_summary_are_those_of_a_local_run(cluster, p
     assert there.exit_code == local.exit_code == 3
     assert timeless(told["ray"], place / "ray") == timeless(told["local"], place / "local")
     kinds = Counter(type(event) for event in told["ray"])
-    assert kinds == {Started: 1, Counted: 1, Outcome: 8, **({Staged: 7} if options == {} else {})}
+    assert kinds == {Started: 1, Notice: 1, Counted: 1, Outcome: 8, **({Staged: 7} if options == {} else {})}
     assert problems(place / "ray") == []
 
 
