@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 
 import bad_images
@@ -103,6 +104,12 @@ def broken(tmp_path_factory):
         end_idle_workers()
         yield
         end_idle_workers()
+
+
+@pytest.fixture(autouse=True)
+def killed_processes_end(monkeypatch):
+    """Wait for a killed process as long as tests wait."""
+    monkeypatch.setattr(decode_pool, "_KILL_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -450,12 +457,22 @@ def test_a_worker_that_was_killed_before_its_first_image_costs_no_image(own_work
     decode_pool.stop()
 
 
+class FirstOne:
+    """Added to a time, another number of seconds the first time than later."""
+
+    def __init__(self, first, later):
+        self._seconds = chain([first], repeat(later))
+
+    def __radd__(self, time):
+        return time + next(self._seconds)
+
+
 @pytest.mark.thorough
 def test_a_worker_that_does_not_start_in_time_is_replaced(own_workers, picture, monkeypatch):
     decode_pool.start()
     (worker,) = decode_pool._kept
     os.kill(worker._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(decode_pool, "START_SECONDS", 3)
+    monkeypatch.setattr(decode_pool, "START_SECONDS", FirstOne(0.5, PATIENCE))
     with DecodePool() as pool:
         assert contents(Reader(pool)(picture)) == contents(read_image(file_of(picture)))
     decode_pool.stop()
