@@ -338,6 +338,12 @@ class TestRun:
         assert "Conv3d" in lines(result.stderr)[0]
         assert len(lines(result.stdout)) == 21
 
+    def test_a_transformer_is_listed_with_a_notice_about_its_blocks(self, fmapviz):
+        result = fmapviz("layers", "vit_b_32")
+        expected = "notice: vit_b_32 has 1 Conv2d and 12 blocks: --types EncoderBlock draws the blocks"
+        assert lines(result.stderr) == [expected]
+        assert len(lines(result.stdout)) == 2
+
     def test_python_m_and_layers(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)
         assert table[0].split() == ["#", "layer", "type", "output", "parameters", "calls"]

@@ -797,6 +797,21 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     assert names(summary.directory / "one.png") == ["00_conv.t0.maps.png", "00_conv.t1.maps.png", "input.png", "unit.json"]
 
 
+@pytest.mark.parametrize(
+    ("options", "noticed"),
+    [({}, True), ({"types": ["Conv2d"]}, False), ({"layers": "0"}, False), ({"views": ["kernels"]}, False)],
+)
+def test_a_notice_names_the_blocks_of_a_transformer_that_are_not_drawn(options, noticed, folder, look):
+    def build():
+        block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        return nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.Flatten(2), nn.Linear(16, 4), nn.TransformerEncoder(block, 3))
+
+    events = []
+    look([folder], build(), on_event=events.append, **options)
+    blocks = "sequential has 1 Conv2d and 3 blocks: types='TransformerEncoderLayer' draws the blocks"
+    assert (blocks in [event.message for event in events if isinstance(event, Notice)]) == noticed
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_module_is_back_on_its_device(pictures, look):
     net = Net()

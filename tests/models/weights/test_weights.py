@@ -682,6 +682,7 @@ def test_safetensors_that_break_off_are_damaged(state, tmp_path):
         path.write_bytes(whole[:length])
         message, hint = refusal(path)
         assert message.startswith(f"cannot read '{path}'"), length
+        assert message.endswith("it is an empty file") == (length == 0)
         assert "delete it" in hint
 
 
