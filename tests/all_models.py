@@ -40,9 +40,9 @@ class ConvolutionCount(TorchDispatchMode):
         self._dimensions = dimensions
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.convolution.default:
-            values, transposed = args[0], args[6]
-            self.count += values.ndim == self._dimensions and not transposed
+        if func in {torch.ops.aten.convolution.default, torch.ops.aten.mkldnn_convolution.default}:
+            transposed = func is torch.ops.aten.convolution.default and args[6]
+            self.count += args[0].ndim == self._dimensions and not transposed
         return func(*args, **(kwargs or {}))
 
 
