@@ -84,6 +84,7 @@ def test_a_run_says_what_was_asked_for(tmp_path):
                 "scale": 1,
                 "colormap": None,
                 "alpha": 0.5,
+                "gray_input": True,
                 "labels": None,
                 "colorbar": False,
                 "pca": "image",

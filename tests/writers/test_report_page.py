@@ -1079,7 +1079,7 @@ def test_the_input_beside_a_heat_map(open_report, shapes):
     assert report.page.locator(".beside-view:visible").input_value() == "input"
     file_name = "one => one.src.split('/').at(-1)"
     assert [image.evaluate(file_name) for image in report.page.locator(".stage > img").all()] == [
-        "00_features.top1.gradcam.png",
+        "08_features.top1.gradcam.png",
         "input.png",
     ]
     report.press("+")
