@@ -20,7 +20,7 @@ _FEW = 20480  # values of a single image for which PyTorch never takes oneDNN
 def with_onednn(network: nn.Module) -> Iterator[None]:
     """Make a network's pointwise convolutions independent of the number of threads.
 
-    In a single thread PyTorch leaves oneDNN for convolutions of 1 x 1 pixel (`use_mkldnn` in
+    In a single thread PyTorch does not use oneDNN for convolutions of 1 x 1 pixel (`use_mkldnn` in
     `aten/src/ATen/native/Convolution.cpp`). The other library rounds otherwise, so that the feature maps would not be those
     of the user's own forward pass; and on an AMD EPYC ResNet-50 takes 1.4 times as long with it.
 

@@ -139,7 +139,7 @@ class BatchRunner:
     def _attach(self, module: nn.Module) -> Drawer:
         """Add hooks to the network, or to a copy of it."""
         session, copied = self._session, dict(module.named_modules())
-        if self._pattern:
+        if session.device.type == "cpu":
             self._hooks.enter_context(with_onednn(module))
         return self._hooks.enter_context(
             Drawer(
