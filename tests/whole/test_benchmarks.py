@@ -25,7 +25,7 @@ def test_a_section_of_the_benchmark_runs_and_saves_its_figures(fmapviz, tmp_path
     assert result.returncode == 0, result.stderr.decode()
     assert "resnet50 --layers 'layer1.*'" in result.stdout.decode()
     figures = json.loads((tmp_path / "benchmark.json").read_text())
-    assert {"machine", "versions", "fmapviz"} == figures["machine"].keys()
+    assert {"date", "machine", "class", "versions", "fmapviz"} == figures["machine"].keys()
     (ratio,) = figures["ratios"]
     assert 0 < ratio["median"] < 1
     assert min(ratio["rounds"]) <= ratio["median"] <= max(ratio["rounds"])
