@@ -18,12 +18,13 @@ from tensorboard.plugins.image.metadata import parse_plugin_metadata
 from fmapviz.core.drawings import Drawing, Histogram
 from fmapviz.core.types import Picture
 from fmapviz.writers.tensorboard import event_file
+from fmapviz.writers.tensorboard.event_file import Record
 from fmapviz.writers.tensorboard.image_summary import summaries
 
 
 def make_image(name="00 conv", png=b"\x89PNG..."):
-    (event,) = summaries(Picture("maps", name, png, 8, 4, {}), {"what": "*"})
-    return event
+    (record,) = summaries(Picture("maps", name, png, 8, 4, {}), {"what": "*"})
+    return record
 
 
 def read_records(path):
@@ -43,7 +44,7 @@ def test_tensorboard_reads_the_events_back_in_order(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
     with event_file.create(path) as append:
         for n in range(3):
-            append(make_image(str(n)), b"")
+            append(make_image(str(n)))
     header, *images = map(Event.FromString, read_records(path))
     assert header.file_version == "brain.Event:2"
     assert header.source_metadata.writer == "fmapviz"
@@ -52,7 +53,7 @@ def test_tensorboard_reads_the_events_back_in_order(tmp_path):
 
 
 def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
-    event = make_image(png=b"\x89PNG")
+    event = Event.FromString(b"".join(make_image(png=b"\x89PNG")))
     (value,) = event.summary.value
     assert event.step == 0
     assert event.wall_time > 1.7e9
@@ -67,7 +68,8 @@ def test_an_image_is_the_summary_that_tensorboards_image_plugin_expects():
 
 def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expects():
     drawing = Drawing("histogram", Histogram(np.array([3, 1]), 0.0, 1.0, 0))
-    _, event = summaries(Picture("histogram", "00 conv", b"", 8, 4, {}, drawing=drawing), {}, step=7)
+    _, record = summaries(Picture("histogram", "00 conv", b"", 8, 4, {}, drawing=drawing), {}, step=7)
+    event = Event.FromString(b"".join(record))
     (value,) = event.summary.value
     assert event.step == 7
     assert (value.tag, value.metadata.display_name) == ("values/00 conv", "00 conv")
@@ -77,10 +79,24 @@ def test_a_histogram_is_also_the_summary_that_tensorboards_histogram_plugin_expe
     assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 3]
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 3_000_000])
+@pytest.mark.parametrize("step", [0, 1, 300, 2**62])
+def test_a_record_is_what_protobuf_serializes(size, step):
+    """Every field, in the order in which protobuf writes them: it would write the same bytes."""
+    facts = {"Layer": "é" * (size % 300), "Shape": "64 x 55 x 55"}
+    picture = Picture("maps", "00 conv", bytes(size), 458, 70_000, {}, title="x" * (size % 200))
+    (record,) = summaries(picture, facts, step=step)
+    event = Event.FromString(b"".join(record))
+    assert event.SerializeToString(deterministic=True) == b"".join(record)
+    assert event.step == step
+    assert record.picture is picture.png
+    assert list(event.summary.value[0].tensor.string_val) == [b"458", b"70000", picture.png]
+
+
 def test_every_flipped_byte_is_noticed(tmp_path):
     whole = tmp_path / "whole.tfevents"
     with event_file.create(whole) as append:
-        append(make_image(), b"")
+        append(make_image())
     data = whole.read_bytes()
     broken = tmp_path / "broken.tfevents"
     for position in range(len(data)):
@@ -93,7 +109,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
 def test_the_framing_is_tfrecords(tmp_path, data):
     path = tmp_path / "records"
     with path.open("wb") as file:
-        event_file.write_record(file, data)
+        assert event_file.write_record(file, Record(data[:5], data[5:9], data[9:])) == len(data)
     written = path.read_bytes()
     length = struct.pack("<Q", len(data))
     masked = [struct.pack("<I", pywrap_tensorflow.masked_crc32c(part)) for part in (length, data)]
@@ -103,7 +119,7 @@ def test_the_framing_is_tfrecords(tmp_path, data):
 def test_nothing_looks_like_an_event_file_before_it_is_complete(tmp_path):
     path = tmp_path / "events.out.tfevents.x"
     with event_file.create(path) as append:
-        append(make_image(), b"")
+        append(make_image())
         assert not list(tmp_path.glob("*tfevents*"))
     assert list(tmp_path.iterdir()) == [path]
 
@@ -113,7 +129,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
 
     def interrupted():
         with event_file.create(tmp_path / "events.out.tfevents.x") as append:
-            append(make_image(), b"")
+            append(make_image())
             appends.append(append)
             raise KeyboardInterrupt
 
@@ -121,7 +137,7 @@ def test_a_block_that_fails_leaves_no_event_file_and_no_open_handle(tmp_path):
         interrupted()
     assert not list(tmp_path.glob("*tfevents*"))
     with pytest.raises(ValueError, match="closed file"):
-        appends[0](make_image(), b"")
+        appends[0](make_image())
 
 
 def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
@@ -135,7 +151,7 @@ def test_an_unfinished_file_of_somebody_else_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("size", [10, 1_000_000], ids=["noticed when closing", "noticed when writing"])
 def test_a_full_disk_is_an_error(size):
     with pytest.raises(OSError, match="No space left") as caught, Path("/dev/full").open("wb") as file:
-        event_file.write_record(file, bytes(size))
+        event_file.write_record(file, Record(bytes(size)))
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -152,7 +168,7 @@ stage = "opening"
 try:
     with events.create(Path(sys.argv[1], "events.out.tfevents.x")) as append:
         stage = "writing"
-        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}), b"")
+        append(*summaries(Picture("maps", "a", bytes(size), 1, 1, {}), {}))
         stage = "closing"
 except OSError as error:
     print(stage, error.errno)

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from tensorboard.compat.proto.event_pb2 import Event
-
     from fmapviz.core.types import Picture, UnitImage
+    from fmapviz.writers.tensorboard.event_file import Record
 
 UNIT_FILES = "events.out.tfevents.fmapviz"
 MANY = True
@@ -34,7 +33,7 @@ _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
 class TensorBoardRun:
     """Appends the pictures of images to an event file, the number of the image as the step."""
 
-    def __init__(self, append: Callable[[Event, bytes], int], *, many: bool) -> None:
+    def __init__(self, append: Callable[[Record], int], *, many: bool) -> None:
         self.members = {UNIT_FILES: 1}  # the file's own header
         self._append = append
         self._many = many
@@ -44,8 +43,7 @@ class TensorBoardRun:
         stored = []
         for picture in pictures:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
-            part = picture.png if self._many else b""
-            offset, *others = [self._append(event, part) for event in summaries(picture, facts, step=image.key)]
+            offset, *others = map(self._append, summaries(picture, facts, step=image.key))
             if self._many:
                 stored.append(StoredAt(UNIT_FILES, offset))
             self.members[UNIT_FILES] += 1 + len(others)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE, DATA_CLASS_TENSOR
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_BLOB_SEQUENCE, DATA_CLASS_TENSOR, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
 from tensorboard.plugins.histogram import metadata as histograms
 from tensorboard.plugins.image import metadata as images
@@ -18,27 +21,38 @@ from tensorboard.plugins.image import metadata as images
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import printable
 from fmapviz.render.histogram import bin_edges
+from fmapviz.writers.tensorboard import wire
+from fmapviz.writers.tensorboard.event_file import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-
     from fmapviz.core.types import Picture
 
 
-# Made once, as TensorBoard makes it for each picture.
-_METADATA = images.create_summary_metadata("", "")
-_METADATA.data_class = DATA_CLASS_BLOB_SEQUENCE
-_HISTOGRAM_METADATA = histograms.create_summary_metadata("", "")
-_HISTOGRAM_METADATA.data_class = DATA_CLASS_TENSOR
+# Keys of fields, and what is the same in each event.
+_WALL_TIME = wire.key(Event, "wall_time", wire_type=wire.DOUBLE)
+_STEP = wire.key(Event, "step", wire_type=wire.NUMBER)
+_SUMMARY, _VALUE = wire.key(Event, "summary"), wire.key(Summary, "value")
+_TAG, _TENSOR, _METADATA = (wire.key(Summary.Value, name) for name in ("tag", "tensor", "metadata"))
+_STRING = wire.key(TensorProto, "string_val")
+_TITLE, _DESCRIPTION = wire.key(SummaryMetadata, "display_name"), wire.key(SummaryMetadata, "summary_description")
+_THREE_STRINGS = TensorProto(dtype=DT_STRING, tensor_shape={"dim": [{"size": 3}]}).SerializeToString()
+_IMAGES = (
+    images.create_summary_metadata("", "").SerializeToString(),
+    SummaryMetadata(data_class=DATA_CLASS_BLOB_SEQUENCE).SerializeToString(),
+)
+_HISTOGRAMS = (
+    histograms.create_summary_metadata("", "").SerializeToString(),
+    SummaryMetadata(data_class=DATA_CLASS_TENSOR).SerializeToString(),
+)
 
 
-def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> list[Event]:
+def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> list[Record]:
     """Return the event of a picture, and one of its values if it is a histogram.
 
     They are the tensor-style summaries of `tensorboard.plugins.image` and `tensorboard.plugins.histogram`: unlike those of
-    `SummaryWriter.add_image` they have a name and a description.
+    `SummaryWriter.add_image` they have a name and a description. Each is a serialized `Event`.
 
     Args:
         picture: The picture.
@@ -47,36 +61,52 @@ def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> l
 
     Example:
         >>> from fmapviz.core.types import Picture
-        >>> (event,) = summaries(Picture("maps", "00 conv", b"...", 8, 4, {}), {})
-        >>> list(event.summary.value[0].tensor.string_val)
+        >>> (record,) = summaries(Picture("maps", "00 conv", b"...", 8, 4, {}), {})
+        >>> list(Event.FromString(b"".join(record)).summary.value[0].tensor.string_val)
         [b'8', b'4', b'...']
     """
     title = printable(picture.title or picture.name)
-    event, value = _summary(picture.tag, _METADATA, title, step)
-    value.metadata.summary_description = _table(facts)
-    value.tensor.dtype = DT_STRING
-    value.tensor.tensor_shape.dim.add(size=3)
-    value.tensor.string_val.extend([str(picture.width).encode(), str(picture.height).encode(), picture.png])
+    sides = b"".join(wire.delimited(_STRING, b"%d" % side) for side in (picture.width, picture.height))
+    tensor = _THREE_STRINGS + sides + _STRING + wire.varint(len(picture.png))
+    record = _summary(picture.tag, _IMAGES, title, tensor, picture.png, facts=facts, step=step)
     shown = picture.drawing and picture.drawing.content
     if not isinstance(shown, Histogram):
-        return [event]
+        return [record]
     # A tag belongs to one of TensorBoard's plugins.
-    of_values, value = _summary(f"values/{picture.name}", _HISTOGRAM_METADATA, title, step)
     edges = bin_edges(shown)
-    value.tensor.dtype = DT_DOUBLE
-    value.tensor.tensor_shape.dim.add(size=len(shown.counts))
-    value.tensor.tensor_shape.dim.add(size=3)
-    value.tensor.double_val.extend(np.stack([edges[:-1], edges[1:], shown.counts], 1).flatten().tolist())
-    return [event, of_values]
+    values = np.stack([edges[:-1], edges[1:], shown.counts], 1)
+    shape = {"dim": [{"size": size} for size in values.shape]}
+    tensor = TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, double_val=values.flatten()).SerializeToString()
+    return [record, _summary(f"values/{picture.name}", _HISTOGRAMS, title, tensor, step=step)]
 
 
-def _summary(tag: str, metadata: SummaryMetadata, title: str, step: int) -> tuple[Event, Summary.Value]:
-    """Return an event and its value, to be filled in place: a message given to a constructor is copied, PNG and all."""
-    event = Event(wall_time=time.time(), step=step)
-    value = event.summary.value.add(tag=_tag(tag))
-    value.metadata.CopyFrom(metadata)
-    value.metadata.display_name = title
-    return event, value
+def _summary(
+    tag: str,
+    plugin: tuple[bytes, bytes],
+    title: str,
+    tensor: bytes,
+    png: bytes = b"",
+    *,
+    facts: Mapping[str, str] = MappingProxyType({}),
+    step: int,
+) -> Record:
+    """Return an event whose tensor ends with a picture, all fields in the order of their numbers."""
+    first, last = plugin
+    metadata = b"".join(
+        (
+            first,
+            wire.delimited(_TITLE, title.encode()),
+            wire.delimited(_DESCRIPTION, _table(facts).encode()),
+            last,
+        )
+    )
+    tail = wire.delimited(_METADATA, metadata)
+    value = wire.delimited(_TAG, _tag(tag).encode()) + _TENSOR + wire.varint(len(tensor) + len(png)) + tensor
+    size = len(value) + len(png) + len(tail)
+    summary = _VALUE + wire.varint(size)
+    event = _WALL_TIME + struct.pack("<d", time.time()) + (_STEP + wire.varint(step) if step else b"")
+    event += _SUMMARY + wire.varint(len(summary) + size)
+    return Record(event + summary + value, png, tail)
 
 
 def _tag(text: str) -> str:
