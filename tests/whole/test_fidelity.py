@@ -162,6 +162,16 @@ def test_saved_by_torchvision_in_a_real_file_it_is_the_same(case, tmp_path):
         assert np.array_equal(drawing.pixels, saved)
 
 
+@pytest.fixture
+def two_threads():
+    """A run draws what a forward pass in several threads computes, although each of its images has a thread of its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", ["alexnet", *thorough("squeezenet1_0", "resnet18")])
 def test_the_files_of_a_run_hold_these_pixels(name, tmp_path):
     network = load(name, side=128).model

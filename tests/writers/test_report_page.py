@@ -1041,9 +1041,9 @@ def test_shift_click_compares(open_report, run):
 def test_each_of_two_images_shows_its_own_class(open_report, shapes):
     report = open_report(shapes)
     report.look_at("gradcam")
-    assert (report.text("#title"), report.texts(".own")) == ("00 features: circle", [""])
+    assert (report.text("#title"), report.texts(".own")) == ("08 features: circle", [""])
     report.press("c")
-    assert report.text("#title") == "00 features.top1"
+    assert report.text("#title") == "08 features.top1"
     assert report.texts("#layers .name") == ["features.top1"]
     assert "circle" not in report.text(".about")
     records = [
@@ -1056,7 +1056,7 @@ def test_each_of_two_images_shows_its_own_class(open_report, shapes):
         ]
         assert spread == f"{record['min']:.4g} to {record['max']:.4g}"
     report.press("c")
-    assert report.text("#title") == "00 features: circle"
+    assert report.text("#title") == "08 features: circle"
 
 
 def test_a_layer_that_the_other_image_lacks_is_said(open_report, tmp_path):

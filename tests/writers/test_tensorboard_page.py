@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser import browser  # noqa: F401  a fixture
 from image_files import save_picture
 from waiting import PATIENCE, wait_until
 
+pytest_plugins = ["browser"]  # its fixtures
 NOTICE = "notice: TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
 
 
@@ -40,7 +40,7 @@ def runs_with_images(address):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("images", [41, 200])
-def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):  # noqa: F811
+def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browser, tmp_path):
     for seed in range(images):
         save_picture(tmp_path / "many" / f"{seed}.png", seed)
     result = fmapviz("shapesnet", "many", "--top", "0", "--layers", "features.0.conv", "--out", "my runs")
