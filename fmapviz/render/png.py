@@ -56,14 +56,15 @@ def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = MappingProxyType
     data = zlib.compress(rows.data, level=1) if rows.nbytes <= _SMALL_BYTES else isal_zlib.compress(rows, level=1)
     height, width = pixels.shape[:2]
     color_type = 0 if pixels.ndim == 2 else 2
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0))]
-    chunks += map(_encode_text, text, text.values())
-    chunks += [(b"IDAT", data), (b"IEND", b"")]
-    parts = [_SIGNATURE]
-    for name, content in chunks:
-        checksum = isal_zlib.crc32(content, isal_zlib.crc32(name))
-        parts += [struct.pack(">I", len(content)), name, content, struct.pack(">I", checksum)]
-    return b"".join(parts)
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    texts = map(_encode_text, text, text.values())
+    return b"".join((_SIGNATURE, _chunk(b"IHDR", header), *texts, _chunk(b"IDAT", data), _chunk(b"IEND", b"")))
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    """Return a chunk: length, name, content and checksum."""
+    checksum = isal_zlib.crc32(content, isal_zlib.crc32(name))
+    return b"".join((struct.pack(">I", len(content)), name, content, struct.pack(">I", checksum)))
 
 
 def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -78,8 +79,8 @@ def _filter_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 @lru_cache(512)  # model, type and scaling are the same on every picture
-def _encode_text(key: str, value: str) -> tuple[bytes, bytes]:
-    r"""Return the name and content of a `tEXt` chunk, or of an `iTXt` chunk if the value is not Latin-1.
+def _encode_text(key: str, value: str) -> bytes:
+    r"""Return a `tEXt` chunk, or an `iTXt` chunk if the value is not Latin-1.
 
     NUL and lone surrogates become `\x00` and the like.
     """
@@ -88,6 +89,6 @@ def _encode_text(key: str, value: str) -> tuple[bytes, bytes]:
     keyword = key.encode("latin-1") + b"\0"
     value = value.replace("\0", r"\x00")
     try:
-        return b"tEXt", keyword + value.encode("latin-1")
+        return _chunk(b"tEXt", keyword + value.encode("latin-1"))
     except UnicodeEncodeError:  # uncompressed, no language, no translated keyword
-        return b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace")
+        return _chunk(b"iTXt", keyword + b"\0\0\0\0" + value.encode("utf-8", "backslashreplace"))

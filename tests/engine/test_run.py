@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -155,6 +156,18 @@ def test_a_run_tells_what_was_asked_for_and_what_with(finished):
     assert document["versions"]["torch"] == torch.__version__
     assert set(document["versions"]) == {"fmapviz", "python", "torch", "torchvision"}
     assert document["fingerprint"] == events[0].info.fingerprint
+
+
+@pytest.mark.parametrize("is_frozen", [False, True], ids=["nothing frozen", "frozen by the user"])
+def test_garbage_collection_is_afterwards_as_before(is_frozen, pictures, look):
+    (gc.freeze if is_frozen else gc.unfreeze)()
+    try:
+        frozen = []
+        assert look(pictures, on_event=lambda _event: frozen.append(gc.get_freeze_count())).done
+        assert max(frozen) > 10_000
+        assert (gc.get_freeze_count() > 0) == is_frozen
+    finally:
+        gc.freeze()  # as all tests begin
 
 
 def test_a_unit_tells_its_source_and_every_file(finished):
