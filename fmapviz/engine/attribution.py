@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.core import registry
-from fmapviz.core.config import Style, check_type
+from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
@@ -90,6 +90,7 @@ class ClassActivation:
         return encode(np.concatenate(list(self.overlay), axis=1), {})
 
 
+@explain_arguments
 def cam(
     model: nn.Module | Model,
     x: Tensor,

@@ -11,7 +11,7 @@ from PIL import Image as PillowImage
 from torch import nn
 
 from fmapviz.core.bands import Bands
-from fmapviz.core.config import InputOptions, check_type
+from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.types import LayerInfo, Model
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.hooks import observe
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import FeatureMap, Layer
 
 
+@explain_arguments
 def list_layers(
     model: str | nn.Module | Model,
     *,

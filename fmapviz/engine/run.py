@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fmapviz.core import registry
-from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, describe, options_of
-from fmapviz.core.errors import ArgumentError, NothingToDoError, OutputError, first_few, quote, suggest, suggest_file
+from fmapviz.core.config import RunConfig, describe, explain_arguments
+from fmapviz.core.errors import NothingToDoError, OutputError, first_few, quote, suggest_file
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.registry import WRITERS
@@ -135,6 +135,7 @@ def _taking_options(make: Callable[P, RunConfig]) -> Callable[[Callable[..., Run
     return decorate
 
 
+@explain_arguments
 @_taking_options(RunConfig)
 def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of RunConfig
     """Draw the feature maps of a model for images, into a run directory.
@@ -164,10 +165,6 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
-    try:
-        signature(RunConfig).bind(*args, **options)
-    except TypeError as error:
-        raise ArgumentError(f"visualize(): {error}", hint=_suggest_argument(options)) from None
     config = RunConfig(*args, **options)
     summary = run(config)
     if summary.failures and config.on_event is None:
@@ -175,21 +172,8 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         message = (
             f"{summary.failed} of {summary.found} inputs failed, see the summary's failures; the first: {first.message}"
         )
-        warnings.warn(f"{message} [{first.code}]", stacklevel=2)
+        warnings.warn(f"{message} [{first.code}]", stacklevel=3)
     return summary
-
-
-def _suggest_argument(options: Iterable[str]) -> str:
-    """Return a hint for the first argument that `visualize` does not take, such as an option of the command."""
-    name = next((name for name in options if name not in signature(RunConfig).parameters), None)
-    if name is None:
-        return "help(fmapviz.visualize) lists its arguments"
-    for parameter, kind in (("style", Style), ("options", InputOptions), ("engine", Engine)):
-        if name in options_of(kind):
-            return f"{parameter}={kind.__name__}({name}=...)"
-    by_flag = {each.flag.removeprefix("--"): field for field, each in options_of(RunConfig).items()}
-    near = f"did you mean {quote(by_flag[name])}?" if name in by_flag else suggest(name, options_of(RunConfig))
-    return near or "help(fmapviz.visualize) lists its arguments"
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.config import check_type
+from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
 from fmapviz.core.types import ImageFile, Model
 from fmapviz.images.decode_pool import read_image
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@explain_arguments
 def load_image(path: str | Path, model: Model) -> Tensor:
     """Read an image and preprocess it for a model, as a run does.
 

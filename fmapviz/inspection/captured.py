@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import nn
 
-from fmapviz.core.config import check_type
+from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import LayerKeyError, RequestError, first_few, quote, suggest
 from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
 
+@explain_arguments
 @contextmanager
 def capture(
     model: nn.Module,

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, check_type
+from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import SOURCES
 from fmapviz.models.user_code import check_reference, split_call
@@ -22,6 +22,7 @@ _WEIGHTS = {".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar"}
 _FOREIGN = {".onnx": "an ONNX", ".h5": "a Keras", ".keras": "a Keras", ".tflite": "a TensorFlow Lite", ".pb": "a TensorFlow"}
 
 
+@explain_arguments
 def known_names(pattern: str = "") -> list[str]:
     """List model names. Those that need no prefix are listed without importing torch.
 
@@ -66,6 +67,7 @@ def is_code(spec: str) -> bool:
     return registry.constant(SOURCES, _resolve(spec)[0], "IS_CODE") is not None
 
 
+@explain_arguments
 def load_model(spec: str, *, weights: str = "default", options: InputOptions | None = None) -> Model:
     """Load a model with its weights and its preprocessing.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fmapviz.core.config import Style, check_type
+from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.render.colormaps import checkerboard, colorize
@@ -87,6 +87,7 @@ class Shared:
     basis: Basis | None = None
 
 
+@explain_arguments
 def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> Tensor:
     """Draw the channels of one or several images as grids.
 

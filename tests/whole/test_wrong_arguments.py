@@ -180,11 +180,13 @@ def test_all_options_are_tried():
 @pytest.mark.parametrize(
     ("argument", "hint"),
     [
-        ("view", "did you mean 'views'?"),
-        ("layrs", "did you mean 'layers'"),
+        ("view", "did you mean views=?"),
+        ("layrs", "did you mean layers=?"),
         ("columns", "style=Style(columns=...)"),
         ("size", "options=InputOptions(size=...)"),
         ("gpus", "engine=Engine(gpus=...)"),
+        ("worker_cpus", "engine=Engine(cpus=...)"),
+        ("column", "did you mean style=Style(columns=...)?"),
         ("zzzz", "help(fmapviz.visualize)"),
     ],
 )
@@ -198,6 +200,50 @@ def test_an_argument_that_visualize_does_not_have_is_refused_with_the_one_meant(
 def test_too_few_and_too_many_arguments_are_refused_too():
     assert isinstance(refused(fmapviz.visualize), TypeError)
     assert isinstance(refused(fmapviz.visualize, NET, STAR, "random"), TypeError)
+    for name in CALLS:
+        function = getattr(fmapviz, name)
+        assert isinstance(refused(function, *[None] * 9), TypeError)
+        assert name == "known_names" or isinstance(refused(function), TypeError)
+    for kind in OPTIONS:
+        assert isinstance(refused(kind, *[None] * 99), TypeError)
+    assert str(refused(fmapviz.Part, 1)) == "Part(): missing a required argument: 'count'"
+    assert refused(fmapviz.load_model, "alexnet", "random").hint == "these need their names: weights=, options="
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "hint"),
+    [
+        (fmapviz.capture, "layer", "did you mean layers=?"),
+        (fmapviz.cam, "layers", "did you mean layer=?"),
+        (fmapviz.cam, "colormap", "style=Style(colormap=...)"),
+        (fmapviz.tile, "columns", "style=Style(columns=...)"),
+        (fmapviz.tile, "column", "did you mean style=Style(columns=...)?"),
+        (fmapviz.list_layers, "layer", "did you mean layers=?"),
+        (fmapviz.load_model, "weight", "did you mean weights=?"),
+        (fmapviz.load_model, "size", "options=InputOptions(size=...)"),
+        (fmapviz.load_image, "pth", "did you mean path=?"),
+        (fmapviz.known_names, "zzzz", "help(fmapviz.known_names) lists its arguments"),
+        (fmapviz.Style, "column", "did you mean columns=?"),
+        (fmapviz.InputOptions, "sise", "did you mean size=?"),
+        (fmapviz.Engine, "x", "help(fmapviz.Engine) lists its arguments"),
+        (fmapviz.Part, "self_", "help(fmapviz.Part) lists its arguments"),
+    ],
+)
+def test_any_function_refuses_an_argument_that_it_does_not_have(function, argument, hint):
+    error = refused(function, **{argument: "x"})
+    assert isinstance(error, TypeError)
+    assert str(error).startswith(f"{function.__name__}(): ")
+    assert error.hint == hint
+
+
+def test_a_type_error_within_a_function_comes_out_as_it_is():
+    class Fails(nn.Conv2d):
+        def forward(self, x):
+            raise TypeError(tuple(x.shape))
+
+    with pytest.raises(TypeError, match=r"^\(1, 3, 96, 96\)$") as caught:
+        fmapviz.cam(nn.Sequential(Fails(3, 2, 3)), X)
+    assert not isinstance(caught.value, fmapviz.FmapvizError)
 
 
 @pytest.mark.parametrize(

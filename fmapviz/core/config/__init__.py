@@ -4,6 +4,7 @@ The command line derives its options from these fields (`fmapviz.cli.options`), 
 arguments, Ray workers receive them, and `run.json` stores those that change pictures.
 """
 
+from fmapviz.core.config.arguments import explain_arguments as explain_arguments
 from fmapviz.core.config.checks import check_type as check_type
 from fmapviz.core.config.checks import types_of as types_of
 from fmapviz.core.config.execution import Engine as Engine

@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_number, check_type, check_types
 from fmapviz.core.config.options import CLUSTER, RUNNING, documented, option
 from fmapviz.core.errors import RequestError, quote
@@ -23,6 +24,7 @@ _ENGINES = "ray, ray:auto, ray:HOST:PORT"
 _PARTS = "such as 1/4, 2/4, 3/4 and 4/4"
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class Part:
     """One of several commands that share the work.
@@ -71,6 +73,7 @@ class Part:
         return index % self.count == self.number - 1
 
 
+@explain_arguments
 @documented
 @dataclass(frozen=True, slots=True)
 class Engine:

@@ -8,6 +8,7 @@ from functools import partial
 from math import isfinite
 from typing import Literal, get_args
 
+from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_types, check_word
 from fmapviz.core.config.options import COMMON, INPUT, changed_fields, documented, option
 from fmapviz.core.errors import RequestError, quote
@@ -50,6 +51,7 @@ def _parse_numbers(name: str, text: str) -> tuple[float, ...]:
     return numbers
 
 
+@explain_arguments
 @documented
 @dataclass(frozen=True, slots=True, repr=False)
 class InputOptions:

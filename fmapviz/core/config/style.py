@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 
+from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
 from fmapviz.core.errors import RequestError, quote, suggest
@@ -15,6 +16,7 @@ _option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
 
 
+@explain_arguments
 @documented
 @dataclass(frozen=True, slots=True, repr=False)
 class Style:
