@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from fmapviz.core import registry
 from fmapviz.core.config import Style, check_type, explain_arguments
-from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
 from fmapviz.engine.cam_pass import ClassMaps
@@ -26,7 +27,7 @@ from fmapviz.inspection.gradients import frozen, recording
 from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.reshape import is_unrolled
-from fmapviz.inspection.targets import Wanted, parse
+from fmapviz.inspection.targets import INDEX, Wanted, parse
 from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import gray_of, overlay
 from fmapviz.render.png import encode
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.forward_record import ForwardRecord
 
 _AUTO = "auto"
+_OTHER_TARGET = "another target=, or top1"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -111,6 +113,7 @@ def cam(
         x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated.
             `load_image` prepares a photo.
         target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
+            `top3` is the third likeliest class alone; on the command line and in `visualize` it is the three likeliest.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
             is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
@@ -160,14 +163,17 @@ def cam(
         choices.layers.pop(batch.shape[1:], None)
         found = _differentiate(model, batch, plan, layer, choices=choices)
     if not found.layers:
+        if all(found.missing):
+            raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
         raise RequestError(message, hint="layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
-        message = f"the network finds no such class in image {result.targets.index(None)}: {quote(wanted.label)}"
-        raise RequestError(message, hint="another target=, or top1")
+        image = result.targets.index(None)
+        label = wanted.each[image].label if wanted.each else wanted.label
+        raise RequestError(f"the network finds no such class in image {image}: {quote(label)}", hint=_OTHER_TARGET)
     content = result.drawings[method]
     assert content
     raw = content.tensors["raw"]
@@ -252,8 +258,11 @@ def _fetch_method(method: str) -> ModuleType:
 def _batch(x: object) -> Tensor:
     if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2:
         return x[None] if x.ndim == 3 else x
+    hint = "a tensor of floats (N, C, H, W)"
+    if isinstance(x, str | Path):
+        hint = "fmapviz.load_image(path, model) prepares an image for a model that fmapviz.load_model returned"
     kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint="a tensor of floats (N, C, H, W)")
+    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint=hint)
 
 
 def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:
@@ -265,19 +274,21 @@ def _read_target(target: object, classes: Sequence[str], *, images: int) -> Want
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', 281, or a list with one for each image")
     if len(asked) != images:
         raise RequestError(f"{len(asked)} targets for {images} images", hint="one for each, or a single one for all")
-    return Wanted("given", rank=None, index=None, each=tuple(_read_one(each, classes) for each in asked))
+    each = tuple(_read_one(one, classes) for one in asked)
+    return Wanted(first_few([one.label for one in each]), rank=None, index=None, each=each)
 
 
 def _read_one(target: object, classes: Sequence[str]) -> Wanted:
     target = target.item() if isinstance(target, torch.Tensor | np.generic) else target
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', an index, or a name")
-    read = parse([str(target)], classes)
-    if read[-1].rank:
-        return read[-1]  # top3 is the third here
-    if len(read) > 1:
+    text = str(target)
+    if not classes and INDEX.fullmatch(text):
+        return Wanted(f"class{int(text)}", rank=None, index=int(text))  # the network's output limits it
+    read = parse([text], classes)
+    if len(read) > 1 and "," in text:
         raise RequestError(f"several classes: {quote(target)}", hint="call once for each")
-    return read[0]
+    return read[-1]  # top3 is the third here
 
 
 def _name_of(layer: object, network: nn.Module) -> str:

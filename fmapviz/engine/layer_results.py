@@ -97,6 +97,7 @@ class BatchResults:
         undrawn: What was not drawn, with the reason.
         notices: For each image.
         remarks: On the network.
+        missing: The requested classes that each image does not have.
     """
 
     def __init__(self, images: int) -> None:
@@ -104,7 +105,7 @@ class BatchResults:
         self.undrawn: dict[str, str] = {}
         self.notices: list[list[str]] = [[] for _ in range(images)]
         self.remarks: list[str] = []
-        self._missing: list[list[str]] = [[] for _ in range(images)]
+        self.missing: list[list[str]] = [[] for _ in range(images)]
 
     def add(self, drawn: Sequence[LayerBatch]) -> None:
         """Add what was drawn of an output or input."""
@@ -118,7 +119,7 @@ class BatchResults:
 
     def miss(self, target: str, images: Iterable[bool]) -> None:
         """Record which images do not have a class."""
-        for own, is_missing in zip(self._missing, images, strict=True):
+        for own, is_missing in zip(self.missing, images, strict=True):
             if is_missing:
                 own.append(target)
 
@@ -129,7 +130,7 @@ class BatchResults:
 
     def notify_missing(self, reason: str) -> None:
         """Add a notice to each image about the classes that it does not have."""
-        for own, missing in zip(self.notices, self._missing, strict=True):
+        for own, missing in zip(self.notices, self.missing, strict=True):
             if missing:
                 shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"
                 own.append(f"nothing is drawn for {shown}: {reason}")

@@ -37,7 +37,7 @@ class Wanted:
 
 TOP1 = Wanted("top1", rank=1, index=None)
 _RANKS = re.compile(r"top(\d{1,4})", re.IGNORECASE)
-_INDEX = re.compile(r"-?\d{1,9}")
+INDEX = re.compile(r"-?\d{1,9}")  # of a class; a negative one is refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +249,7 @@ def _read_one(text: str, classes: Sequence[str]) -> list[Wanted]:
         if not int(match[1]):
             raise RequestError(f"no such class: {quote(text)}", hint="ranks begin at top1")
         return [Wanted(f"top{rank}", rank, None) for rank in range(1, int(match[1]) + 1)]
-    if _INDEX.fullmatch(text):
+    if INDEX.fullmatch(text):
         index = int(text)
         if index < 0 or (classes and index >= len(classes)):
             raise RequestError(f"no such class: '{index}'", hint=f"from 0 to {len(classes) - 1}" if classes else "from 0")
@@ -277,7 +277,7 @@ def _named(name: str, classes: Sequence[str]) -> Wanted:
 def _spelled(text: str, classes: Sequence[str]) -> str:
     if _RANKS.fullmatch(text):
         return text.lower()
-    indices = [] if _INDEX.fullmatch(text) else _called(text, classes)
+    indices = [] if INDEX.fullmatch(text) else _called(text, classes)
     return classes[indices[0]] if indices else text
 
 
@@ -373,8 +373,10 @@ def _best_boxes(found: Mapping[str, Tensor]) -> dict[int, int]:
 
 def _having(scores: ClassScores, index: int) -> list[int | None]:
     count = scores.present.shape[1]
-    if index < count:
+    if 0 <= index < count:
         return [index if there else None for there in scores.present[:, index].tolist()]
+    if scores.open_ended and index < 0:
+        raise RequestError(f"no class {index}", hint="from 0, or top1")
     if not scores.open_ended:
         raise RequestError(f"no class {index}: the network has {count} outputs", hint=f"from 0 to {count - 1}, or top1")
     return [None] * len(scores.present)

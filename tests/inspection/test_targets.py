@@ -181,6 +181,14 @@ def test_a_class_that_the_network_does_not_have_is_an_error():
             indices_of(scores, number(index))
 
 
+def test_a_negative_index_is_no_class_of_any_network():
+    with pytest.raises(RequestError, match=r"^no class -1: the network has 1000 outputs\nhint: from 0 to 999, or top1"):
+        indices_of(scores_of(random(2, 1000)), number(-1))
+    found = {"labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
+    with pytest.raises(RequestError, match=r"^no class -1\nhint: from 0, or top1"):
+        indices_of(class_scores([found], key=None, images=1), number(-1))
+
+
 def test_every_image_may_have_a_class_of_its_own():
     scores = scores_of(random(3, 5), images=3)
     best, second = indices_of(scores, top(1)), indices_of(scores, top(2))

@@ -300,6 +300,47 @@ def test_what_is_no_model_is_refused_with_what_to_pass_instead(model, hint):
         assert hint in refused(call, model=model).hint
 
 
+PLAIN = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 6))  # class names are unknown
+NO_OTHER = "another target=, or top1"
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "message", "hint"),
+    [
+        (MODEL, "star,ring", "several classes: 'star,ring'", "call once for each"),
+        (MODEL, "top1,top2", "several classes: 'top1,top2'", "call once for each"),
+        (MODEL, "star,top1", "several classes: 'star,top1'", "call once for each"),
+        (MODEL, ["top1,top2"], "several classes: 'top1,top2'", "call once for each"),
+        (MODEL, "top9", "nothing is drawn for top9: the network has only 6 classes", NO_OTHER),
+        (PLAIN, ["top9"], "nothing is drawn for top9: the network has only 6 classes", NO_OTHER),
+        (MODEL, -1, "no such class: '-1'", "from 0 to 5"),
+        (PLAIN, -1, "no class -1: the network has 6 outputs", "from 0 to 5, or top1"),
+        (PLAIN, ["-1"], "no class -1: the network has 6 outputs", "from 0 to 5, or top1"),
+        (PLAIN, 7, "no class 7: the network has 6 outputs", "from 0 to 5, or top1"),
+    ],
+)
+def test_a_class_that_cam_cannot_show_is_refused_with_a_hint_about_classes(model, target, message, hint):
+    error = refused(fmapviz.cam, model, X, target=target)
+    assert (str(error), error.hint) == (message, hint)
+
+
+def test_a_class_that_one_image_does_not_have_is_named():
+    error = refused(fmapviz.cam, MODEL, torch.rand(2, 3, 96, 96), target=[0, "top9"])
+    assert (str(error), error.hint) == ("the network finds no such class in image 1: 'top9'", NO_OTHER)
+
+
+def test_one_rank_is_one_class_in_cam():
+    best = fmapviz.cam(MODEL, X, target="top1")
+    third = fmapviz.cam(MODEL, X, target="top3")
+    assert third.target == fmapviz.cam(MODEL, X, target="TOP3").target != best.target
+    assert third.score < best.score
+
+
+def test_a_path_is_refused_as_a_batch_with_what_reads_it():
+    for path in (STAR, Path(STAR)):
+        assert "fmapviz.load_image(path, model)" in refused(fmapviz.cam, MODEL, path).hint
+
+
 def test_tensors_and_pictures_are_refused_as_inputs_with_what_takes_them():
     for inputs in (X, X.numpy(), Image.new("RGB", (4, 4)), [X], None, (each for each in X)):
         assert "fmapviz.capture and fmapviz.cam" in refused(fmapviz.visualize, NET, inputs).hint
