@@ -56,7 +56,7 @@ class ForwardError(FmapvizError):
         message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         size = " x ".join(map(str, given[-2:]))
         may_be_size = _ABOUT_SHAPES.search(message) and "channel" not in message
-        hint = f"the input was {size} pixels: size= chooses another size" if may_be_size else None
+        hint = f"the input was {size} pixels: InputOptions(size=) chooses another size" if may_be_size else None
         return cls(message, hint=hint)
 
 

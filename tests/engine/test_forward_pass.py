@@ -200,7 +200,7 @@ def test_a_failure_of_the_model_names_its_last_layer(error):
         draw_all(Fails(error), images())
     on_one_line = str(error).replace("\n", " ")
     assert str(caught.value) == f"the model failed after layer 'second.0': {type(error).__name__}: {on_one_line}"
-    hint = "the input was 16 x 16 pixels: size= chooses another size"
+    hint = "the input was 16 x 16 pixels: InputOptions(size=) chooses another size"
     assert caught.value.hint == (hint if "too small" in str(error) else None)
     assert caught.value.__cause__ is error
 
