@@ -12,13 +12,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json
-from fmapviz.core.errors import NothingToDoError, printable
+from fmapviz.core.errors import printable
 from fmapviz.core.events import Outcome, Staged, Started
 from fmapviz.core.file_names import UNIT_FILE, unit_patterns
 from fmapviz.core.files import size_in_blocks
 from fmapviz.core.types import Failure
 from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
-from fmapviz.engine.run import require_one, run
+from fmapviz.engine.run import no_image, require_one, run
 from fmapviz.images.find import find_images
 from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
@@ -117,9 +117,9 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, destination: Destination) -> Estimate:
-    sample, images = _sample(require_one(find_images(config.paths, avoid=destination.address)))
+    sample, images = _sample(require_one(find_images(config.paths, avoid=destination.address), config.paths))
     if not sample:
-        raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
+        raise no_image(config.paths)
     shard, parts = config.shard, config.part.count if config.part else 1
     clock = _Clock(config.on_event)
     with tempfile.TemporaryDirectory(prefix="fmapviz-plan-") as directory:

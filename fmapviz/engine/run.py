@@ -6,8 +6,8 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Sequence, Sized
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, describe, explain_arguments
-from fmapviz.core.errors import NothingToDoError, OutputError, first_few, quote, suggest_file
+from fmapviz.core.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
 from fmapviz.core.registry import WRITERS
@@ -29,6 +29,7 @@ from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
 from fmapviz.images.find import find_images, is_candidate
+from fmapviz.models.load import check_name as check_model
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
 from fmapviz.runs.run_files import has_more_units
@@ -68,7 +69,7 @@ def run(config: RunConfig) -> RunSummary:
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
         if config.needs_images:
-            found = require_one(find_images(config.paths, avoid=destination.address))
+            found = require_one(find_images(config.paths, avoid=destination.address), config.paths)
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -165,6 +166,8 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         >>> summary.done, summary.pictures  # five convolutions and the input
         (1, 6)
     """
+    given = signature(RunConfig).bind(*args, **options).arguments
+    _check_order(given["model"], given.get("inputs"))
     config = RunConfig(*args, **options)
     summary = run(config)
     if summary.failures and config.on_event is None:
@@ -174,6 +177,29 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
         )
         warnings.warn(f"{message} [{first.code}]", stacklevel=3)
     return summary
+
+
+def _check_order(model: object, inputs: object) -> None:
+    """Check that the model is no file or folder; the hint says what comes first.
+
+    Raises:
+        RequestError: It is one.
+    """
+    path, shown = (model[0], "inputs") if isinstance(model, list | tuple) and model else (model, quote(model))
+    if not isinstance(path, str | Path) or _is_model(path):
+        return
+    if is_candidate(Path(path).name) or Path(path).is_dir():
+        name = quote(inputs) if _is_model(inputs) else "model"
+        raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({name}, {shown})")
+
+
+def _is_model(spec: object) -> bool:
+    if not isinstance(spec, str):
+        return False
+    with suppress(RequestError):
+        check_model(spec)
+        return True
+    return False
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
@@ -269,7 +295,7 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
         error.advise(error.hint or remedy_of(error))
 
 
-def require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Failure]:
+def require_one(found: Iterator[ImageFile | Failure], paths: Iterable[str | Path]) -> Iterator[ImageFile | Failure]:
     """Check that there is an input that exists, before a model is loaded.
 
     A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
@@ -285,10 +311,18 @@ def require_one(found: Iterator[ImageFile | Failure]) -> Iterator[ImageFile | Fa
             return chain(missing, [each], found)
         missing.append(each)
     if not missing:
-        raise NothingToDoError("no image among the inputs", hint="folders are searched for files such as .jpg, .png, .webp")
-    paths = [each.path for each in missing]
-    message = f"none of the {len(paths)} inputs exists: {first_few(paths)}" if len(paths) > 1 else missing[0].message
-    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(paths[0], is_candidate))
+        raise no_image(paths)
+    missed = [each.path for each in missing]
+    message = f"none of the {len(missed)} inputs exists: {first_few(missed)}" if len(missed) > 1 else missing[0].message
+    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(missed[0], is_candidate))
+
+
+def no_image(paths: Iterable[str | Path]) -> NothingToDoError:
+    """Return the error for inputs among which there is no image."""
+    message, hint = "no image among the inputs", "folders are searched for files such as .jpg, .png, .webp"
+    if isinstance(paths, Sized) and len(paths) == 0:
+        message, hint = f"{message}: the list is empty", "files or folders, such as 'photo.jpg'"
+    return NothingToDoError(message, hint=hint)
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:

@@ -346,6 +346,37 @@ def test_tensors_and_pictures_are_refused_as_inputs_with_what_takes_them():
         assert "fmapviz.capture and fmapviz.cam" in refused(fmapviz.visualize, NET, inputs).hint
 
 
+@pytest.mark.parametrize(
+    ("model", "inputs", "call"),
+    [
+        ("photo.jpg", ["shapesnet"], "visualize('shapesnet', 'photo.jpg')"),
+        (STAR, ["shapesnet"], f"visualize('shapesnet', '{STAR}')"),
+        (Path(STAR), ["shapesnet"], f"visualize('shapesnet', '{STAR}')"),
+        ("sample_images", ["resnet18(num_classes=5)"], "visualize('resnet18(num_classes=5)', 'sample_images')"),
+        ("photo.jpg", [MODEL], "visualize(model, 'photo.jpg')"),
+        ("photo.jpg", [NET], "visualize(model, 'photo.jpg')"),
+        ("photo.jpg", [STAR], "visualize(model, 'photo.jpg')"),
+        ("photo.jpg", [], "visualize(model, 'photo.jpg')"),
+        ([STAR, "photo.jpg"], ["shapesnet"], "visualize('shapesnet', inputs)"),
+    ],
+)
+def test_inputs_in_place_of_the_model_are_refused_with_the_right_order(model, inputs, call):
+    error = refused(fmapviz.visualize, model, *inputs)
+    path = model[0] if isinstance(model, list) else model
+    assert (str(error), error.hint) == (f"no such model: '{path}'", f"the model comes first: {call}")
+
+
+def test_an_empty_list_of_inputs_is_named(tmp_path):
+    for inputs in ([], (), set()):
+        error = refused(fmapviz.visualize, NET, inputs, out=tmp_path)
+        assert isinstance(error, fmapviz.NothingToDoError)
+        assert (str(error), error.hint) == (
+            "no image among the inputs: the list is empty",
+            "files or folders, such as 'photo.jpg'",
+        )
+    assert "folders are searched" in refused(fmapviz.visualize, NET, tmp_path, out=tmp_path).hint
+
+
 def test_texts_are_parsed_from_strings_only():
     for call, name in ((fmapviz.Part.parse, "text"), (fmapviz.Engine.parse, "text")):
         each_value(call, name, "")
