@@ -11,6 +11,7 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from fmapviz.core.bands import Bands
+from fmapviz.core.config import sides_of
 from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
 from fmapviz.core.types import Preparation
@@ -57,7 +58,7 @@ def standard(
         >>> standard(InputOptions(size=(32, 48)), channels=1).apply(PillowImage.new("L", (640, 480))).shape
         torch.Size([1, 32, 48])
     """
-    height, width = options.size or size
+    height, width = sides_of(options) or size
     fit = options.fit or "crop"
     if usual is None or options.size or options.fit:
         words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"

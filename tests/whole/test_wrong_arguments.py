@@ -404,9 +404,17 @@ def test_a_hint_is_below_the_message_of_a_traceback():
     assert hint == "hint: columns: Tiles per row."
 
 
+def test_one_number_is_a_square_size():
+    assert repr(fmapviz.InputOptions(size=64)) == "InputOptions(size=(64, 64))"
+    assert fmapviz.list_layers("alexnet", options=fmapviz.InputOptions(size=64))[0].shape == (64, 15, 15)
+    for size in (0, 16385):
+        assert str(refused(fmapviz.InputOptions, size=size)) == f"size must be 1 to 16384 pixels: '{size}x{size}'"
+
+
 def test_numbers_of_numpy_are_taken_as_numbers():
     style = fmapviz.Style(columns=np.int64(3), alpha=np.float32(0.5))
     assert (style, type(style.columns), type(style.alpha)) == (fmapviz.Style(columns=3, alpha=0.5), int, float)
+    assert fmapviz.InputOptions(size=np.int64(8)) == fmapviz.InputOptions(size=(8, 8))
     assert fmapviz.InputOptions(size=np.array([8, 9]), mean=[0.5]) == fmapviz.InputOptions(size=(8, 9), mean=(0.5,))
 
 

@@ -10,6 +10,7 @@ from fmapviz.core.config.checks import types_of as types_of
 from fmapviz.core.config.execution import Engine as Engine
 from fmapviz.core.config.execution import Part as Part
 from fmapviz.core.config.input_options import InputOptions as InputOptions
+from fmapviz.core.config.input_options import sides_of as sides_of
 from fmapviz.core.config.options import COMMON as COMMON
 from fmapviz.core.config.options import PANELS as PANELS
 from fmapviz.core.config.options import RUNNING as RUNNING

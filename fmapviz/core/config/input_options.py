@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_types, check_word
@@ -61,8 +61,14 @@ class InputOptions:
         RequestError: A value is out of range.
     """
 
-    size: tuple[int, int] | None = option(
-        None, "Input size in pixels, height and width.", panel=COMMON, metavar="N|HxW", shown="as trained", parse=_parse_size
+    size: int | tuple[int, int] | None = option(
+        None,
+        "Input size in pixels, height and width.",
+        "One number is a square, and stored as both.",
+        panel=COMMON,
+        metavar="N|HxW",
+        shown="as trained",
+        parse=_parse_size,
     )
     fit: Fit | None = _option(
         None,
@@ -92,8 +98,11 @@ class InputOptions:
     def __post_init__(self) -> None:
         check_types(self)
         check_word("fit", self.fit, get_args(Fit))
-        if self.size and not all(1 <= side <= 16384 for side in self.size):
-            raise RequestError(f"size must be 1 to 16384 pixels: '{self.size[0]}x{self.size[1]}'", hint=_SIZE)
+        if isinstance(self.size, int):
+            object.__setattr__(self, "size", (self.size, self.size))
+        sides = sides_of(self)
+        if sides and not all(1 <= side <= 16384 for side in sides):
+            raise RequestError(f"size must be 1 to 16384 pixels: '{sides[0]}x{sides[1]}'", hint=_SIZE)
         if self.size and self.fit == "none":
             raise RequestError("fit none keeps the size of each image", hint="leave out size=, or choose another fit=")
         for name, numbers in (("mean", self.mean), ("std", self.std)):
@@ -110,3 +119,8 @@ class InputOptions:
             raise RequestError(f"std must be above 0: '{','.join(map(str, self.std))}'", hint=_NUMBERS)
 
     __repr__ = changed_fields
+
+
+def sides_of(options: InputOptions) -> tuple[int, int] | None:
+    """Return the input size as it is stored, height and width; None if it is as trained."""
+    return cast("tuple[int, int] | None", options.size)

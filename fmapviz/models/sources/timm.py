@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.core.config import sides_of
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
@@ -101,7 +102,7 @@ def _preparation(module: nn.Module, options: InputOptions) -> Preparation:
     """Preprocess as the model's data configuration says, except where the user's options say otherwise."""
     config: dict[str, Any] = data.resolve_model_data_config(module)
     channels, trained = input_channels(module), config["input_size"]
-    size = options.size or (trained[1], trained[2])
+    size = sides_of(options) or (trained[1], trained[2])
     mean, std = (options.mean or tuple(config["mean"])), (options.std or tuple(config["std"]))
     if options.fit:
         return standard(options, size=size, mean=mean, std=std, channels=channels)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fmapviz.core.config import sides_of
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.lazy_torchvision import models
 from fmapviz.core.types import Model
@@ -253,7 +254,7 @@ def _image_size(name: str, options: InputOptions) -> dict[str, int]:
     if _family(name) != "vision_transformer":
         return {}
     trained = _trained_side(_best_entry(name))
-    height, width = options.size or (trained, trained)
+    height, width = sides_of(options) or (trained, trained)
     patch = int(name.rpartition("_")[2])
     if height != width or height % patch:
         raise RequestError(
