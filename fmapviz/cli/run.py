@@ -156,7 +156,7 @@ def _check_model(spec: str, inputs: list[str]) -> None:
             raise RequestError(
                 f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
             ) from error
-        if re.fullmatch(r"[\w-]+", spec):
+        if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
             raise _unknown_word(spec, alone=not inputs) from error
         raise
 

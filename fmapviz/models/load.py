@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
@@ -151,6 +151,12 @@ def _no_model(spec: str) -> RequestError:
             else f"fmapviz.known_names('timm:*{similar}*') lists similar models of timm; code of yours can load any other: "
             "my_net.py:build",
         )
+    module, _, name = spec.rpartition(".")
+    for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):
+        if Path(file).is_file():
+            return RequestError(
+                f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
+            )
     return RequestError(
         f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "fmapviz.known_names() lists all names"
     )

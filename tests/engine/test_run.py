@@ -469,7 +469,9 @@ def test_a_network_that_was_trained_further_is_another_run(pictures, look):
     look(pictures, model, name="mine")
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    with pytest.raises(RefusedError, match=r"mine' holds a run with other settings \(weights: other values\)") as caught:
+    with pytest.raises(
+        RefusedError, match=r"mine' holds a run with other settings \(network: other weights or code\)"
+    ) as caught:
         look(pictures, model, name="mine")
     assert "choose another name= for the network as it is now" in caught.value.hint
     assert look(pictures, model, name="mine-2").done == 3

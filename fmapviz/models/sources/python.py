@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -102,10 +102,18 @@ def _call(target: Any, reference: Reference, home: ModuleType) -> object:
         if signature is not None:
             signature.bind(**arguments)
     except TypeError as error:
-        name = printable(reference.name)
         raise RequestError(
-            f"cannot call {name} this way: {error}",
-            hint=f"its signature is {reference.attribute}{signature}; pass arguments as '{name}(width=2)'",
+            f"cannot call {printable(reference.name)} this way: {error}",
+            hint=_suggest_call(reference, cast("inspect.Signature", signature)),
         ) from error
     with running_user_code(reference.name):
         return target(**arguments)
+
+
+def _suggest_call(reference: Reference, signature: inspect.Signature) -> str:
+    """Return a hint for a call that does not fit: an argument of a similar name, or what it needs."""
+    unknown = (name for name in reference.arguments or {} if name not in signature.parameters)
+    near = next(filter(None, (suggest(name, signature.parameters) for name in unknown)), None)
+    name = next(iter(signature.parameters), "")
+    example = f"; pass arguments as '{printable(reference.name)}({name}=...)'" if name else ""
+    return f"its signature is {reference.attribute}{signature}{f'; {near}' if near else example}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
 
-_OWN_BUILDER = "pass your own builder, such as my_net.py:build"
+_OWN_BUILDER = "name a function of yours that builds the network they belong to, such as my_net.py:build"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +175,8 @@ def _explain(
         ),
         (
             only_head and not (unexpected or resized),
-            f"the weights have no head ('{head}'): {_OWN_BUILDER}, that builds the model without one",
+            f"the weights have no head ('{head}'): name a function of yours that builds the model without one, such as "
+            "my_net.py:backbone",
         ),
         (
             only_head and not (missing or unexpected),
