@@ -38,6 +38,7 @@ TOP = 3  # predicted classes per image by default
 
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
+_ABOUT_CHANNELS = re.compile(r"\d+ channels")
 
 
 class ForwardError(FmapvizError):
@@ -55,7 +56,7 @@ class ForwardError(FmapvizError):
         position = f"after layer {quote(layer)}" if layer else "before the first layer"
         message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         size = " x ".join(map(str, given[-2:]))
-        may_be_size = _ABOUT_SHAPES.search(message) and "channel" not in message
+        may_be_size = _ABOUT_SHAPES.search(message) and not _ABOUT_CHANNELS.search(message)
         hint = f"the input was {size} pixels: InputOptions(size=) chooses another size" if may_be_size else None
         return cls(message, hint=hint)
 

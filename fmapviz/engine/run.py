@@ -185,12 +185,13 @@ def _check_order(model: object, inputs: object) -> None:
     Raises:
         RequestError: It is one.
     """
-    path, shown = (model[0], "inputs") if isinstance(model, list | tuple) and model else (model, quote(model))
+    path = model[0] if isinstance(model, list | tuple) and model else model
     if not isinstance(path, str | Path) or _is_model(path):
         return
     if is_candidate(Path(path).name) or Path(path).is_dir():
-        name = quote(inputs) if _is_model(inputs) else "model"
-        raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({name}, {shown})")
+        first = quote(inputs) if _is_model(inputs) else "model"
+        second = quote(path) if path is model else "inputs"
+        raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({first}, {second})")
 
 
 def _is_model(spec: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -51,7 +52,7 @@ _ARCHIVES = (
 
 def unreadable(path: Path, error: Exception) -> WeightsError:
     """Return the error for a file that cannot be read: its kind, if its first bytes tell, or the damage."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is PyTorch's seek beyond the end
         return WeightsError(f"cannot read {quote(path)}: {error.strerror or error}", hint=DAMAGED)
     for kind, hint in _kinds(path):
         return WeightsError(f"cannot read {quote(path)}: it is {kind}", hint=hint)

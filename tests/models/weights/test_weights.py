@@ -671,6 +671,7 @@ def test_a_file_that_breaks_off_anywhere_is_damaged(zipped, save, save_bytes, st
     for length in (1, 2, 3, 10, 64, 500, 5000, len(whole) // 3, len(whole) - 5000, len(whole) - 50, len(whole) - 1):
         message, hint = refusal(save_bytes(whole[:length]))
         assert message.startswith("cannot read '"), length
+        assert message.endswith("damaged, truncated or not a checkpoint"), length
         assert "delete it" in hint
 
 
