@@ -25,7 +25,7 @@ from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig
 from fmapviz.core.errors import RefusedError, RequestError, nearest, quote, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
-from fmapviz.models.load import check_name, known_names
+from fmapviz.models.load import check_name, is_model, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -150,8 +150,10 @@ def _check_model(spec: str, inputs: list[str]) -> None:
     try:
         check_name(spec)
     except RequestError as error:
-        if _is_input(spec):
-            model = next(filter(_is_model, inputs), "MODEL")
+        from fmapviz.images.find import is_input
+
+        if is_input(spec):
+            model = next(filter(is_model, inputs), "MODEL")
             first = [model, spec, *(path for path in inputs if path != model)]
             raise RequestError(
                 f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
@@ -175,19 +177,6 @@ def _unknown_word(word: str, *, alone: bool) -> RequestError:
     if alone:
         what, lists = "command or model", "`fmapviz --help` lists the commands, `fmapviz models` the models"
     return RequestError(f"no such {what}: {quote(word)}", hint=suggest(word, known_names()) or lists)
-
-
-def _is_input(path: str) -> bool:
-    from fmapviz.images.find import is_candidate
-
-    return is_candidate(Path(path).name) or Path(path).is_dir()
-
-
-def _is_model(spec: str) -> bool:
-    with suppress(RequestError):
-        check_name(spec)
-        return True
-    return False
 
 
 def _read_paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:

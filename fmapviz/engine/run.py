@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence, Sized
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -28,8 +28,8 @@ from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
-from fmapviz.images.find import find_images, is_candidate
-from fmapviz.models.load import check_name as check_model
+from fmapviz.images.find import find_images, is_candidate, is_input
+from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
 from fmapviz.runs.run_files import has_more_units
@@ -186,21 +186,10 @@ def _check_order(model: object, inputs: object) -> None:
         RequestError: It is one.
     """
     path = model[0] if isinstance(model, list | tuple) and model else model
-    if not isinstance(path, str | Path) or _is_model(path):
-        return
-    if is_candidate(Path(path).name) or Path(path).is_dir():
-        first = quote(inputs) if _is_model(inputs) else "model"
+    if isinstance(path, str | Path) and not is_model(path) and is_input(path):
+        first = quote(inputs) if is_model(inputs) else "model"
         second = quote(path) if path is model else "inputs"
         raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({first}, {second})")
-
-
-def _is_model(spec: object) -> bool:
-    if not isinstance(spec, str):
-        return False
-    with suppress(RequestError):
-        check_model(spec)
-        return True
-    return False
 
 
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:

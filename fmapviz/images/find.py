@@ -169,6 +169,11 @@ def is_candidate(name: str) -> bool:
     return name.lower().endswith(_suffixes()) and not name.startswith(".")
 
 
+def is_input(path: str | Path) -> bool:
+    """Return True for a folder, and for the name of an image, which need not exist."""
+    return is_candidate(Path(path).name) or Path(path).is_dir()
+
+
 def in_natural_order(parts: Sequence[str]) -> list[tuple[str, str]]:
     """Return a sort key for paths, by which `x2` comes before `x10`.
 

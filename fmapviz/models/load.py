@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
@@ -56,6 +57,16 @@ def check_name(spec: str) -> None:
         check_reference(name)
     elif registry.constant(SOURCES, source, "TAKES_ARGUMENTS"):
         split_call(name)
+
+
+def is_model(spec: object) -> bool:
+    """Return True for a model's name, see `check_name`."""
+    if not isinstance(spec, str):
+        return False
+    with suppress(RequestError):
+        check_name(spec)
+        return True
+    return False
 
 
 def is_code(spec: str) -> bool:
