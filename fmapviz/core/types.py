@@ -50,11 +50,13 @@ class Image:
     Attributes:
         pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or bands.
         notices: Remarks on its decoding, for the user.
+        orientation: EXIF orientation, 1 to 8, that made the stored pixels upright; from 5 on it swapped width and height.
     """
 
     file: ImageFile
     pixels: PillowImage.Image | Bands
     notices: tuple[str, ...] = ()
+    orientation: int = 1
 
 
 @dataclass(frozen=True, slots=True)

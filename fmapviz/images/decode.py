@@ -41,7 +41,7 @@ _SILENCING = threading.Lock()
 
 def decode(
     stream: BinaryIO, *, channels: int, expect: Callable[[int], object] = lambda _pixels: None
-) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
     """Decode the first picture of an open file. The format is that of its content, not of its name.
 
     Safe to call from several threads. Warnings of the decoders are switched off for the whole process; the notices report
@@ -58,7 +58,7 @@ def decode(
         expect: Called before decoding, with the number of pixels or an upper limit.
 
     Returns:
-        The pixels, which may still refer to the stream, and the notices.
+        The pixels, which may still refer to the stream; the notices; and the EXIF orientation that was applied, 1 to 8.
 
     Raises:
         InputError: `E_FORMAT` (not an image), `E_TOO_LARGE` (from the header), `E_DECODE` (damaged) or `E_CHANNELS` (the
@@ -72,20 +72,21 @@ def decode(
         from fmapviz.images.arrays import read_npy
 
         expect(MAX_PIXELS)
-        return read_npy(stream, channels=channels)
+        return *read_npy(stream, channels=channels), 1
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, head=head)
     if image is None:
         from fmapviz.images.tiff import read_tiff
 
         expect(MAX_PIXELS)
-        pixels, orientation, notices = read_tiff(stream, channels=channels)
+        pixels, tag, notices = read_tiff(stream, channels=channels)
+        orientation = _known(tag)
         turn = partial(_upright, orientation=orientation)
-        return pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels), notices
+        return pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels), notices, orientation
     if channels not in {1, 3}:
         raise wrong_channels("a picture of grey or RGB", channels=channels)
-    picture, notices = _decode_picture(stream, image, expect=expect)
-    return picture.convert("L") if channels == 1 else picture, notices
+    picture, notices, orientation = _decode_picture(stream, image, expect=expect)
+    return picture.convert("L") if channels == 1 else picture, notices, orientation
 
 
 def _silence_decoders() -> None:
@@ -109,7 +110,7 @@ def _silence_libraries() -> None:
 
 def _decode_picture(
     stream: BinaryIO, image: PillowImage.Image, *, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image, tuple[str, ...]]:
+) -> tuple[PillowImage.Image, tuple[str, ...], int]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
@@ -119,6 +120,8 @@ def _decode_picture(
     if image.format == "PNG":  # load() does not check the checksums of the pixel data
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
+    # Pillow turns TIFF while loading, and removes the tag.
+    applied = _read_orientation(image)[0] if image.format == "TIFF" else 1
     image.load()
     orientation, exif_notice = _read_orientation(image)
     pixels, depth_notice = _to_rgb(image)
@@ -126,7 +129,8 @@ def _decode_picture(
     pixels = _upright(pixels, orientation)
     several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
     frames_notice = "holds several pictures: only the first is used" if several else None
-    return pixels, tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
+    notices = tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
+    return pixels, notices, applied if orientation == 1 else orientation
 
 
 def _require_few_passes(stream: BinaryIO, pixels: int) -> None:
@@ -169,7 +173,7 @@ def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
             return orientation, None
     except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
         orientation = 1
-    return orientation if orientation in range(1, 9) else 1, "EXIF data is damaged: the picture may not be upright"
+    return _known(orientation), "EXIF data is damaged: the picture may not be upright"
 
 
 def _is_complete(block: bytes | None, endian: str | None) -> bool:
@@ -182,9 +186,13 @@ def _is_complete(block: bytes | None, endian: str | None) -> bool:
     return bool(start + 2 + 12 * entries <= len(table))
 
 
-def _upright(picture: PillowImage.Image, orientation: object) -> PillowImage.Image:
-    """Apply an EXIF orientation of 2 to 8; ignore any other value."""
-    if orientation in range(2, 9):
+def _known(orientation: object) -> int:
+    """Return an EXIF orientation, 1 to 8; 1 for any other value."""
+    return next((known for known in range(1, 9) if known == orientation), 1)
+
+
+def _upright(picture: PillowImage.Image, orientation: int) -> PillowImage.Image:
+    if orientation > 1:
         picture.getexif()[ExifTags.Base.Orientation] = orientation
         ImageOps.exif_transpose(picture, in_place=True)
     return picture

@@ -112,8 +112,8 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
     """
     with _open(file.path) as stream:
         try:
-            pixels, notices = decode(stream, channels=channels)
-            return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices)
+            pixels, notices, orientation = decode(stream, channels=channels)
+            return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices, orientation)
         except Exception as error:
             raise explain(error, file.path) from error
 
@@ -266,7 +266,7 @@ class DecodeProcess:
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
-    def decode(self, stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    def decode(self, stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
         """Decode an open file; see `fmapviz.images.decode.decode`.
 
         Raises:
@@ -284,7 +284,7 @@ class DecodeProcess:
             if isinstance(answer, int):
                 seconds += min(answer, MAX_PIXELS) / 1e6
                 answer = self._receive(begun + seconds)
-            mode, size, planes, notices = _check_answer(answer, channels)
+            mode, size, planes, notices, orientation = _check_answer(answer, channels)
         except InputError:
             self.is_usable = True
             raise
@@ -297,7 +297,7 @@ class DecodeProcess:
             raise InputError("E_DECODE", f"the decoder {ended}") from error
         self.is_usable = True
         pixels = self._load(mode, size, planes)
-        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices
+        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices, orientation
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""
@@ -391,8 +391,8 @@ def _starter(_process: int) -> ThreadPoolExecutor:
 
 
 # Any: the worker may have sent anything.
-def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int, tuple[str, ...]]:
-    """Return mode, size, number of planes and notices of the pixels that a worker reports.
+def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int, tuple[str, ...], int]:
+    """Return mode, size, number of planes, notices and orientation of the pixels that a worker reports.
 
     Raises:
         InputError: It reports that the file cannot be decoded.
@@ -401,11 +401,12 @@ def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int
     match answer:
         case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
             raise InputError(code, printable(message), hint=printable(hint) if hint else None)
-        case [str(mode), int(width), int(height), int(planes), list(notices)] if min(width, height) > 0:
+        case [str(mode), int(width), int(height), int(planes), list(notices), int(orientation)] if min(width, height) > 0:
             is_picture = mode == {1: "L", 3: "RGB"}.get(channels) and planes == 1
             is_bands = mode == "F" and (planes == channels or (planes == 1 and channels == 3))
-            if (is_picture or is_bands) and width * height <= MAX_PIXELS and planes * width * height <= MAX_VALUES:
-                return mode, (width, height), planes, tuple(printable(str(notice)) for notice in notices)
+            is_small = width * height <= MAX_PIXELS and planes * width * height <= MAX_VALUES
+            if (is_picture or is_bands) and is_small and orientation in range(1, 9):
+                return mode, (width, height), planes, tuple(printable(str(notice)) for notice in notices), orientation
     raise ValueError
 
 

@@ -1,8 +1,8 @@
 """The worker process of `fmapviz.images.decode_pool`: decode one open file after the other into shared memory.
 
 Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[channels, seconds]`. The
-answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices]`, or an error, `[code, message, hint]`.
-A large image is announced by its number of pixels, which extends the time limit.
+answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices, orientation]`, or an error,
+`[code, message, hint]`. A large image is announced by its number of pixels, which extends the time limit.
 
 Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
 `/dev/shm`, as `multiprocessing.shared_memory` is. Planes follow each other. Those of 8 bits are stored as Pillow stores
@@ -106,8 +106,8 @@ def _answer(
 
     _end_in(seconds)
     try:
-        pixels, notices = decode(stream, channels=channels, expect=announce)
-        return [*_store(pixels, memory), notices]
+        pixels, notices, orientation = decode(stream, channels=channels, expect=announce)
+        return [*_store(pixels, memory), notices, orientation]
     except Exception as error:  # noqa: BLE001 - a decoder may raise anything
         refusal = error if isinstance(error, InputError) else classify(error)
         return [refusal.code, str(refusal), refusal.hint]

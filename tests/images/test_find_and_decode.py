@@ -53,6 +53,17 @@ def read_bytes(tmp_path):
     return read_it
 
 
+@pytest.fixture
+def orientation_of(tmp_path):
+    """Write bytes to a file and return the orientation with which it is read."""
+
+    def read_it(content: bytes) -> int:
+        (tmp_path / "oriented").write_bytes(content)
+        return read(tmp_path / "oriented").orientation
+
+    return read_it
+
+
 def refusal(path: Path | str) -> str:
     with pytest.raises(InputError) as caught:
         read(path)
@@ -379,10 +390,12 @@ def test_extreme_shapes(size, read_bytes):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})])
-def test_every_orientation_gives_the_upright_picture(form, options, orientation, read_bytes):
-    pixels, notices = read_bytes(bad_images.oriented(picture(), orientation, form, **options))
+def test_every_orientation_gives_the_upright_picture(form, options, orientation, read_bytes, orientation_of):
+    content = bad_images.oriented(picture(), orientation, form, **options)
+    pixels, notices = read_bytes(content)
     np.testing.assert_array_equal(pixels, picture())
     assert notices == ()
+    assert orientation_of(content) == orientation
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -416,13 +429,14 @@ def test_no_exif_block_makes_a_picture_unreadable(block, read_bytes):
     np.testing.assert_array_equal(pixels, picture())
 
 
-def test_an_unknown_orientation_is_a_notice_and_none_at_all_is_not(read_bytes):
+def test_an_unknown_orientation_is_a_notice_and_none_at_all_is_not(read_bytes, orientation_of):
     for orientation, expected in ((0, 0), (1, 0), (9, 1), (500, 1)):
         exif = PillowImage.Exif()
         exif[0x0112] = orientation
         pixels, notices = read_bytes(encoded(picture(), "PNG", exif=exif.tobytes()))
         np.testing.assert_array_equal(pixels, picture())
         assert len(notices) == expected
+        assert orientation_of(encoded(picture(), "PNG", exif=exif.tobytes())) == 1
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
