@@ -1,0 +1,200 @@
+"""The input pixels that the positions of a tensor depend on, as one interval per position and image axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.int64]
+
+FAR = 2**40  # further than any pixel: an empty interval runs from FAR to -FAR
+HOLE = -(2**40)  # an index that stands for no position
+
+
+class InseparableError(Exception):
+    """Rows and columns of the image cannot be followed through an operator."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """The intervals of one image axis.
+
+    A position in the padding of a layer has no pixels. Left out, fields at the border are smaller than those inside; extended
+    beyond the picture, all have the same size, as receptive fields are usually quoted. Both are followed.
+
+    Attributes:
+        ends: int64 `(2, 2, n)`: without and with the extension; first and last pixel, inclusive; position.
+        dim: Dimension of the tensor that has the positions; None if all elements depend on the same pixels (n is 1).
+        inner: Distance of neighbouring positions in that dimension: more than 1 if it was merged with others behind it.
+        step: Mean distance of neighbouring positions, pixels.
+    """
+
+    ends: Indices
+    dim: int | None
+    inner: int = 1
+    step: Fraction = Fraction(1)
+
+    @classmethod
+    def of_picture(cls, pixels: int, dim: int) -> Axis:
+        """Return the axis of a picture, each of whose pixels depends on itself."""
+        return cls(np.tile(np.arange(pixels), (2, 2, 1)), dim)
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return self.ends.shape[2]
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there are several positions."""
+        return self.dim is not None and self.positions > 1
+
+    def everywhere(self) -> Axis:
+        """Return the union over all positions."""
+        if self.dim is None:
+            return self
+        ends = np.stack([self.ends[:, 0].min(-1, keepdims=True), self.ends[:, 1].max(-1, keepdims=True)], axis=1)
+        return Axis(ends, None, 1, self.step)
+
+    def nowhere(self) -> Axis:
+        """Return the axis of a tensor that depends on nothing."""
+        return Axis(np.tile(np.array([[FAR], [-FAR]]), (2, 1, 1)), None, 1, self.step)
+
+    def take(self, index: Indices, dim: int | None, step: Fraction) -> Axis:
+        """Return the union over some positions, for each new position.
+
+        Args:
+            index: `(n, k)`: k positions for each new one. Those outside are padding; HOLE is none at all.
+            dim: Dimension of the new positions.
+            step: Their distance in old positions.
+        """
+        near = index.clip(0, self.positions - 1)
+        ends = self.ends[:, :, near]
+        ends[1] += (index - near) * self.step.numerator // self.step.denominator
+        outside, hole = index != near, index == HOLE
+        ends[0, 0][outside], ends[0, 1][outside] = FAR, -FAR
+        ends[1, 0][hole], ends[1, 1][hole] = FAR, -FAR
+        return Axis(np.stack([ends[:, 0].min(-1), ends[:, 1].max(-1)], axis=1), dim, 1, self.step * step)
+
+    def visible(self, pixels: int) -> Indices:
+        """Return `(2, n)`: the extended intervals where they reveal the same pixels of a picture, else the exact ones."""
+        exact, extended = self.ends
+        low = np.where(extended[0].clip(0, None) == exact[0], extended[0], exact[0])
+        high = np.where(extended[1].clip(None, pixels - 1) == exact[1], extended[1], exact[1])
+        outside = (extended[1] < 0) | (extended[0] >= pixels)
+        empty = exact[0] > exact[1]
+        low, high = np.where(empty, extended[0], low), np.where(empty, np.where(outside, extended[1], extended[0] - 1), high)
+        nothing = extended[0] > extended[1]
+        return np.stack([np.where(nothing, 0, low), np.where(nothing, -1, high)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """What the elements of a tensor depend on.
+
+    Attributes:
+        rows: The rows of the picture.
+        columns: The columns of the picture.
+        reason: Operator because of which it is taken to be the whole picture; empty if it is exact.
+        ungated: The field without operands that are broadcast over all positions, such as squeeze-and-excitation gates; None
+            if there were none.
+    """
+
+    rows: Axis
+    columns: Axis
+    reason: str = ""
+    ungated: Field | None = None
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    @property
+    def without_gates(self) -> Field:
+        """The field without gates, itself if there were none."""
+        return self.ungated or self
+
+
+def field_of_picture(height: int, width: int, *, dims: tuple[int, int]) -> Field:
+    """Return the field of a picture: each pixel depends on itself.
+
+    Example:
+        >>> field_of_picture(2, 3, dims=(2, 3)).columns.ends[0].tolist()
+        [[0, 1, 2], [0, 1, 2]]
+    """
+    return Field(Axis.of_picture(height, dims[0]), Axis.of_picture(width, dims[1]))
+
+
+def whole_picture(height: int, width: int, *, reason: str) -> Field:
+    """Return the field of a tensor each of whose elements may depend on every pixel."""
+    rows, columns = (Axis(np.tile(np.array([[0], [side - 1]]), (2, 1, 1)), None) for side in (height, width))
+    return Field(rows, columns, reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where the positions of one dimension of an operand are in the result.
+
+    Attributes:
+        dim: Dimension of the result; None if it has none of them.
+        index: The operand's positions that each of the result's takes, see `Axis.take`; None if they are the same.
+        step: Their distance in positions of the operand.
+        mixed: Whether each element of the result depends on all positions, so that the axis is lost if there are several.
+    """
+
+    dim: int | None
+    index: Indices | None = None
+    step: Fraction = Fraction(1)
+    mixed: bool = False
+
+
+def move(axis: Axis, places: Sequence[Place | None], shape: Sequence[int]) -> Axis:
+    """Return an axis as an operator's result has it.
+
+    Args:
+        axis: As an operand has it.
+        places: For each dimension of the operand; None: each element of the result depends on all of it.
+        shape: Of the operand.
+
+    Raises:
+        InseparableError: The result does not have the positions of the axis in one dimension.
+    """
+    if axis.dim is None:
+        return axis
+    place = places[axis.dim]
+    if place is None:
+        return axis.everywhere()
+    if place.mixed and axis.is_spread:
+        raise InseparableError
+    if place.index is None:
+        return replace(axis, dim=place.dim)
+    if axis.positions != shape[axis.dim]:  # merged with another dimension
+        raise InseparableError
+    return axis.take(place.index, place.dim, place.step)
+
+
+def unite(axes: Iterable[Axis]) -> Axis:
+    """Return the union of what several operands depend on, position by position.
+
+    Raises:
+        InseparableError: They have the positions in different dimensions.
+    """
+    axes = list(axes)
+    if len(axes) == 1:
+        return axes[0]
+    placed = [axis for axis in axes if axis.dim is not None] or axes
+    if len({(axis.dim, axis.inner, axis.positions) for axis in placed}) > 1:
+        raise InseparableError
+    shape = placed[0].ends.shape
+    low = np.minimum.reduce([np.broadcast_to(axis.ends, shape)[:, 0] for axis in axes])
+    high = np.maximum.reduce([np.broadcast_to(axis.ends, shape)[:, 1] for axis in axes])
+    return replace(placed[0], ends=np.stack([low, high], axis=1), step=max(axis.step for axis in placed))

@@ -1,0 +1,162 @@
+"""The receptive field of each layer: which pixels of the input each position of a feature map depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fmapviz.inspection.field_tracking import FieldTracking
+from fmapviz.inspection.hooks import observe, undisturbed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from fmapviz.core.types import FeatureMap, Layer
+    from fmapviz.inspection.field import Axis, Field
+
+NOTHING = "it does not depend on the picture"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReceptiveField:
+    """The input pixels that each position of a feature map depends on, as one box per position.
+
+    Boxes may extend beyond the picture, by what lies in the padding of layers: so the fields of all positions are alike. Rows and
+    columns of the picture are counted from 0 at the upper left.
+
+    Attributes:
+        name: The feature map's name: `relu#2` for the second call of a layer, `[0]` or `['out']` for parts of its output.
+        rows: int64 `(2, h)`: the first and last row of the picture, inclusive, for each row of the map. One column (h is 1) if
+            they are the same for all of them.
+        columns: int64 `(2, w)`: the same for columns.
+        stride: Distance of neighbouring boxes, `(height, width)` in pixels; None where it is not the same for all.
+        picture: Height and width of the input, pixels.
+        reason: Operator because of which it is taken to be the whole picture, such as `aten.bmm`; empty if it is exact.
+        ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates; None if there is no
+            such gate.
+    """
+
+    name: str
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    stride: tuple[int, int] | None
+    picture: tuple[int, int]
+    reason: str = ""
+    ungated: ReceptiveField | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the largest box, pixels."""
+        return _length(self.rows), _length(self.columns)
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """First row and column of the box of position (0, 0); negative if it extends beyond the picture."""
+        return int(self.rows[0, 0]), int(self.columns[0, 0])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every position depends on the whole picture, or is taken to do so."""
+        pairs = zip((self.rows, self.columns), self.picture, strict=True)
+        return all(bool(((ends[0] <= 0) & (ends[1] >= pixels - 1)).all()) for ends, pixels in pairs)
+
+    def box(self, y: int, x: int) -> tuple[int, int, int, int]:
+        """Return left, top, right and bottom of a position's box; right and bottom are exclusive.
+
+        Example:
+            >>> from fmapviz import receptive_field
+            >>> receptive_field("alexnet")["features.3"].box(0, 0)
+            (-26, -26, 37, 37)
+        """
+        (top, bottom), (left, right) = _at(self.rows, y), _at(self.columns, x)
+        return left, top, right + 1, bottom + 1
+
+    def visible_box(self, y: int, x: int) -> tuple[int, int, int, int]:
+        """Return the part of a position's box that is inside the picture.
+
+        Example:
+            >>> from fmapviz import receptive_field
+            >>> receptive_field("alexnet")["features.3"].visible_box(0, 0)
+            (0, 0, 37, 37)
+        """
+        left, top, right, bottom = self.box(y, x)
+        height, width = self.picture
+        return min(max(left, 0), width), min(max(top, 0), height), max(min(right, width), 0), max(min(bottom, height), 0)
+
+
+def trace_fields(
+    model: nn.Module, layers: Sequence[Layer], pixels: Tensor, *, forward: Callable[[nn.Module, Tensor], object]
+) -> dict[str, ReceptiveField]:
+    """Run a model once, and return the receptive field of every output of some layers, by its name.
+
+    Intervals of pixels are followed through every operator that runs, also where it is no module. The model is in evaluation
+    mode meanwhile, and unchanged afterwards, as with `fmapviz.inspection.hooks.observe`.
+
+    Args:
+        model: On any device; on the meta device nothing is computed.
+        layers: See `fmapviz.inspection.layers.select_layers`.
+        pixels: A batch of one picture, `(1, C, H, W)`, on the device of the model.
+        forward: Calls the model with the batch.
+
+    Example:
+        >>> from torch import nn
+        >>> from fmapviz.inspection.layers import find_layers
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)).to("meta")
+        >>> found = trace_fields(net, find_layers(net), torch.zeros(1, 3, 9, 9, device="meta"), forward=lambda net, x: net(x))
+        >>> found["1"].size, found["1"].stride, found["1"].box(0, 1)
+        ((4, 4), (2, 2), (2, 0, 6, 4))
+    """
+    found: dict[str, ReceptiveField] = {}
+    tracking = FieldTracking(pixels)
+
+    def receive(feature_map: FeatureMap) -> None:
+        field = tracking.field(feature_map.values) or tracking.whole(NOTHING)
+        found[feature_map.name] = _describe(field, name=feature_map.name, picture=(pixels.shape[-2], pixels.shape[-1]))
+
+    with torch.no_grad(), undisturbed(pixels.device), observe(model, layers, receive), tracking:
+        forward(model, pixels)
+    return found
+
+
+def whole_field(name: str, picture: tuple[int, int], *, reason: str) -> ReceptiveField:
+    """Return the field of a layer that is not known."""
+    rows, columns = (np.array([[0], [side - 1]]) for side in picture)
+    return ReceptiveField(name, rows, columns, None, picture, reason)
+
+
+def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
+    if field.reason:
+        found = whole_field(name, picture, reason=field.reason)
+    else:
+        rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
+        steps = _step(rows, field.rows), _step(columns, field.columns)
+        stride = None if steps[0] is None or steps[1] is None else (steps[0], steps[1])
+        found = ReceptiveField(name, rows, columns, stride, picture)
+    if field.ungated is None:
+        return found
+    if found.is_whole and not found.reason:  # by the gate; how far it extends beyond the picture says nothing
+        found = whole_field(name, picture, reason="")
+    return replace(found, ungated=_describe(replace(field.ungated, ungated=None), name=name, picture=picture))
+
+
+def _step(ends: NDArray[np.int64], axis: Axis) -> int | None:
+    """Return the distance of neighbouring boxes; of a single one, that of the positions that were united."""
+    steps = np.diff(ends[0])
+    if len(steps):
+        return int(steps[0]) if steps[0] and (steps == steps[0]).all() else None
+    return int(axis.step) if axis.step.denominator == 1 else None
+
+
+def _length(ends: NDArray[np.int64]) -> int:
+    return int((ends[1] - ends[0]).max()) + 1
+
+
+def _at(ends: NDArray[np.int64], position: int) -> tuple[int, int]:
+    first, last = ends[:, position if ends.shape[1] > 1 else 0].tolist()
+    return first, last
