@@ -27,6 +27,8 @@ Feature maps in your own loop
     tile              Draw feature maps as one grid, uint8, as make_grid does.
     list_layers       List the layers of a model in the order of execution.
     LayerInfo         One of these layers: name, type, output shape, parameters.
+    receptive_field   Compute which input pixels each position of a layer depends on.
+    ReceptiveField    The result for one layer: size, stride, a box for each position.
 
 Class activation maps
     cam               Compute Grad-CAM or another class activation map for each image.
@@ -85,17 +87,19 @@ if TYPE_CHECKING:
     from fmapviz.core.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
     from fmapviz.engine.attribution import ClassActivation, cam
     from fmapviz.engine.layer_list import list_layers
+    from fmapviz.engine.receptive_field import receptive_field
     from fmapviz.engine.run import visualize
     from fmapviz.images.load import load_image
     from fmapviz.inspection.captured import Captured, capture
+    from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.models.load import known_names, load_model
     from fmapviz.render.grid import tile
 
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError", "InputOptions",
     "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture", "Prediction",
-    "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "UserCodeError", "WeightsError",
-    "cam", "capture", "known_names", "list_layers", "load_image", "load_model", "tile", "visualize",
+    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "UserCodeError", "WeightsError",
+    "cam", "capture", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile", "visualize",
 ]  # fmt: skip
 
 
@@ -114,7 +118,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
-    "render.grid", "engine.run", "engine.attribution", "engine.layer_list",
+    "render.grid", "engine.run", "engine.attribution", "engine.layer_list", "engine.receptive_field",
 )  # fmt: skip
 
 

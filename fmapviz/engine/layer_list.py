@@ -99,7 +99,7 @@ def _list(
         rows[row.name] = replace(row, calls=feature_map.call)
 
     own = next(model.module.parameters(), torch.empty(0))
-    batch = model.preparation.apply(_picture(model.preparation.channels))[None].to(own.device, own.dtype)
+    batch = model.preparation.apply(grey_picture(model.preparation.channels))[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
@@ -112,7 +112,7 @@ def _list(
     return sorted(rows.values(), key=lambda row: (row.index is None, row.index))
 
 
-def _picture(channels: int) -> PillowImage.Image | Bands:
+def grey_picture(channels: int) -> PillowImage.Image | Bands:
     """Return a grey picture with this number of channels."""
     size = (640, 480)
     if channels in {1, 3}:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.inspection.field_tracking import FieldTracking
+from fmapviz.inspection.fields.tracking import FieldTracking
 from fmapviz.inspection.hooks import observe, undisturbed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.types import FeatureMap, Layer
-    from fmapviz.inspection.field import Axis, Field
+    from fmapviz.inspection.fields.intervals import Axis, Field
 
 NOTHING = "it does not depend on the picture"
 
@@ -27,19 +27,19 @@ NOTHING = "it does not depend on the picture"
 class ReceptiveField:
     """The input pixels that each position of a feature map depends on, as one box per position.
 
-    Boxes may extend beyond the picture, by what lies in the padding of layers: so the fields of all positions are alike. Rows and
+    A box extends beyond the picture where it contains padding, so that the boxes of all positions have the same size. Rows and
     columns of the picture are counted from 0 at the upper left.
 
     Attributes:
         name: The feature map's name: `relu#2` for the second call of a layer, `[0]` or `['out']` for parts of its output.
-        rows: int64 `(2, h)`: the first and last row of the picture, inclusive, for each row of the map. One column (h is 1) if
-            they are the same for all of them.
+        rows: int64 `(2, h)`: the first and last row of the picture, inclusive, for each row of the map. h is 1 if they are the
+            same for all rows.
         columns: int64 `(2, w)`: the same for columns.
         stride: Distance of neighbouring boxes, `(height, width)` in pixels; None where it is not the same for all.
         picture: Height and width of the input, pixels.
         reason: Operator because of which it is taken to be the whole picture, such as `aten.bmm`; empty if it is exact.
-        ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates; None if there is no
-            such gate.
+        ungated: The field without factors and summands that are the same at all positions, such as squeeze-and-excitation gates;
+            None if there are none.
     """
 
     name: str
@@ -108,7 +108,8 @@ def trace_fields(
         >>> from torch import nn
         >>> from fmapviz.inspection.layers import find_layers
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)).to("meta")
-        >>> found = trace_fields(net, find_layers(net), torch.zeros(1, 3, 9, 9, device="meta"), forward=lambda net, x: net(x))
+        >>> pixels = torch.zeros(1, 3, 9, 9, device="meta")
+        >>> found = trace_fields(net, find_layers(net), pixels, forward=lambda net, batch: net(batch))
         >>> found["1"].size, found["1"].stride, found["1"].box(0, 1)
         ((4, 4), (2, 2), (2, 0, 6, 4))
     """
@@ -124,7 +125,7 @@ def trace_fields(
     return found
 
 
-def whole_field(name: str, picture: tuple[int, int], *, reason: str) -> ReceptiveField:
+def unknown_field(name: str, picture: tuple[int, int], *, reason: str) -> ReceptiveField:
     """Return the field of a layer that is not known."""
     rows, columns = (np.array([[0], [side - 1]]) for side in picture)
     return ReceptiveField(name, rows, columns, None, picture, reason)
@@ -132,7 +133,7 @@ def whole_field(name: str, picture: tuple[int, int], *, reason: str) -> Receptiv
 
 def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
     if field.reason:
-        found = whole_field(name, picture, reason=field.reason)
+        found = unknown_field(name, picture, reason=field.reason)
     else:
         rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
         steps = _step(rows, field.rows), _step(columns, field.columns)
@@ -141,7 +142,7 @@ def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> Receptive
     if field.ungated is None:
         return found
     if found.is_whole and not found.reason:  # by the gate; how far it extends beyond the picture says nothing
-        found = whole_field(name, picture, reason="")
+        found = unknown_field(name, picture, reason="")
     return replace(found, ungated=_describe(replace(field.ungated, ungated=None), name=name, picture=picture))
 
 

@@ -27,7 +27,7 @@ class InseparableError(Exception):
 class Axis:
     """The intervals of one image axis.
 
-    A position in the padding of a layer has no pixels. Left out, fields at the border are smaller than those inside; extended
+    A position in the padding of a layer has no pixels. Left out, fields at the border are smaller than those inside. Extended
     beyond the picture, all have the same size, as receptive fields are usually quoted. Both are followed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Axis:
     @property
     def positions(self) -> int:
         """Number of positions."""
-        return self.ends.shape[2]
+        return int(self.ends.shape[2])
 
     @property
     def is_spread(self) -> bool:

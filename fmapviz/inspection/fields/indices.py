@@ -1,7 +1,7 @@
 """Which positions of its input each position of an operator's output takes, along one dimension.
 
-Every function returns int64 `(n, k)`: for each of n outputs k inputs, some of them possibly twice. Indices outside of the input
-are padding, and `HOLE` is no input.
+Every function returns int64 `(n, k)`: k inputs, which need not differ, for each of n outputs. Indices outside of the input are
+padding, and `HOLE` is no input.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.inspection.field import HOLE
+from fmapviz.inspection.fields.intervals import HOLE
 
 if TYPE_CHECKING:
-    from fmapviz.inspection.field import Indices
+    from numpy.typing import NDArray
+
+    from fmapviz.inspection.fields.intervals import Indices
 
 _CLOSE = 1e-6  # a weight of interpolation below this is a rounding error
 
@@ -32,8 +34,8 @@ def inverse_windows(outputs: int, kernel: int, *, stride: int, padding: int, dil
     """Return those of a transposed convolution.
 
     Example:
-        >>> [[index for index in row if index != HOLE] for row in inverse_windows(3, 2, stride=2, padding=0, dilation=1).tolist()]
-        [[0], [0], [1]]
+        >>> inverse_windows(3, 2, stride=2, padding=0, dilation=1).max(axis=1).tolist()
+        [0, 0, 1]
     """
     scattered = np.arange(outputs)[:, None] + padding - np.arange(kernel) * dilation
     return np.where(scattered % stride == 0, scattered // stride, HOLE)
@@ -83,9 +85,11 @@ def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool
     return (first + np.where(between, np.arange(-1, 3), 0)).clip(0, inputs - 1)
 
 
-def _sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _sources(
+    inputs: int, outputs: int, *, scale: float | None, align_corners: bool
+) -> NDArray[np.float64]:
     """Return the position in the input of each output."""
-    position = np.arange(outputs)
+    position = np.arange(outputs, dtype=np.float64)
     if align_corners:
         return position * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)
     return (position + 0.5) * (1 / scale if scale else inputs / outputs) - 0.5

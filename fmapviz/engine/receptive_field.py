@@ -1,0 +1,106 @@
+"""Compute the receptive fields of a model's layers."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.config import InputOptions, check_type, explain_arguments
+from fmapviz.engine.layer_list import grey_picture, load_and_list
+from fmapviz.inspection.layers import find_layers, unwrap
+from fmapviz.inspection.meta_copy import copy_to_meta
+from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from torch import nn
+
+    from fmapviz.core.types import Model
+
+
+@explain_arguments
+def receptive_field(
+    model: str | nn.Module | Model,
+    size: int | tuple[int, int] | None = None,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    types: str | Sequence[str] = (),
+    options: InputOptions | None = None,
+) -> dict[str, ReceptiveField]:
+    """Compute the receptive field of each layer: the input pixels that each position of its feature map depends on.
+
+    Fields are exact: intervals of pixels are followed through every operator that runs. Where they cannot be followed, as
+    through attention, the field is the whole picture, and its `reason` names the operator. Weights are not needed, and nothing
+    is computed: a model given by name is built on the meta device if it can run there, and of others a copy without numbers runs.
+
+    Args:
+        model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
+        size: Input size in pixels: a number, or height and width. By default that of the model's preparation.
+        layers: Globs over dotted names; none means all of the types.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        options: Changes to the preparation of the input.
+
+    Returns:
+        The fields by the name of the feature map, in the order of execution: `relu#2` for a second call, `head['out']` for a
+        part of a layer's output.
+
+    Raises:
+        RequestError: An unknown model, a type or glob that fits nothing.
+        ForwardError: The forward pass fails; the message names the last layer that ran.
+
+    Example:
+        >>> field = receptive_field("resnet18")["layer4.1.conv2"]
+        >>> field.size, field.stride, field.start, field.box(3, 3)
+        ((435, 435), (32, 32), (-217, -217), (-121, -121, 314, 314))
+    """
+    options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
+    if size is not None:
+        options = replace(options, size=size)
+    loaded, rows = load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)
+    shape = input_shape(loaded)
+    if isinstance(options.size, tuple) and size is not None:
+        shape = (*shape[:-2], *options.size)
+    return find_fields(loaded, [row.name for row in rows], shape)
+
+
+def input_shape(model: Model) -> tuple[int, ...]:
+    """Return the shape of one picture that a model has prepared: `(C, H, W)`, or `(C, T, H, W)` for a clip."""
+    return tuple(model.preparation.apply(grey_picture(model.preparation.channels)).shape)
+
+
+def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+    """Compute the receptive fields of some layers, whatever the model does.
+
+    Args:
+        model: On any device; it is not changed.
+        names: Names of layers; those that do not run are not in the result.
+        shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
+
+    Returns:
+        The fields by the name of the feature map. If the model fails, the whole picture for each layer, with the reason.
+    """
+    network = unwrap(model.module)
+    failure = ""
+    for copied in (True, False):
+        try:
+            return _trace(model, copy_to_meta(network) if copied else network, names, shape)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
+            failure = f"the model failed: {type(error).__name__}"
+    return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
+
+
+def _trace(
+    model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]
+) -> dict[str, ReceptiveField]:
+    own = next(network.parameters(), torch.empty(0, device="meta" if network is not model.module else None))
+    pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
+    layers = [layer for layer in find_layers(network) if layer.name in names]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of meta kernels
+        return trace_fields(network, layers, pixels, forward=model.forward)

@@ -1,0 +1,168 @@
+"""The rules of operators that move positions: views, slices, concatenation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+from fmapviz.inspection.fields import indices
+from fmapviz.inspection.fields.call import Call, Changes, Rule, broadcast, by_dims, kept, one, without
+from fmapviz.inspection.fields.intervals import Axis, InseparableError, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _slice(call: Call) -> Changes:
+    dim, step = call.dims("dim")[0], call.given["step"]
+    length = call.operand.shape[dim]
+    start = slice(call.given["start"], call.given["end"], step).indices(length)[0]
+    if call.result.shape[dim] == length:
+        return one(call, {})
+    return one(call, {dim: Place(dim, indices.stretch(call.result.shape[dim], start=start, step=step), Fraction(step))})
+
+
+def _split(call: Call) -> Changes:
+    dim, sizes = call.dims("dim")[0], call.given.get("split_sizes", call.given.get("split_size"))
+    start = sum(sizes[: call.position]) if isinstance(sizes, list | tuple) else sizes * call.position
+    return one(call, {dim: Place(dim, indices.stretch(call.result.shape[dim], start=start))})
+
+
+def _select(call: Call) -> Changes:
+    index = call.given.get("index", call.position)
+    (dim,) = call.dims("dim")
+    return without(call, {dim: Place(None, indices.stretch(1, start=index % call.operand.shape[dim]))})
+
+
+def _squeeze(call: Call) -> Changes:
+    dims = [dim for dim in call.dims("dim") if call.operand.shape[dim] == 1]
+    return without(call, dict.fromkeys(dims))
+
+
+def _unsqueeze(call: Call) -> Changes:
+    new = call.given["dim"] % call.result.ndim
+    return [(call.operand, by_dims(call.operand, [Place(dim + (dim >= new)) for dim in range(call.operand.ndim)]))]
+
+
+def _permute(call: Call) -> Changes:
+    order = call.dims("dims")
+    return [(call.operand, by_dims(call.operand, [Place(order.index(dim)) for dim in range(len(order))]))]
+
+
+def _transpose(call: Call) -> Changes:
+    first, second = (
+        call.given.get(name, default) % max(call.operand.ndim, 1) for name, default in (("dim0", 0), ("dim1", -1))
+    )
+    return one(call, {first: Place(second), second: Place(first)})
+
+
+def _view(call: Call) -> Changes:
+    return [(call.operand, partial(_regroup, before=call.operand.shape, after=call.result.shape))]
+
+
+def _regroup(axis: Axis, *, before: Sequence[int], after: Sequence[int]) -> Axis:
+    """Return an axis after a reshape, which keeps the order of all elements.
+
+    Raises:
+        InseparableError: Its positions are in several dimensions now.
+    """
+    if not axis.is_spread or axis.dim is None:
+        return axis.everywhere()
+    distance = prod(before[axis.dim + 1 :]) * axis.inner
+    for dim, length in enumerate(after):
+        unit = prod(after[dim + 1 :])
+        if distance % unit == 0 and (unit * length) % (distance * axis.positions) == 0:
+            return Axis(axis.ends, dim, distance // unit, axis.step)
+    raise InseparableError
+
+
+def _concatenate(call: Call) -> Changes:
+    tensors = [tensor for tensor in call.given["tensors"] if tensor.ndim == call.result.ndim]
+    dim, start, changes = call.given["dim"] % call.result.ndim, 0, []
+    for tensor in tensors:
+        length = tensor.shape[dim]
+        index = indices.within(indices.stretch(call.result.shape[dim], start=-start), length)
+        changes.append((tensor, by_dims(tensor, kept(tensor, {dim: Place(dim, index)}))))
+        start += length
+    return changes
+
+
+def _stack(call: Call) -> Changes:
+    new = call.given["dim"] % call.result.ndim
+    return [
+        (tensor, by_dims(tensor, [Place(dim + (dim >= new)) for dim in range(tensor.ndim)]))
+        for tensor in call.given["tensors"]
+    ]
+
+
+def _roll(call: Call) -> Changes:
+    changed: dict[int, Place | None] = {}
+    if not call.given["dims"]:
+        return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim)})
+    for dim, shift in zip(call.dims("dims"), call.given["shifts"], strict=True):
+        length = call.operand.shape[dim]
+        changed[dim] = Place(dim, indices.stretch(length, start=-shift) % length)
+    return one(call, changed)
+
+
+def _flip(call: Call) -> Changes:
+    changed: dict[int, Place | None] = {}
+    for dim in call.dims("dims") if call.given["dims"] else ():
+        length = call.operand.shape[dim]
+        changed[dim] = Place(dim, indices.stretch(length, start=length - 1, step=-1), Fraction(-1))
+    return one(call, changed)
+
+
+def _repeated(call: Call) -> Changes:
+    operand, more = call.operand, call.result.ndim - call.operand.ndim
+    places: list[Place | None] = []
+    for dim, length in enumerate(operand.shape):
+        same = call.result.shape[dim + more] == length
+        places.append(
+            Place(dim + more) if same else Place(dim + more, indices.stretch(call.result.shape[dim + more]) % length)
+        )
+    return [(operand, by_dims(operand, places))]
+
+
+def _expand(call: Call) -> Changes:
+    return [(call.operand, broadcast(call.operand, call.result))]
+
+
+def _copy(call: Call) -> Changes:
+    source = call.given["src"]
+    return [(source, broadcast(source, call.result)), (call.operand, Axis.nowhere)]
+
+
+def _restride(call: Call) -> Changes:
+    """Return the changes of an operator that may put any element anywhere."""
+    return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim)})
+
+
+RULES: dict[str, Rule] = {
+    "slice": _slice,
+    "split": _split,
+    "split_with_sizes": _split,
+    "unsafe_split": _split,
+    "unsafe_split_with_sizes": _split,
+    "select": _select,
+    "unbind": _select,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _transpose,
+    "view": _view,
+    "_unsafe_view": _view,
+    "reshape": _view,
+    "_reshape_alias": _view,
+    "as_strided": _restride,
+    "expand": _expand,
+    "repeat": _repeated,
+    "copy": _copy,
+    "cat": _concatenate,
+    "stack": _stack,
+    "roll": _roll,
+    "flip": _flip,
+}

@@ -1,0 +1,67 @@
+"""The rules of operators that unite positions or channels: reductions, normalization, products of matrices."""
+
+from __future__ import annotations
+
+from fmapviz.inspection.fields.call import Call, Changes, Rule, broadcast, by_dims, kept, one, tensors_of, without
+from fmapviz.inspection.fields.intervals import Place
+
+
+def _reduce(call: Call) -> Changes:
+    dims = call.dims("dim")
+    return one(call, dict.fromkeys(dims)) if call.given.get("keepdim") else without(call, dict.fromkeys(dims))
+
+
+def _along(call: Call) -> Changes:
+    """Return the changes of an operator in which the elements of one dimension influence each other."""
+    return one(call, {dim: Place(dim, mixed=True) for dim in call.dims("dim")})
+
+
+def _layer_norm(call: Call) -> Changes:
+    count = call.operand.ndim
+    return one(call, {dim: Place(dim, mixed=True) for dim in range(count - len(call.given["normalized_shape"]), count)})
+
+
+def _group_norm(call: Call) -> Changes:
+    return one(call, {dim: Place(dim, mixed=True) for dim in range(1, call.operand.ndim)})
+
+
+def _batch_norm(call: Call) -> Changes:
+    of_batch = call.given.get("training", call.given.get("use_input_stats", False)) or "running_mean" not in call.given
+    return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim) if dim != 1} if of_batch else {})
+
+
+def _matrix_product(call: Call) -> Changes:
+    *bias, left, right = tensors_of(call.given.values())
+    last = call.result.ndim - 1
+    return [
+        *((tensor, broadcast(tensor, call.result)) for tensor in bias),
+        (left, by_dims(left, kept(left, {last: None}))),
+        (right, by_dims(right, kept(right, {last - 1: None}))),
+    ]
+
+
+def _linear(call: Call) -> Changes:
+    return one(call, {call.operand.ndim - 1: None})
+
+
+def _channel_shuffle(call: Call) -> Changes:
+    return one(call, {1: Place(1, mixed=True)})
+
+
+_REDUCTIONS = "mean sum amax amin max min prod var std argmax argmin logsumexp any all linalg_vector_norm"
+_BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm "
+    "_batch_norm_no_update"
+)
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS.split(), _reduce),
+    **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm),
+    **dict.fromkeys(("_softmax", "_log_softmax", "glu", "cumsum", "index_select"), _along),
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matrix_product),
+    "native_layer_norm": _layer_norm,
+    "native_group_norm": _group_norm,
+    "linear": _linear,
+    "channel_shuffle": _channel_shuffle,
+    "native_channel_shuffle": _channel_shuffle,
+}

@@ -1,0 +1,54 @@
+"""The operators of PyTorch's `aten` through which receptive fields are followed. Others are never guessed at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmapviz.inspection.fields import layouts, mixtures, windows
+from fmapviz.inspection.fields.call import pointwise
+
+if TYPE_CHECKING:
+    from fmapviz.inspection.fields.call import Rule
+
+_RULES = {**windows.RULES, **layouts.RULES, **mixtures.RULES}
+
+# Those that PyTorch does not tag.
+_POINTWISE = {
+    *(
+        "hardswish",
+        "_prelu_kernel",
+        "_to_copy",
+        "to",
+        "detach",
+        "alias",
+        "lift_fresh",
+        "native_dropout",
+        "log_sigmoid_forward",
+    ),
+    *("rrelu_with_noise", "rsub", "masked_fill", "clamp_max", "floor_divide"),
+}
+
+
+def rule_for(operator: Any) -> Rule | None:  # Any: torch._ops.OpOverload has no public name
+    """Return the rule of an operator, None if there is none.
+
+    Example:
+        >>> rule_for(torch.ops.aten.relu.default).__name__, rule_for(torch.ops.aten.sort.default)
+        ('pointwise', None)
+    """
+    if operator.namespace != "aten":
+        return None
+    return _RULES.get(_name(operator)) or (pointwise if is_pointwise(operator) else None)
+
+
+def is_pointwise(operator: Any) -> bool:  # Any: as above
+    """Return True if each element of the result is computed of one element of each operand."""
+    return operator.namespace == "aten" and (torch.Tag.pointwise in operator.tags or _name(operator) in _POINTWISE)
+
+
+def _name(operator: Any) -> str:  # Any: as above
+    """Return the name of an operator, without the underscore of those that write in place."""
+    name: str = operator.overloadpacket.__name__
+    return name.removesuffix("_") if operator._schema.is_mutable else name

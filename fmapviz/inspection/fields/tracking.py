@@ -1,0 +1,167 @@
+"""Follow receptive fields through a forward pass, operator by operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmapviz.inspection.fields.call import Call, tensors_of
+from fmapviz.inspection.fields.intervals import Field, InseparableError, field_of_picture, unite, whole_picture
+from fmapviz.inspection.fields.memory import FieldMemory
+from fmapviz.inspection.fields.rules import is_pointwise, rule_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fmapviz.inspection.fields.call import Changes
+    from fmapviz.inspection.fields.intervals import Axis
+
+    Fields = Mapping[int, Field]  # by the identity of the operand
+
+# Operators that take only the shape of their operand.
+_FACTORIES = {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"} | {
+    *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
+}
+_READERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class FieldTracking(TorchDispatchMode):
+    """Follow the receptive field of every tensor that depends on a picture, within a `with` block.
+
+    Args:
+        pixels: The picture, `(..., H, W)`.
+
+    Example:
+        >>> pixels = torch.zeros(1, 3, 8, 8, device="meta")
+        >>> with FieldTracking(pixels) as tracking:
+        ...     pooled = torch.nn.functional.avg_pool2d(pixels, 2)
+        >>> tracking.field(pooled).rows.ends[0].tolist()
+        [[0, 2, 4, 6], [1, 3, 5, 7]]
+    """
+
+    def __init__(self, pixels: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's
+        self._height, self._width = pixels.shape[-2:]
+        self._memory = FieldMemory()
+        self._reader = ""  # the first operator that has read values: what runs later may depend on them
+        dims = pixels.ndim - 2, pixels.ndim - 1
+        self._memory.set(pixels, field_of_picture(self._height, self._width, dims=dims))
+
+    def field(self, tensor: Tensor) -> Field | None:
+        """Return the field of a tensor, None if it does not depend on the picture."""
+        found = self._memory.get(tensor)
+        return self.whole(found) if isinstance(found, str) else found
+
+    def whole(self, reason: str) -> Field:
+        """Return the whole picture."""
+        return whole_picture(self._height, self._width, reason=reason)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # torch._ops.OpOverload has no public name
+        _types: Sequence[type],
+        args: tuple[Any, ...] = (),  # Any: an operator takes and returns anything
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator, and record the fields of what it returns."""
+        given = _bind(func, args, kwargs or {})
+        known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
+        result = func(*args, **(kwargs or {}))
+        if known or self._reader:
+            self._record(func, given, known, result)
+        return result
+
+    def _record(self, func: Any, given: Mapping[str, Any], known: Fields, result: Any) -> None:
+        """Record the fields of what an operator has returned, and of what it has written into."""
+        name = f"{func.namespace}.{func.overloadpacket.__name__}"
+        results, written = tensors_of([result]), tensors_of(given[each] for each in _outputs(func))
+        if not self._reader and (_READERS & set(func.tags) or not (results or written or result is None)):
+            self._reader = name
+        if func.overloadpacket.__name__ in _FACTORIES and not self._reader:
+            return
+        for position, tensor in enumerate(results):
+            field = self._infer(func, Call(given, tensor, position), known, name=name)
+            if any(tensor is each for each in written):
+                self._memory.overwrite(tensor, field, other=self.whole(name))
+            else:
+                self._memory.set(tensor, field)
+        for tensor in written:
+            if not any(tensor is each for each in results):
+                self._memory.overwrite(tensor, self.whole(name), other=self.whole(name))
+
+    def _infer(self, func: Any, call: Call, known: Fields, *, name: str) -> Field:
+        """Return the field of a result, with and without gates."""
+        rule = rule_for(func)
+        changes = rule(call) if rule and not self._reader else []
+        if not known.keys() <= {id(tensor) for tensor, _ in changes}:
+            return self.whole(self._reader or next((field.reason for field in known.values() if field.reason), name))
+        changes = [(tensor, change) for tensor, change in changes if id(tensor) in known]
+        if not changes:
+            return self.whole(self._reader)
+        gates = _gates(changes, known, call.result) if len(changes) > 1 and is_pointwise(func) else set()
+        field = self._unite(changes, known, name=name)
+        if not gates and all(each.ungated is None for each in known.values()):
+            return field
+        others = [(tensor, change) for tensor, change in changes if id(tensor) not in gates]
+        ungated = self._unite(others, {key: each.without_gates for key, each in known.items()}, name=name)
+        return replace(field, ungated=ungated)
+
+    def _unite(self, changes: Changes, known: Fields, *, name: str) -> Field:
+        """Return the union of what the operands depend on, where they are in the result."""
+        fields = [known[id(tensor)] for tensor, _ in changes]
+        if reason := next((field.reason for field in fields if field.reason), ""):
+            return self.whole(reason)
+        try:
+            moved = [[change(axis) for axis in field.axes] for field, (_, change) in zip(fields, changes, strict=True)]
+            rows, columns = (unite(axes) for axes in zip(*moved, strict=True))
+        except InseparableError:
+            return self.whole(name)
+        return Field(rows, columns)
+
+
+def _gates(changes: Changes, known: Fields, result: Tensor) -> set[int]:
+    """Return the operands of a pointwise operator that are the same at all positions of another one."""
+    placed = {id(tensor): {dim for axis in known[id(tensor)].axes if (dim := _dim(change(axis))) is not None}
+              for tensor, change in changes}  # fmt: skip
+    most = max(map(len, placed.values()))
+    spread = set().union(*placed.values())
+    return {
+        id(tensor)
+        for tensor, _ in changes
+        if len(placed[id(tensor)]) < most
+        and any(_is_constant(tensor, dim - result.ndim) for dim in spread - placed[id(tensor)])
+    }
+
+
+def _dim(axis: Axis) -> int | None:
+    return axis.dim if axis.is_spread else None
+
+
+def _is_constant(tensor: Tensor, dim: int) -> bool:
+    """Return True if a tensor is the same along a dimension, counted from the last one: of length 1, or expanded."""
+    return -dim > tensor.ndim or tensor.shape[dim] == 1 or tensor.stride(dim) == 0
+
+
+def _bind(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operator by name, with the defaults."""
+    names, defaults = _parameters(operator)
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+@cache
+def _parameters(operator: Any) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of an operator's parameters in order, and all of them with their defaults."""
+    arguments = operator._schema.arguments
+    return [argument.name for argument in arguments], {argument.name: argument.default_value for argument in arguments}
+
+
+@cache
+def _outputs(operator: Any) -> list[str]:
+    """Return the names of the parameters that an operator writes into."""
+    return [each.name for each in operator._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
