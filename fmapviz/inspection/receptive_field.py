@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.fields.intervals import Axis, Field
 
 NOTHING = "it does not depend on the picture"
+TURNED = "its rows are the picture's columns"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +133,8 @@ def unknown_field(name: str, picture: tuple[int, int], *, reason: str) -> Recept
 
 
 def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
-    if field.reason:
-        found = unknown_field(name, picture, reason=field.reason)
+    if reason := field.reason or (TURNED if field.is_turned else ""):
+        found = unknown_field(name, picture, reason=reason)
     else:
         rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
         steps = _step(rows, field.rows), _step(columns, field.columns)

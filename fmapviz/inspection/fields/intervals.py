@@ -119,6 +119,12 @@ class Field:
         return self.rows, self.columns
 
     @property
+    def is_turned(self) -> bool:
+        """Whether the tensor has the picture's columns before its rows, or both as one."""
+        (rows, outer), (columns, inner) = ((axis.dim or 0, axis.inner) for axis in self.axes)
+        return self.rows.is_spread and self.columns.is_spread and (rows, -outer) >= (columns, -inner)
+
+    @property
     def without_gates(self) -> Field:
         """The field without gates, itself if there were none."""
         return self.ungated or self

@@ -7,12 +7,19 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fmapviz.inspection.fields import indices
 from fmapviz.inspection.fields.call import Call, Changes, Rule, broadcast, by_dims, kept, one, without
 from fmapviz.inspection.fields.intervals import Axis, InseparableError, Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from fmapviz.inspection.fields.call import Change
+    from fmapviz.inspection.fields.intervals import Indices
 
 
 def _slice(call: Call) -> Changes:
@@ -84,17 +91,33 @@ def _concatenate(call: Call) -> Changes:
     for tensor in tensors:
         length = tensor.shape[dim]
         index = indices.within(indices.stretch(call.result.shape[dim], start=-start), length)
-        changes.append((tensor, by_dims(tensor, kept(tensor, {dim: Place(dim, index)}))))
+        change = by_dims(tensor, kept(tensor, {dim: Place(dim, index)}))
+        changes.append((tensor, _placed(change, index, dim) if _is_space(call.result, dim) else change))
         start += length
     return changes
 
 
 def _stack(call: Call) -> Changes:
-    new = call.given["dim"] % call.result.ndim
-    return [
-        (tensor, by_dims(tensor, [Place(dim + (dim >= new)) for dim in range(tensor.ndim)]))
-        for tensor in call.given["tensors"]
-    ]
+    new, changes = call.given["dim"] % call.result.ndim, []
+    for number, tensor in enumerate(call.given["tensors"]):
+        index = indices.within(indices.stretch(call.result.shape[new], start=-number), 1)
+        change = by_dims(tensor, [Place(dim + (dim >= new)) for dim in range(tensor.ndim)])
+        changes.append((tensor, _placed(change, index, new) if _is_space(call.result, new) else change))
+    return changes
+
+
+def _is_space(result: Tensor, dim: int) -> bool:
+    """Return True for a dimension that may be rows or columns of a map, not its channels."""
+    return result.ndim > 2 and dim >= result.ndim - 2
+
+
+def _placed(change: Change, index: Indices, dim: int) -> Change:
+    """Return a change that gives an operand that is the same at all positions those that are its own."""
+
+    def changed(axis: Axis) -> Axis:
+        return change(axis) if axis.is_spread else axis.everywhere().take(np.minimum(index, 0), dim, Fraction(1))
+
+    return changed
 
 
 def _roll(call: Call) -> Changes:

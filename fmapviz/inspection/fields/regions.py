@@ -89,8 +89,14 @@ def _merge(before: Field, new: Field) -> Field:
     same, apart = [_is_same(*pair) for pair in pairs], [_is_apart(*pair) for pair in pairs]
     if before.reason or not (all(same) or (same[0] and apart[1]) or (same[1] and apart[0])):
         raise InseparableError
-    rows, columns = (unite(pair) for pair in pairs)
+    rows, columns = (unite(map(_without_padding, pair)) for pair in pairs)
     return Field(rows, columns)
+
+
+def _without_padding(axis: Axis) -> Axis:
+    """Return an axis that is not extended to where it has no pixels: there are the other part's."""
+    empty = axis.ends[0, 0] > axis.ends[0, 1]
+    return replace(axis, ends=np.where(empty, axis.ends[0], axis.ends))
 
 
 def _is_same(first: Axis, second: Axis) -> bool:
