@@ -10,19 +10,28 @@ import typer
 from fmapviz.cli.options import as_typed, read_options, takes_options
 from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
-from fmapviz.cli.run import JsonOption, ModelArgument  # noqa: TC001  Typer reads them
+from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.core.config import InputOptions, RunConfig
 from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.models.load import check_name, is_code, known_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fmapviz.core.types import LayerInfo
+    from fmapviz.inspection.receptive_field import ReceptiveField
+
+FieldOption = Annotated[
+    bool,
+    running_option("--receptive-field", help="Add the input pixels that a position depends on: size, stride, first row and column."),
+]
 
 
 @takes_options(only=("layers", "exclude", "types", "size", "fit"))
 def list_layers(
     model: ModelArgument,
     *,
+    receptive_field: FieldOption = False,
     json: JsonOption = False,
     **options: Any,  # some fields of RunConfig and InputOptions
 ) -> None:
@@ -35,23 +44,25 @@ def list_layers(
     with importing():
         from fmapviz.core import lazy_torchvision
         from fmapviz.engine.layer_list import load_and_list
+        from fmapviz.engine.receptive_field import fields_by_layer
         from fmapviz.inspection.layers import find_layers, notice_blocks
 
     if not is_code(model):  # what it imports may need the compiler
         lazy_torchvision.never_compile()
     with results_only():
         loaded, rows = load_and_list(model, options=prepared, **typed[RunConfig])
+        fields = fields_by_layer(loaded, rows) if receptive_field else None
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
     if not typed[RunConfig] and (notice := notice_blocks(model, find_layers(loaded.module))):
         print_message(f"notice: {printable(as_typed(notice))}")
     if json:
         for row in rows:
-            print_json({"event": "layer", **asdict(row)})
+            print_json({"event": "layer", **asdict(row), **(_field_record(fields.get(row.name)) if fields is not None else {})})
         executed = sum(row.index is not None for row in rows)
         print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
     else:
-        print_line("\n".join(_table(rows)))
+        print_line("\n".join(_table(rows, fields)))
 
 
 def list_models(
@@ -66,17 +77,48 @@ def list_models(
     print_line("\n".join(names))
 
 
-def _table(rows: list[LayerInfo]) -> list[str]:
+def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> list[str]:
     """Return the rows as aligned columns, without a limit of width, so that `grep` and `cut` work."""
-    cells = [("#", "layer", "type", "output", "parameters", "calls")]
+    cells: list[tuple[str, ...]] = [("#", "layer", "type", "output", "parameters", "calls")]
     for row in rows:
         number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
         name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
         cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
-    widths = [max(len(row[column]) for row in cells) for column in range(6)]
+    if fields is not None:
+        added = [("field", "stride", "start"), *(_field_cells(fields.get(row.name)) for row in rows)]
+        cells = [(*known, *new) for known, new in zip(cells, added, strict=True)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     right = {0, 4, 5}
     return [
         "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
-                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in cells
     ]  # fmt: skip
+
+
+def _field_cells(field: ReceptiveField | None) -> tuple[str, str, str]:
+    """Return a field's size, stride and start; of one with gates the stride and the start without them."""
+    if field is None:
+        return "", "", ""
+    shown = field.ungated or field
+    if shown.reason:
+        return f"whole picture ({shown.reason})", "", ""
+    size = _pair(shown.size, " x ")
+    if field.ungated:
+        size = f"{'whole picture' if field.is_whole else _pair(field.size, ' x ')}, {size} ungated"
+    return size, _pair(shown.stride, " x ") if shown.stride else "irregular", _pair(shown.start, ", ")
+
+
+def _pair(numbers: Sequence[int], between: str) -> str:
+    return between.join(map(str, numbers))
+
+
+def _field_record(field: ReceptiveField | None) -> dict[str, Any]:
+    """Return a field as JSON has it; `receptive_field` is null where it is not known."""
+    if field is None or field.reason:
+        record: dict[str, Any] = {"receptive_field": None, "reason": field.reason if field else "not executed"}
+    else:
+        record = {"receptive_field": {"size": field.size, "stride": field.stride, "start": field.start}, "reason": ""}
+    if field and field.ungated:
+        record["ungated"] = _field_record(field.ungated)["receptive_field"]
+    return record

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fmapviz.core.types import Model
+    from fmapviz.core.types import LayerInfo, Model
 
 
 @explain_arguments
@@ -67,6 +67,13 @@ def receptive_field(
     if isinstance(options.size, tuple) and size is not None:
         shape = (*shape[:-2], *options.size)
     return find_fields(loaded, [row.name for row in rows], shape)
+
+
+def fields_by_layer(model: Model, rows: Sequence[LayerInfo]) -> dict[str, ReceptiveField]:
+    """Return the field of each layer's first output, for those layers that run; see `find_fields`."""
+    fields = find_fields(model, [row.name for row in rows], input_shape(model))
+    firsts = {row.name: next((key for key in fields if key == row.name or key.startswith(f"{row.name}[")), "") for row in rows}
+    return {name: fields[first] for name, first in firsts.items() if first}
 
 
 def input_shape(model: Model) -> tuple[int, ...]:
