@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.inspection.fields.tracking import FieldTracking
+from fmapviz.inspection.fields.tracking import FieldTracking, ReadDetection
 from fmapviz.inspection.hooks import observe, undisturbed
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import FeatureMap, Layer
     from fmapviz.inspection.fields.intervals import Axis, Field
 
-NOTHING = "it does not depend on the picture"
+NOTHING = "not computed from the picture"
 TURNED = "its rows are the picture's columns"
 
 
@@ -121,7 +121,7 @@ def trace_fields(
         field = tracking.field(feature_map.values) or tracking.whole(NOTHING)
         found[feature_map.name] = _describe(field, name=feature_map.name, picture=(pixels.shape[-2], pixels.shape[-1]))
 
-    with torch.no_grad(), undisturbed(pixels.device), observe(model, layers, receive), tracking:
+    with torch.no_grad(), undisturbed(pixels.device), observe(model, layers, receive), tracking, ReadDetection(tracking):
         forward(model, pixels)
     return found
 

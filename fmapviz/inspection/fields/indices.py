@@ -73,6 +73,8 @@ def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: boo
         >>> linear(2, 4, scale=None, align_corners=False).tolist()
         [[0, 0], [0, 1], [0, 1], [1, 1]]
     """
+    if inputs == outputs:  # PyTorch copies, whatever the scale
+        return stretch(outputs)
     position = _sources(inputs, outputs, scale=scale, align_corners=align_corners).clip(0, inputs - 1)
     return np.stack([np.floor(position + _CLOSE), np.ceil(position - _CLOSE)], axis=1).astype(np.int64)
 

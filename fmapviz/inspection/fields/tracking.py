@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.inspection.fields.call import Call, tensors_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _FACTORIES = {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"} | {
     *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 }
+_CONVERSIONS = {"numpy", "tolist", "__array__", "__dlpack__"}
 _READERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -52,6 +54,10 @@ class FieldTracking(TorchDispatchMode):
         self._reader = ""  # the first operator that has read values: what runs later may depend on them
         dims = pixels.ndim - 2, pixels.ndim - 1
         self._memory.set(pixels, field_of_picture(self._height, self._width, dims=dims))
+
+    def read(self, name: str) -> None:
+        """Take all later tensors to depend on the whole picture, because an operator has read values."""
+        self._reader = self._reader or name
 
     def field(self, tensor: Tensor) -> Field | None:
         """Return the field of a tensor, None if it does not depend on the picture."""
@@ -81,8 +87,8 @@ class FieldTracking(TorchDispatchMode):
         """Record the fields of what an operator has returned, and of what it has written into."""
         name = f"{func.namespace}.{func.overloadpacket.__name__}"
         results, written = tensors_of([result]), tensors_of(given[each] for each in _outputs(func))
-        if not self._reader and (_READERS & set(func.tags) or not (results or written or result is None)):
-            self._reader = name
+        if _READERS & set(func.tags) or not (results or written or result is None):
+            self.read(name)
         if func.overloadpacket.__name__ in _FACTORIES and not self._reader:
             return
         for position, tensor in enumerate(results):
@@ -123,6 +129,27 @@ class FieldTracking(TorchDispatchMode):
         except InseparableError:
             return self.whole(name)
         return Field(rows, columns)
+
+
+class ReadDetection(TorchFunctionMode):
+    """Detect reads of values that are no operators, such as `numpy()`, within a `with` block."""
+
+    def __init__(self, tracking: FieldTracking) -> None:
+        super().__init__()
+        self._tracking = tracking
+
+    def __torch_function__(
+        self,
+        func: Any,  # Any: as in FieldTracking
+        _types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Pass every call on."""
+        name = getattr(func, "__name__", "")
+        if name in _CONVERSIONS and any(self._tracking.field(tensor) for tensor in tensors_of(args)):
+            self._tracking.read(f"Tensor.{name}")
+        return func(*args, **(kwargs or {}))
 
 
 def _gates(changes: Changes, known: Fields, result: Tensor) -> set[int]:
