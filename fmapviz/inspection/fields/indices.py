@@ -61,6 +61,8 @@ def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> 
         scale: Outputs for each input, if it was given instead of their number.
         middle: Whether positions are the middles of pixels (`nearest-exact`), or their upper left corners.
     """
+    if inputs == outputs and not middle:  # PyTorch copies, whatever the scale
+        return stretch(outputs)
     ratio = np.float32(1 / scale if scale else inputs / outputs)
     position = np.arange(outputs, dtype=np.float32) + np.float32(0.5 if middle else 0)
     return np.floor(position * ratio).astype(np.int64).clip(0, inputs - 1)[:, None]
