@@ -98,8 +98,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError", "InputOptions",
     "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture", "Prediction",
-    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "UserCodeError", "WeightsError",
-    "cam", "capture", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile", "visualize",
+    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style",
+    "UserCodeError", "WeightsError", "cam", "capture", "known_names", "list_layers", "load_image", "load_model",
+    "receptive_field", "tile", "visualize",
 ]  # fmt: skip
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 FieldOption = Annotated[
     bool,
-    running_option("--receptive-field", help="Add the input pixels that a position depends on: size, stride, first row and column."),
+    running_option(
+        "--receptive-field", help="Add the input pixels that a position depends on: size, stride, first row and column."
+    ),
 ]
 
 
@@ -58,7 +60,9 @@ def list_layers(
         print_message(f"notice: {printable(as_typed(notice))}")
     if json:
         for row in rows:
-            print_json({"event": "layer", **asdict(row), **(_field_record(fields.get(row.name)) if fields is not None else {})})
+            print_json(
+                {"event": "layer", **asdict(row), **(_field_record(fields.get(row.name)) if fields is not None else {})}
+            )
         executed = sum(row.index is not None for row in rows)
         print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
     else:

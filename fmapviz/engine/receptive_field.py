@@ -34,9 +34,9 @@ def receptive_field(
 ) -> dict[str, ReceptiveField]:
     """Compute the receptive field of each layer: the input pixels that each position of its feature map depends on.
 
-    Fields are exact: intervals of pixels are followed through every operator that runs. Where they cannot be followed, as
-    through attention, the field is the whole picture, and its `reason` names the operator. Weights are not needed, and nothing
-    is computed: a model given by name is built on the meta device if it can run there, and of others a copy without numbers runs.
+    Intervals of pixels are followed through every operator that runs, also those without a module, so the fields are exact.
+    Where they cannot be followed, as through attention, the field is the whole picture, and `reason` names the operator.
+    Weights are not needed: the forward pass runs on the meta device, which computes nothing, if the model can run there.
 
     Args:
         model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
@@ -72,7 +72,9 @@ def receptive_field(
 def fields_by_layer(model: Model, rows: Sequence[LayerInfo]) -> dict[str, ReceptiveField]:
     """Return the field of each layer's first output, for those layers that run; see `find_fields`."""
     fields = find_fields(model, [row.name for row in rows], input_shape(model))
-    firsts = {row.name: next((key for key in fields if key == row.name or key.startswith(f"{row.name}[")), "") for row in rows}
+    firsts = {
+        row.name: next((key for key in fields if key == row.name or key.startswith(f"{row.name}[")), "") for row in rows
+    }
     return {name: fields[first] for name, first in firsts.items() if first}
 
 
@@ -102,9 +104,7 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
     return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
-def _trace(
-    model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]
-) -> dict[str, ReceptiveField]:
+def _trace(model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
     own = next(network.parameters(), torch.empty(0, device="meta" if network is not model.module else None))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]

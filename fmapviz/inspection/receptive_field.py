@@ -28,19 +28,19 @@ TURNED = "its rows are the picture's columns"
 class ReceptiveField:
     """The input pixels that each position of a feature map depends on, as one box per position.
 
-    A box extends beyond the picture where it contains padding, so that the boxes of all positions have the same size. Rows and
-    columns of the picture are counted from 0 at the upper left.
+    Boxes extend beyond the picture where they contain padding, so that those of a regular network have one size. Rows and
+    columns of the picture are counted from 0 at the upper left. A box is that of all channels together.
 
     Attributes:
         name: The feature map's name: `relu#2` for the second call of a layer, `[0]` or `['out']` for parts of its output.
-        rows: int64 `(2, h)`: the first and last row of the picture, inclusive, for each row of the map. h is 1 if they are the
-            same for all rows.
+        rows: int64 `(2, h)`: the first and last row of the picture, inclusive, for each row of the map. h is 1 if they are
+            the same for all rows.
         columns: int64 `(2, w)`: the same for columns.
         stride: Distance of neighbouring boxes, `(height, width)` in pixels; None where it is not the same for all.
         picture: Height and width of the input, pixels.
         reason: Operator because of which it is taken to be the whole picture, such as `aten.bmm`; empty if it is exact.
-        ungated: The field without factors and summands that are the same at all positions, such as squeeze-and-excitation gates;
-            None if there are none.
+        ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates and the statistics
+            of an instance norm; None if there is nothing of the kind.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ReceptiveField:
         Example:
             >>> from fmapviz import receptive_field
             >>> receptive_field("alexnet")["features.3"].box(0, 0)
-            (-26, -26, 37, 37)
+            (-18, -18, 33, 33)
         """
         (top, bottom), (left, right) = _at(self.rows, y), _at(self.columns, x)
         return left, top, right + 1, bottom + 1
@@ -84,7 +84,7 @@ class ReceptiveField:
         Example:
             >>> from fmapviz import receptive_field
             >>> receptive_field("alexnet")["features.3"].visible_box(0, 0)
-            (0, 0, 37, 37)
+            (0, 0, 33, 33)
         """
         left, top, right, bottom = self.box(y, x)
         height, width = self.picture

@@ -6,7 +6,7 @@ import torch
 from cases import thorough
 from perturbation import check, measure, smooth
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812  as PyTorch's documentation does
 from torchvision import models
 
 from fmapviz.inspection.layers import find_layers
@@ -21,7 +21,7 @@ def trace(network, size=SIZE, *, channels=3):
 
 
 def differences(network, size=SIZE):
-    """Compare the field of each of a network's own parts with what is measured; return how many are exact, and what differs."""
+    """Compare the field of each part of a network with what is measured; return how many are exact, and what differs."""
     network = smooth(network)
     fields = {name: field for name, field in trace(network, size).items() if "." not in name}
     measured = measure(network, [layer for layer in find_layers(network) if "." not in layer.name], size)
@@ -42,9 +42,7 @@ class Apply(nn.Module):
 
 def between(function, *modules, out=4):
     """A network with an operator after a convolution of stride 2, and before one that pads."""
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, stride=2, padding=1), Apply(function, *modules), nn.Conv2d(out, 2, 3, padding=1)
-    )
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), Apply(function, *modules), nn.Conv2d(out, 2, 3, padding=1))
 
 
 def conv(inputs=4, outputs=4, kernel=3, **options):
@@ -100,7 +98,7 @@ OPERATORS = {
     "halves": lambda: between(lambda x: torch.cat([x[..., :4], x[..., 5:]], dim=3)),
     "parts of a size": lambda: between(lambda x: x.split([2, 5], dim=2)[1]),
     "rows one by one": lambda: between(lambda x: torch.stack(x.unbind(2)[::-1], 2)),
-    "written into a part": lambda: between(lambda x: write(x)),
+    "written into a part": lambda: between(write),
     "transposed and back": lambda: between(lambda x: F.avg_pool2d(x.transpose(2, 3), (1, 2)).transpose(2, 3)),
     # channels
     "channels last": lambda: between(lambda x, m: m(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), nn.Linear(4, 4)),
@@ -115,7 +113,7 @@ OPERATORS = {
     "pixel unshuffle": lambda: between(lambda x: F.pixel_unshuffle(x[..., :6, :8], 2), out=16),
     "gated linear unit": lambda: between(lambda x: F.glu(x, 1), out=2),
     "local response": lambda: between(lambda x: F.local_response_norm(x, 3)),
-    "unit length": lambda: between(lambda x: F.normalize(x)),
+    "unit length": lambda: between(F.normalize),
     "root mean square": lambda: between(lambda x: F.rms_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2)),
     "maximum of channels": lambda: between(lambda x: torch.cat([x.logsumexp(1, keepdim=True), x.mean(1, True)], 1), out=2),
     # functions without modules
@@ -153,30 +151,6 @@ def test_an_operator_is_followed_exactly(name):
 # What no longer has rows and columns: the whole picture, with the operator
 
 
-UNKNOWN = {
-    "aten.bmm": lambda x: (x.flatten(2).mT @ x.flatten(2)).unsqueeze(1).expand(-1, 4, -1, -1),
-    "aten._softmax": lambda x: x.flatten(2).softmax(2).view(x.shape),
-    "aten.sort": lambda x: x.sort(2)[0],
-    "aten._fft_r2c": lambda x: torch.fft.rfft2(x).abs(),
-    "aten.index": lambda x: x[:, :, torch.tensor([2, 0, 1])],
-    "aten.index_select": lambda x: x.index_select(3, torch.tensor([2, 0, 1])),
-    "aten.gather": lambda x: x.gather(2, torch.zeros(1, 4, 3, 9, dtype=torch.int64)),
-    "aten.cumsum": lambda x: x.cumsum(3),
-    "aten.native_batch_norm": F.instance_norm,
-    "aten.native_group_norm": lambda x: F.group_norm(x, 2),
-    "aten.native_layer_norm": lambda x: F.layer_norm(x, x.shape[1:]),
-    "aten.unfold": lambda x: x.unfold(2, 3, 1)[..., 0],
-    "aten.im2col": lambda x: F.unfold(x, 3).view(1, 36, 5, 7)[:, :4],
-    "aten.view": lambda x: x.reshape(-1, 4, 9, 7),
-    "aten.grid_sampler_2d": lambda x: F.grid_sample(x, torch.zeros(len(x), 5, 5, 2, dtype=x.dtype), align_corners=False),
-    "aten.add": lambda x: x[..., :7] + x[..., :7].transpose(2, 3),
-    "aten.copy_": lambda x: overwrite(x),
-    "aten.convolution": lambda x: F.conv2d(torch.ones(1, 4, 9, 9, dtype=x.dtype), x[:1].repeat(4, 1, 1, 1)[..., :3, :3]),
-    "aten.index_put_": lambda x: put(x),
-    "torchvision.roi_align": lambda x: roi_align(x),
-}
-
-
 def overwrite(x):
     """Write into a corner, so that rows and columns no longer say what a position depends on."""
     copied = x.clone()
@@ -193,6 +167,27 @@ def put(x):
 def roi_align(x):
     boxes = torch.tensor([[0.0, 0.0, 0.0, 4.0, 4.0]], dtype=x.dtype)
     return torch.ops.torchvision.roi_align(x, boxes, 1.0, 5, 5, 2, False)
+
+
+UNKNOWN = {
+    "aten.bmm": lambda x: (x.flatten(2).mT @ x.flatten(2)).unsqueeze(1).expand(-1, 4, -1, -1),
+    "aten._softmax": lambda x: x.flatten(2).softmax(2).view(x.shape),
+    "aten.sort": lambda x: x.sort(2)[0],
+    "aten._fft_r2c": lambda x: torch.fft.rfft2(x).abs(),
+    "aten.index": lambda x: x[:, :, torch.tensor([2, 0, 1])],
+    "aten.index_select": lambda x: x.index_select(3, torch.tensor([2, 0, 1])),
+    "aten.gather": lambda x: x.gather(2, torch.zeros(1, 4, 3, 9, dtype=torch.int64)),
+    "aten.cumsum": lambda x: x.cumsum(3),
+    "aten.unfold": lambda x: x.unfold(2, 3, 1)[..., 0],
+    "aten.im2col": lambda x: F.unfold(x, 3).view(1, 36, 5, 7)[:, :4],
+    "aten.view": lambda x: x.reshape(-1, 4, 9, 7),
+    "aten.grid_sampler_2d": lambda x: F.grid_sample(x, torch.zeros(len(x), 5, 5, 2, dtype=x.dtype), align_corners=False),
+    "aten.add": lambda x: x[..., :7] + x[..., :7].transpose(2, 3),
+    "aten.copy_": overwrite,
+    "aten.convolution": lambda x: F.conv2d(torch.ones(1, 4, 9, 9, dtype=x.dtype), x[:1].repeat(4, 1, 1, 1)[..., :3, :3]),
+    "aten.index_put_": put,
+    "torchvision.roi_align": roi_align,
+}
 
 
 @pytest.mark.parametrize("reason", UNKNOWN)
@@ -215,13 +210,14 @@ READS = {
 @pytest.mark.parametrize("reason", READS)
 def test_after_a_read_of_values_all_is_the_whole_picture(reason):
     fields = trace(between(READS[reason]).double())
-    assert [fields[name].reason for name in "012"] == ["", reason, reason] or [
-        fields[name].reason for name in "02"
-    ] == ["", reason]
+    assert [fields[name].reason for name in "012"] == ["", reason, reason] or [fields[name].reason for name in "02"] == [
+        "",
+        reason,
+    ]
 
 
 def test_what_is_not_computed_from_the_picture_says_so():
-    network = nn.Sequential(Apply(lambda x: torch.ones_like(x)), nn.Conv2d(3, 2, 3)).double()
+    network = nn.Sequential(Apply(torch.ones_like), nn.Conv2d(3, 2, 3)).double()
     assert {field.reason for field in trace(network).values()} == {"not computed from the picture"}
 
 
@@ -384,6 +380,29 @@ def test_a_gate_sees_the_whole_picture_and_is_kept_apart(way):
     assert (field.ungated.size, field.ungated.stride, field.ungated.start) == ((5, 5), (1, 1), (-1, -1))
 
 
+NORMS = {
+    "instance": F.instance_norm,
+    "group": lambda x: F.group_norm(x, 2),
+    "layer, over all": lambda x: F.layer_norm(x, x.shape[1:]),
+    "batch, of the picture": lambda x: F.batch_norm(x, None, None, training=True),
+    "by hand": lambda x: (x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True),
+    "response": lambda x: x * x.norm(dim=(2, 3), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_norm_over_positions_is_kept_apart_as_a_gate_is(kind):
+    network = smooth(between(NORMS[kind]))
+    fields = trace(network)
+    measured = None if kind.startswith("batch") else measure(network, find_layers(network), SIZE)  # N pictures in a batch
+    for name in "12" if measured else ():
+        assert check(fields[name], measured[name]) == []
+    assert (fields["1"].is_whole, fields["1"].reason, fields["2"].is_whole) == (True, "", True)
+    plain = trace(between(lambda x: x).double())
+    assert fields["2"].ungated.rows.tolist() == plain["2"].rows.tolist()
+    assert fields["2"].ungated.columns.tolist() == plain["2"].columns.tolist()
+
+
 def test_a_gate_by_attention_is_kept_apart_too():
     def function(x):
         tokens = x.flatten(2)
@@ -423,11 +442,14 @@ CLASSIFIERS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["squeezenet1_1", "shufflenet_v2_x0_5", *thorough(*(CLASSIFIERS.keys() - {"squeezenet1_1", "shufflenet_v2_x0_5"}))]
+    "name",
+    ["squeezenet1_1", "shufflenet_v2_x0_5", *thorough(*(CLASSIFIERS.keys() - {"squeezenet1_1", "shufflenet_v2_x0_5"}))],
 )
 def test_every_position_of_every_convolution_of_a_classifier(name):
     torch.manual_seed(0)
-    network = models.get_model(name, weights=None, **({"init_weights": True} if name in {"googlenet", "inception_v3"} else {}))
+    network = models.get_model(
+        name, weights=None, **({"init_weights": True} if name in {"googlenet", "inception_v3"} else {})
+    )
     for key, values in network.named_parameters():
         if key.endswith("layer_scale"):  # of 1e-6, behind which nothing shows
             nn.init.ones_(values)

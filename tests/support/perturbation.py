@@ -1,7 +1,5 @@
 """Measure what every position of every feature map depends on: change one row or column of the input, and compare bits."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 from torch import nn
@@ -46,7 +44,7 @@ def measure(network, layers, size, *, channels=3, seed=0):
     base, found = {}, {}
 
     def run(batch, receive):
-        with torch.no_grad(), observe(network, layers, receive), nullcontext():
+        with torch.no_grad(), observe(network, layers, receive):
             network(batch)
 
     def keep(feature_map):
@@ -58,7 +56,7 @@ def measure(network, layers, size, *, channels=3, seed=0):
 
         def compare(feature_map):
             different = feature_map.values != base[feature_map.name]
-            changed[feature_map.name].append(different.any(dim=1) if different.ndim == 4 else different)  # noqa: B023
+            changed[feature_map.name].append(_over_channels(different))  # noqa: B023
 
         for first in range(0, pixels, _TOGETHER):
             batch = picture.repeat(_TOGETHER, 1, 1, 1)
@@ -71,6 +69,11 @@ def measure(network, layers, size, *, channels=3, seed=0):
     return found
 
 
+def _over_channels(different):
+    """Return `(N, h, w)`; a vector has one position."""
+    return different.any(dim=1) if different.ndim == 4 else different.flatten(1).any(dim=1)[:, None, None]
+
+
 def check(field, measured):
     """Return where a field differs from what was measured, as text; empty if nowhere."""
     wrong = []
@@ -78,10 +81,8 @@ def check(field, measured):
         ("rows", "columns"), (field.rows, field.columns), (field.columns, field.rows), field.picture, measured, strict=True
     ):
         axis = what == "columns"
-        if changed.ndim != 3:
-            changed = changed.any(axis=tuple(range(1, changed.ndim)))[:, None, None]  # a vector
-        lines, height, width = changed.shape
-        positions = (width if axis else height)
+        _, height, width = changed.shape
+        positions = width if axis else height
         low, high = (np.broadcast_to(end, positions) for end in (ends[0].clip(0), ends[1].clip(None, pixels - 1)))
         sides = field.picture[1 - axis]
         seen = (other[1] >= 0) & (other[0] < sides) & (other[0] <= other[1])

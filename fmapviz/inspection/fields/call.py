@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,10 +14,23 @@ from fmapviz.inspection.fields.intervals import Axis, Place, move
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# How an axis of an operand is found in the result; all operands with theirs; and what an operator does.
 Change = Callable[[Axis], Axis]
-Changes = list[tuple[Tensor, Change]]
-Rule = Callable[["Call"], Changes]
+
+
+class Operand(NamedTuple):
+    """An operand, and how its axes are found in the result.
+
+    Attributes:
+        change: Converts an axis of the operand to one of the result.
+        pooled: Whether it is a statistic of the operand, the same at all positions.
+    """
+
+    tensor: Tensor
+    change: Change
+    pooled: bool = False
+
+
+Rule = Callable[["Call"], list[Operand]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,17 +83,17 @@ def kept(tensor: Tensor, changed: Mapping[int, Place | None] | None = None) -> l
     return [changed.get(dim % tensor.ndim, Place(dim)) for dim in range(tensor.ndim)]
 
 
-def one(call: Call, changed: Mapping[int, Place | None]) -> Changes:
+def one(call: Call, changed: Mapping[int, Place | None]) -> list[Operand]:
     """Return what an operator does with its first operand: all dimensions but some stay as they are."""
-    return [(call.operand, by_dims(call.operand, kept(call.operand, changed)))]
+    return [Operand(call.operand, by_dims(call.operand, kept(call.operand, changed)))]
 
 
-def without(call: Call, gone: Mapping[int, Place | None]) -> Changes:
+def without(call: Call, gone: Mapping[int, Place | None]) -> list[Operand]:
     """Return the changes of an operator that removes dimensions."""
     places = [
         gone[dim] if dim in gone else Place(dim - sum(other < dim for other in gone)) for dim in range(call.operand.ndim)
     ]
-    return [(call.operand, by_dims(call.operand, places))]
+    return [Operand(call.operand, by_dims(call.operand, places))]
 
 
 def broadcast(tensor: Tensor, result: Tensor) -> Change:
@@ -91,6 +104,6 @@ def broadcast(tensor: Tensor, result: Tensor) -> Change:
     return by_dims(tensor, places)
 
 
-def pointwise(call: Call) -> Changes:
+def pointwise(call: Call) -> list[Operand]:
     """Align dimensions at the last one, and broadcast those of length 1."""
-    return [(tensor, broadcast(tensor, call.result)) for tensor in tensors_of(call.given.values())]
+    return [Operand(tensor, broadcast(tensor, call.result)) for tensor in tensors_of(call.given.values())]

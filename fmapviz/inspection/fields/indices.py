@@ -1,7 +1,7 @@
 """Which positions of its input each position of an operator's output takes, along one dimension.
 
-Every function returns int64 `(n, k)`: k inputs, which need not differ, for each of n outputs. Indices outside of the input are
-padding, and `HOLE` is no input.
+Every function returns int64 `(n, k)`: k inputs, which need not differ, for each of n outputs. Indices outside of the input
+are padding, and `HOLE` is no input.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def bins(inputs: int, outputs: int) -> Indices:
     position = np.arange(outputs)
     start, stop = position * inputs // outputs, -((position + 1) * inputs // -outputs)
     longest = int((stop - start).max(initial=1))
-    return np.minimum(start[:, None] + np.arange(longest), stop[:, None] - 1)
+    index: Indices = np.minimum(start[:, None] + np.arange(longest), stop[:, None] - 1)
+    return index
 
 
 def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> Indices:
@@ -65,7 +66,8 @@ def nearest(inputs: int, outputs: int, *, scale: float | None, middle: bool) -> 
         return stretch(outputs)
     ratio = np.float32(1 / scale if scale else inputs / outputs)
     position = np.arange(outputs, dtype=np.float32) + np.float32(0.5 if middle else 0)
-    return np.floor(position * ratio).astype(np.int64).clip(0, inputs - 1)[:, None]
+    index: Indices = np.floor(position * ratio).astype(np.int64).clip(0, inputs - 1)
+    return index[:, None]
 
 
 def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> Indices:
@@ -86,12 +88,11 @@ def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool
     position = _sources(inputs, outputs, scale=scale, align_corners=align_corners)
     first = np.floor(position + _CLOSE).astype(np.int64)[:, None]
     between = (np.abs(position - np.round(position)) > _CLOSE)[:, None]
-    return (first + np.where(between, np.arange(-1, 3), 0)).clip(0, inputs - 1)
+    index: Indices = (first + np.where(between, np.arange(-1, 3), 0)).clip(0, inputs - 1)
+    return index
 
 
-def _sources(
-    inputs: int, outputs: int, *, scale: float | None, align_corners: bool
-) -> NDArray[np.float64]:
+def _sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> NDArray[np.float64]:
     """Return the position in the input of each output."""
     position = np.arange(outputs, dtype=np.float64)
     if align_corners:
@@ -107,8 +108,8 @@ def reflected(inputs: int, before: int, after: int) -> Indices:
         [2, 1, 0, 1, 2, 1]
     """
     mirrored = np.abs(np.arange(-before, inputs + after))
-    last = inputs - 1
-    return (last - np.abs(last - mirrored))[:, None]
+    index: Indices = inputs - 1 - np.abs(inputs - 1 - mirrored)
+    return index[:, None]
 
 
 def replicated(inputs: int, before: int, after: int) -> Indices:

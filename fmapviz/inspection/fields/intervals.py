@@ -27,8 +27,8 @@ class InseparableError(Exception):
 class Axis:
     """The intervals of one image axis.
 
-    A position in the padding of a layer has no pixels. Left out, fields at the border are smaller than those inside. Extended
-    beyond the picture, all have the same size, as receptive fields are usually quoted. Both are followed.
+    A position in the padding of a layer has no pixels. If it is left out, fields at the border are smaller than inside. If the
+    picture is continued there, all have the size that is usually quoted. Both are followed.
 
     Attributes:
         ends: int64 `(2, 2, n)`: without and with the extension; first and last pixel, inclusive; position.
@@ -104,8 +104,8 @@ class Field:
         rows: The rows of the picture.
         columns: The columns of the picture.
         reason: Operator because of which it is taken to be the whole picture; empty if it is exact.
-        ungated: The field without operands that are broadcast over all positions, such as squeeze-and-excitation gates; None
-            if there were none.
+        ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates; None if there is
+            nothing of the kind.
     """
 
     rows: Axis

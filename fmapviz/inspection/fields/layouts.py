@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.inspection.fields import indices
-from fmapviz.inspection.fields.call import Call, Changes, Rule, broadcast, by_dims, kept, one, without
+from fmapviz.inspection.fields.call import Call, Operand, Rule, broadcast, by_dims, kept, one, without
 from fmapviz.inspection.fields.intervals import Axis, InseparableError, Place
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.fields.intervals import Indices
 
 
-def _slice(call: Call) -> Changes:
+def _slice(call: Call) -> list[Operand]:
     dim, step = call.dims("dim")[0], call.given["step"]
     length = call.operand.shape[dim]
     start = slice(call.given["start"], call.given["end"], step).indices(length)[0]
@@ -31,42 +31,42 @@ def _slice(call: Call) -> Changes:
     return one(call, {dim: Place(dim, indices.stretch(call.result.shape[dim], start=start, step=step), Fraction(step))})
 
 
-def _split(call: Call) -> Changes:
+def _split(call: Call) -> list[Operand]:
     dim, sizes = call.dims("dim")[0], call.given.get("split_sizes", call.given.get("split_size"))
     start = sum(sizes[: call.position]) if isinstance(sizes, list | tuple) else sizes * call.position
     return one(call, {dim: Place(dim, indices.stretch(call.result.shape[dim], start=start))})
 
 
-def _select(call: Call) -> Changes:
+def _select(call: Call) -> list[Operand]:
     index = call.given.get("index", call.position)
     (dim,) = call.dims("dim")
     return without(call, {dim: Place(None, indices.stretch(1, start=index % call.operand.shape[dim]))})
 
 
-def _squeeze(call: Call) -> Changes:
+def _squeeze(call: Call) -> list[Operand]:
     dims = [dim for dim in call.dims("dim") if call.operand.shape[dim] == 1]
     return without(call, dict.fromkeys(dims))
 
 
-def _unsqueeze(call: Call) -> Changes:
+def _unsqueeze(call: Call) -> list[Operand]:
     new = call.given["dim"] % call.result.ndim
-    return [(call.operand, by_dims(call.operand, [Place(dim + (dim >= new)) for dim in range(call.operand.ndim)]))]
+    return [Operand(call.operand, by_dims(call.operand, [Place(dim + (dim >= new)) for dim in range(call.operand.ndim)]))]
 
 
-def _permute(call: Call) -> Changes:
+def _permute(call: Call) -> list[Operand]:
     order = call.dims("dims")
-    return [(call.operand, by_dims(call.operand, [Place(order.index(dim)) for dim in range(len(order))]))]
+    return [Operand(call.operand, by_dims(call.operand, [Place(order.index(dim)) for dim in range(len(order))]))]
 
 
-def _transpose(call: Call) -> Changes:
+def _transpose(call: Call) -> list[Operand]:
     first, second = (
         call.given.get(name, default) % max(call.operand.ndim, 1) for name, default in (("dim0", 0), ("dim1", -1))
     )
     return one(call, {first: Place(second), second: Place(first)})
 
 
-def _view(call: Call) -> Changes:
-    return [(call.operand, partial(_regroup, before=call.operand.shape, after=call.result.shape))]
+def _view(call: Call) -> list[Operand]:
+    return [Operand(call.operand, partial(_regroup, before=call.operand.shape, after=call.result.shape))]
 
 
 def _regroup(axis: Axis, *, before: Sequence[int], after: Sequence[int]) -> Axis:
@@ -85,24 +85,24 @@ def _regroup(axis: Axis, *, before: Sequence[int], after: Sequence[int]) -> Axis
     raise InseparableError
 
 
-def _concatenate(call: Call) -> Changes:
+def _concatenate(call: Call) -> list[Operand]:
     tensors = [tensor for tensor in call.given["tensors"] if tensor.ndim == call.result.ndim]
     dim, start, changes = call.given["dim"] % call.result.ndim, 0, []
     for tensor in tensors:
         length = tensor.shape[dim]
         index = indices.within(indices.stretch(call.result.shape[dim], start=-start), length)
         change = by_dims(tensor, kept(tensor, {dim: Place(dim, index)}))
-        changes.append((tensor, _placed(change, index, dim) if _is_space(call.result, dim) else change))
+        changes.append(Operand(tensor, _placed(change, index, dim) if _is_space(call.result, dim) else change))
         start += length
     return changes
 
 
-def _stack(call: Call) -> Changes:
+def _stack(call: Call) -> list[Operand]:
     new, changes = call.given["dim"] % call.result.ndim, []
     for number, tensor in enumerate(call.given["tensors"]):
         index = indices.within(indices.stretch(call.result.shape[new], start=-number), 1)
         change = by_dims(tensor, [Place(dim + (dim >= new)) for dim in range(tensor.ndim)])
-        changes.append((tensor, _placed(change, index, new) if _is_space(call.result, new) else change))
+        changes.append(Operand(tensor, _placed(change, index, new) if _is_space(call.result, new) else change))
     return changes
 
 
@@ -120,7 +120,7 @@ def _placed(change: Change, index: Indices, dim: int) -> Change:
     return changed
 
 
-def _roll(call: Call) -> Changes:
+def _roll(call: Call) -> list[Operand]:
     changed: dict[int, Place | None] = {}
     if not call.given["dims"]:
         return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim)})
@@ -130,7 +130,7 @@ def _roll(call: Call) -> Changes:
     return one(call, changed)
 
 
-def _flip(call: Call) -> Changes:
+def _flip(call: Call) -> list[Operand]:
     changed: dict[int, Place | None] = {}
     for dim in call.dims("dims") if call.given["dims"] else ():
         length = call.operand.shape[dim]
@@ -138,7 +138,7 @@ def _flip(call: Call) -> Changes:
     return one(call, changed)
 
 
-def _repeated(call: Call) -> Changes:
+def _repeated(call: Call) -> list[Operand]:
     operand, more = call.operand, call.result.ndim - call.operand.ndim
     places: list[Place | None] = []
     for dim, length in enumerate(operand.shape):
@@ -146,19 +146,19 @@ def _repeated(call: Call) -> Changes:
         places.append(
             Place(dim + more) if same else Place(dim + more, indices.stretch(call.result.shape[dim + more]) % length)
         )
-    return [(operand, by_dims(operand, places))]
+    return [Operand(operand, by_dims(operand, places))]
 
 
-def _expand(call: Call) -> Changes:
-    return [(call.operand, broadcast(call.operand, call.result))]
+def _expand(call: Call) -> list[Operand]:
+    return [Operand(call.operand, broadcast(call.operand, call.result))]
 
 
-def _copy(call: Call) -> Changes:
+def _copy(call: Call) -> list[Operand]:
     source = call.given["src"]
-    return [(source, broadcast(source, call.result)), (call.operand, Axis.nowhere)]
+    return [Operand(source, broadcast(source, call.result)), Operand(call.operand, Axis.nowhere)]
 
 
-def _restride(call: Call) -> Changes:
+def _restride(call: Call) -> list[Operand]:
     """Return the changes of an operator that may put any element anywhere."""
     return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim)})
 

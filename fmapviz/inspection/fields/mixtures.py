@@ -2,49 +2,60 @@
 
 from __future__ import annotations
 
-from fmapviz.inspection.fields.call import Call, Changes, Rule, broadcast, by_dims, kept, one, tensors_of, without
+from typing import TYPE_CHECKING
+
+from fmapviz.inspection.fields.call import Call, Operand, Rule, broadcast, by_dims, kept, one, tensors_of, without
 from fmapviz.inspection.fields.intervals import Place
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def _reduce(call: Call) -> Changes:
+
+def _reduce(call: Call) -> list[Operand]:
     dims = call.dims("dim")
     return one(call, dict.fromkeys(dims)) if call.given.get("keepdim") else without(call, dict.fromkeys(dims))
 
 
-def _along(call: Call) -> Changes:
+def _along(call: Call) -> list[Operand]:
     """Return the changes of an operator in which the elements of one dimension influence each other."""
     return one(call, {dim: Place(dim, mixed=True) for dim in call.dims("dim")})
 
 
-def _layer_norm(call: Call) -> Changes:
+def _layer_norm(call: Call) -> list[Operand]:
     count = call.operand.ndim
-    return one(call, {dim: Place(dim, mixed=True) for dim in range(count - len(call.given["normalized_shape"]), count)})
+    return _normalize(call, range(count - len(call.given["normalized_shape"]), count))
 
 
-def _group_norm(call: Call) -> Changes:
-    return one(call, {dim: Place(dim, mixed=True) for dim in range(1, call.operand.ndim)})
+def _group_norm(call: Call) -> list[Operand]:
+    return _normalize(call, range(1, call.operand.ndim))
 
 
-def _batch_norm(call: Call) -> Changes:
+def _batch_norm(call: Call) -> list[Operand]:
     of_batch = call.given.get("training", call.given.get("use_input_stats", False)) or "running_mean" not in call.given
-    return one(call, {dim: Place(dim, mixed=True) for dim in range(call.operand.ndim) if dim != 1} if of_batch else {})
+    return _normalize(call, [dim for dim in range(call.operand.ndim) if dim != 1] if of_batch else [])
 
 
-def _matrix_product(call: Call) -> Changes:
+def _normalize(call: Call, dims: Iterable[int]) -> list[Operand]:
+    """Return the operand, and its mean and deviation over some dimensions."""
+    statistic = by_dims(call.operand, kept(call.operand, dict.fromkeys(dims)))
+    return [*one(call, {}), Operand(call.operand, statistic, pooled=True)]
+
+
+def _matrix_product(call: Call) -> list[Operand]:
     *bias, left, right = tensors_of(call.given.values())
     last = call.result.ndim - 1
     return [
-        *((tensor, broadcast(tensor, call.result)) for tensor in bias),
-        (left, by_dims(left, kept(left, {last: None}))),
-        (right, by_dims(right, kept(right, {last - 1: None}))),
+        *(Operand(tensor, broadcast(tensor, call.result)) for tensor in bias),
+        Operand(left, by_dims(left, kept(left, {last: None}))),
+        Operand(right, by_dims(right, kept(right, {last - 1: None}))),
     ]
 
 
-def _linear(call: Call) -> Changes:
+def _linear(call: Call) -> list[Operand]:
     return one(call, {call.operand.ndim - 1: None})
 
 
-def _channel_shuffle(call: Call) -> Changes:
+def _channel_shuffle(call: Call) -> list[Operand]:
     return one(call, {1: Place(1, mixed=True)})
 
 

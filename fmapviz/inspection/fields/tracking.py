@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.inspection.fields.call import Changes
-    from fmapviz.inspection.fields.intervals import Axis
+    from fmapviz.inspection.fields.call import Operand
 
     Fields = Mapping[int, Field]  # by the identity of the operand
 
@@ -104,27 +103,27 @@ class FieldTracking(TorchDispatchMode):
     def _infer(self, func: Any, call: Call, known: Fields, *, name: str) -> Field:
         """Return the field of a result, with and without gates."""
         rule = rule_for(func)
-        changes = rule(call) if rule and not self._reader else []
-        if not known.keys() <= {id(tensor) for tensor, _ in changes}:
+        operands = rule(call) if rule and not self._reader else []
+        if not known.keys() <= {id(each.tensor) for each in operands}:
             return self.whole(self._reader or next((field.reason for field in known.values() if field.reason), name))
-        changes = [(tensor, change) for tensor, change in changes if id(tensor) in known]
-        if not changes:
+        operands = [each for each in operands if id(each.tensor) in known]
+        if not operands:
             return self.whole(self._reader)
-        gates = _gates(changes, known, call.result) if len(changes) > 1 and is_pointwise(func) else set()
-        field = self._unite(changes, known, name=name)
-        if not gates and all(each.ungated is None for each in known.values()):
+        field = self._unite(operands, known, name=name)
+        gates = _gates(operands, known, call.result, broadcast=is_pointwise(func)) if len(operands) > 1 else []
+        if not any(gates) and all(each.ungated is None for each in known.values()):
             return field
-        others = [(tensor, change) for tensor, change in changes if id(tensor) not in gates]
+        others = [each for each, is_gate in zip(operands, gates, strict=True) if not is_gate] if gates else operands
         ungated = self._unite(others, {key: each.without_gates for key, each in known.items()}, name=name)
         return replace(field, ungated=ungated)
 
-    def _unite(self, changes: Changes, known: Fields, *, name: str) -> Field:
+    def _unite(self, operands: Sequence[Operand], known: Fields, *, name: str) -> Field:
         """Return the union of what the operands depend on, where they are in the result."""
-        fields = [known[id(tensor)] for tensor, _ in changes]
+        fields = [known[id(each.tensor)] for each in operands]
         if reason := next((field.reason for field in fields if field.reason), ""):
             return self.whole(reason)
         try:
-            moved = [[change(axis) for axis in field.axes] for field, (_, change) in zip(fields, changes, strict=True)]
+            moved = [[each.change(axis) for axis in field.axes] for each, field in zip(operands, fields, strict=True)]
             rows, columns = (unite(axes) for axes in zip(*moved, strict=True))
         except InseparableError:
             return self.whole(name)
@@ -152,22 +151,26 @@ class ReadDetection(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _gates(changes: Changes, known: Fields, result: Tensor) -> set[int]:
-    """Return the operands of a pointwise operator that are the same at all positions of another one."""
-    placed = {id(tensor): {dim for axis in known[id(tensor)].axes if (dim := _dim(change(axis))) is not None}
-              for tensor, change in changes}  # fmt: skip
-    most = max(map(len, placed.values()))
-    spread = set().union(*placed.values())
-    return {
-        id(tensor)
-        for tensor, _ in changes
-        if len(placed[id(tensor)]) < most
-        and any(_is_constant(tensor, dim - result.ndim) for dim in spread - placed[id(tensor)])
-    }
+def _gates(operands: Sequence[Operand], known: Fields, result: Tensor, *, broadcast: bool) -> list[bool]:
+    """Return for each operand whether it is the same at all positions of another one.
+
+    Args:
+        broadcast: Whether operands are aligned at their last dimension, and may be broadcast.
+    """
+    if not broadcast and not any(each.pooled for each in operands):
+        return [False] * len(operands)
+    placed = [_dims(known[id(each.tensor)], each) for each in operands]
+    most, spread = max(map(len, placed)), set().union(*placed)
+    return [
+        len(dims) < most and (each.pooled or any(_is_constant(each.tensor, dim - result.ndim) for dim in spread - dims))
+        for each, dims in zip(operands, placed, strict=True)
+    ]
 
 
-def _dim(axis: Axis) -> int | None:
-    return axis.dim if axis.is_spread else None
+def _dims(field: Field, operand: Operand) -> set[int]:
+    """Return the dimensions of the result that have an operand's positions."""
+    axes = [operand.change(axis) for axis in field.axes]
+    return {axis.dim for axis in axes if axis.dim is not None and axis.is_spread}
 
 
 def _is_constant(tensor: Tensor, dim: int) -> bool:

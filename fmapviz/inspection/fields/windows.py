@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.inspection.fields import indices
-from fmapviz.inspection.fields.call import Call, Changes, Rule, one
+from fmapviz.inspection.fields.call import Call, Operand, Rule, one
 from fmapviz.inspection.fields.intervals import Place
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SCALES = ["_d", "_h", "_w"]  # ends of names
 
 
-def _convolution(call: Call) -> Changes:
+def _convolution(call: Call) -> list[Operand]:
     given, kernel = call.given, call.given["weight"].shape[2:]
     settings = [_repeat(given[name], len(kernel)) for name in ("stride", "padding", "dilation")]
     changed: dict[int, Place | None] = {1: None}
@@ -34,7 +34,7 @@ def _convolution(call: Call) -> Changes:
     return one(call, changed)
 
 
-def _pool(call: Call, *, count: int) -> Changes:
+def _pool(call: Call, *, count: int) -> list[Operand]:
     given = call.given
     kernel = _repeat(given["kernel_size"], count)
     stride = _repeat(given["stride"] or kernel, count)
@@ -48,7 +48,7 @@ def _pool(call: Call, *, count: int) -> Changes:
     return one(call, changed)
 
 
-def _adaptive_pool(call: Call, *, count: int) -> Changes:
+def _adaptive_pool(call: Call, *, count: int) -> list[Operand]:
     return one(
         call,
         {
@@ -58,7 +58,7 @@ def _adaptive_pool(call: Call, *, count: int) -> Changes:
     )
 
 
-def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **settings: bool) -> Changes:
+def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **settings: bool) -> list[Operand]:
     given = call.given
     if kind is not indices.nearest:
         settings["align_corners"] = given["align_corners"]
@@ -70,7 +70,7 @@ def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **se
     return one(call, changed)
 
 
-def _padding(call: Call, *, kind: Callable[[int, int, int], Indices]) -> Changes:
+def _padding(call: Call, *, kind: Callable[[int, int, int], Indices]) -> list[Operand]:
     amounts = call.given["pad"] if "pad" in call.given else call.given["padding"]
     pairs = list(zip(amounts[::2], amounts[1::2], strict=True))
     last = call.operand.ndim - 1
@@ -88,7 +88,7 @@ def _constant(inputs: int, before: int, after: int) -> Indices:
     return indices.stretch(inputs + before + after, start=-before)
 
 
-def _pixel_shuffle(call: Call) -> Changes:
+def _pixel_shuffle(call: Call) -> list[Operand]:
     factor, first = call.given["upscale_factor"], call.operand.ndim - 3
     changed: dict[int, Place | None] = {first: Place(first, mixed=True)}
     for dim, _, after in _spatial(call, 2):
@@ -96,7 +96,7 @@ def _pixel_shuffle(call: Call) -> Changes:
     return one(call, changed)
 
 
-def _pixel_unshuffle(call: Call) -> Changes:
+def _pixel_unshuffle(call: Call) -> list[Operand]:
     factor, first = call.given["downscale_factor"], call.operand.ndim - 3
     changed: dict[int, Place | None] = {first: Place(first, mixed=True)}
     for dim, _, after in _spatial(call, 2):

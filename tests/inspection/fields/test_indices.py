@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from cases import thorough
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812  as PyTorch's documentation does
 
 from fmapviz.inspection.fields import indices
 
@@ -74,9 +74,14 @@ def test_padding(mode, kind):
             assert ends(kind(inputs, *amounts)) == real, (inputs, amounts)
 
 
-@pytest.mark.parametrize(("inputs", "kernel", "stride", "padding", "dilation"), [(9, 3, 1, 1, 1), (9, 2, 2, 0, 1), (12, 3, 2, 1, 2)])
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "stride", "padding", "dilation"), [(9, 3, 1, 1, 1), (9, 2, 2, 0, 1), (12, 3, 2, 1, 2)]
+)
 def test_windows_and_their_inverse(inputs, kernel, stride, padding, dilation):
-    weight, given = torch.ones(1, 1, 1, kernel), {"stride": (1, stride), "padding": (0, padding), "dilation": (1, dilation)}
+    weight, given = (
+        torch.ones(1, 1, 1, kernel).double(),
+        {"stride": (1, stride), "padding": (0, padding), "dilation": (1, dilation)},
+    )
     for operator, index in ((F.conv2d, indices.windows), (F.conv_transpose2d, indices.inverse_windows)):
         real = taken(lambda lit: operator(lit.transpose(0, 1), weight, **given).transpose(0, 1), inputs)  # noqa: B023
         found = index(len(real), kernel, stride=stride, padding=padding, dilation=dilation)

@@ -1,0 +1,57 @@
+"""`fmapviz layers --receptive-field`."""
+
+import json
+
+
+def lines(result):
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout.decode().splitlines()
+
+
+def test_the_table_has_the_size_the_stride_and_the_start_of_each_field(fmapviz):
+    head, *rows = lines(fmapviz("layers", "alexnet", "--receptive-field"))
+    assert head.split() == ["#", "layer", "type", "output", "parameters", "calls", "field", "stride", "start"]
+    assert [row.split("  1  ")[1].split() for row in rows] == [
+        ["11", "x", "11", "4", "x", "4", "-2,", "-2"],
+        ["51", "x", "51", "8", "x", "8", "-18,", "-18"],
+        ["99", "x", "99", "16", "x", "16", "-34,", "-34"],
+        ["131", "x", "131", "16", "x", "16", "-50,", "-50"],
+        ["163", "x", "163", "16", "x", "16", "-66,", "-66"],
+    ]
+    assert head.index("field") == rows[0].index("11 x 11")
+    plain = lines(fmapviz("layers", "alexnet"))
+    assert [line.split("  field")[0].split("  11 x 11")[0] for line in (head, rows[0])] == [
+        line.rstrip() for line in plain[:2]
+    ]
+
+
+def test_the_whole_picture_is_said_with_its_reason(fmapviz):
+    rows = lines(fmapviz("layers", "vit_b_32", "--receptive-field", "--types", "Conv2d,EncoderBlock", "--size", "224"))
+    assert rows[1].endswith("32 x 32                   32 x 32  0, 0")
+    assert all(row.endswith("whole picture (aten.cat)") for row in rows[2:])
+
+
+def test_a_gate_has_two_fields(fmapviz):
+    chosen = ("--layers", "features.2.block.1.0,classifier.0", "--types", "Module")
+    rows = lines(fmapviz("layers", "mobilenet_v3_small", "--receptive-field", *chosen))
+    assert "  whole picture, 15 x 15 ungated    8 x 8" in rows[1]
+    first, second, _ = map(
+        json.loads, lines(fmapviz("layers", "mobilenet_v3_small", "--receptive-field", "--json", *chosen))
+    )
+    assert first["receptive_field"] == {"size": [224, 224], "stride": None, "start": [0, 0]}
+    assert first["ungated"] == {"size": [15, 15], "stride": [8, 8], "start": [-7, -7]}
+    assert second["ungated"]["size"] == [831, 831]
+
+
+def test_json_without_a_field(fmapviz):
+    rows = [json.loads(line) for line in lines(
+        fmapviz("layers", "vit_b_32", "--receptive-field", "--json", "--types", "Module", "--layers", "conv_proj,encoder.ln")
+    )]  # fmt: skip
+    assert (rows[0]["receptive_field"], rows[0]["reason"]) == ({"size": [32, 32], "stride": [32, 32], "start": [0, 0]}, "")
+    assert (rows[1]["receptive_field"], rows[1]["reason"]) == (None, "aten.cat")
+    assert "ungated" not in rows[0]
+    rows = [
+        json.loads(line) for line in lines(fmapviz("layers", "googlenet", "--layers", "aux*", "--json", "--receptive-field"))
+    ]
+    assert (rows[0]["receptive_field"], rows[0]["reason"]) == (None, "not executed")
+    assert "receptive_field" not in json.loads(lines(fmapviz("layers", "alexnet", "--json"))[0])
