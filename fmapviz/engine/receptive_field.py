@@ -94,10 +94,10 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
     Returns:
         The fields by the name of the feature map. If the model fails, the whole picture for each layer, with the reason.
     """
-    network = unwrap(model.module)
     failure = ""
     for copied in (True, False):
         try:
+            network = unwrap(model.module)
             return _trace(model, copy_to_meta(network) if copied else network, names, shape)
         except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
             failure = f"the model failed: {type(error).__name__}"
@@ -105,7 +105,7 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
 
 
 def _trace(model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
-    own = next(network.parameters(), torch.empty(0, device="meta" if network is not model.module else None))
+    own = next(network.parameters(), torch.empty(0))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]
     with warnings.catch_warnings():

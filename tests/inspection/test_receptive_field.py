@@ -501,3 +501,16 @@ def test_a_model_is_not_changed():
     assert all(torch.equal(values, before[key]) for key, values in network.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_shapes_that_change_in_place_are_not_taken_for_what_they_were():
+    def function(x):
+        return x.clone().transpose_(2, 3).transpose(2, 3)
+
+    fields = trace(between(function).double())
+    assert fields["1"].reason == "aten.transpose_"
+
+
+def test_an_empty_tensor_is_followed_nowhere_and_fails_nowhere():
+    fields = trace(between(lambda x: x + x[:0].flatten().view(0, 4, 7).sum()).double())
+    assert [fields[name].reason for name in "02"] == ["", "aten.view"]

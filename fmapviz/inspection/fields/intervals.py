@@ -27,8 +27,8 @@ class InseparableError(Exception):
 class Axis:
     """The intervals of one image axis.
 
-    A position in the padding of a layer has no pixels. If it is left out, fields at the border are smaller than inside. If the
-    picture is continued there, all have the size that is usually quoted. Both are followed.
+    A position in the padding of a layer has no pixels. If it is left out, fields at the border are smaller than inside. If
+    the picture is continued there, all have the size that is usually quoted. Both are followed.
 
     Attributes:
         ends: int64 `(2, 2, n)`: without and with the extension; first and last pixel, inclusive; position.

@@ -59,9 +59,8 @@ def _permute(call: Call) -> list[Operand]:
 
 
 def _transpose(call: Call) -> list[Operand]:
-    first, second = (
-        call.given.get(name, default) % max(call.operand.ndim, 1) for name, default in (("dim0", 0), ("dim1", -1))
-    )
+    given, count = call.given, max(call.operand.ndim, 1)
+    first, second = given.get("dim0", 0) % count, given.get("dim1", -1) % count
     return one(call, {first: Place(second), second: Place(first)})
 
 
@@ -77,6 +76,8 @@ def _regroup(axis: Axis, *, before: Sequence[int], after: Sequence[int]) -> Axis
     """
     if not axis.is_spread or axis.dim is None:
         return axis.everywhere()
+    if prod(before) != prod(after):  # to a type of another size
+        raise InseparableError
     distance = prod(before[axis.dim + 1 :]) * axis.inner
     for dim, length in enumerate(after):
         unit = prod(after[dim + 1 :])

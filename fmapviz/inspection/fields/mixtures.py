@@ -59,7 +59,7 @@ def _channel_shuffle(call: Call) -> list[Operand]:
     return one(call, {1: Place(1, mixed=True)})
 
 
-_REDUCTIONS = "mean sum amax amin max min prod var std argmax argmin logsumexp any all linalg_vector_norm"
+_REDUCTIONS = "mean sum amax amin max min prod var std var_mean argmax argmin logsumexp any all linalg_vector_norm"
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm "
     "_batch_norm_no_update"

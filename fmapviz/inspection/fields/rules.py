@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _RULES = {**windows.RULES, **layouts.RULES, **mixtures.RULES}
 
+# Those whose operand still has its shape when they have written into it.
+_IN_PLACE = {"copy", "as_strided"}
+
 # Those that PyTorch does not tag.
 _POINTWISE = {
     *(
@@ -38,9 +41,10 @@ def rule_for(operator: Any) -> Rule | None:  # Any: torch._ops.OpOverload has no
         >>> rule_for(torch.ops.aten.relu.default).__name__, rule_for(torch.ops.aten.sort.default)
         ('pointwise', None)
     """
-    if operator.namespace != "aten":
+    name = _name(operator)
+    if operator.namespace != "aten" or (_is_in_place(operator) and name in _RULES and name not in _IN_PLACE):
         return None
-    return _RULES.get(_name(operator)) or (pointwise if is_pointwise(operator) else None)
+    return _RULES.get(name) or (pointwise if is_pointwise(operator) else None)
 
 
 def is_pointwise(operator: Any) -> bool:  # Any: as above
@@ -49,6 +53,11 @@ def is_pointwise(operator: Any) -> bool:  # Any: as above
 
 
 def _name(operator: Any) -> str:  # Any: as above
-    """Return the name of an operator, without the underscore of those that write in place."""
+    """Return the name of an operator, without the underscore of those that write into their operand."""
     name: str = operator.overloadpacket.__name__
-    return name.removesuffix("_") if operator._schema.is_mutable else name
+    return name.removesuffix("_") if _is_in_place(operator) else name
+
+
+def _is_in_place(operator: Any) -> bool:  # Any: as above
+    name: str = operator.overloadpacket.__name__
+    return name.endswith("_") and bool(operator._schema.is_mutable)

@@ -91,7 +91,10 @@ class FieldTracking(TorchDispatchMode):
         if func.overloadpacket.__name__ in _FACTORIES and not self._reader:
             return
         for position, tensor in enumerate(results):
-            field = self._infer(func, Call(given, tensor, position), known, name=name)
+            try:
+                field = self._infer(func, Call(given, tensor, position), known, name=name)
+            except Exception:  # noqa: BLE001  of arguments that a rule does not know; the model's own pass goes on
+                field = self.whole(name)
             if any(tensor is each for each in written):
                 self._memory.overwrite(tensor, field, other=self.whole(name))
             else:
