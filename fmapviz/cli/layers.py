@@ -60,9 +60,8 @@ def list_layers(
         print_message(f"notice: {printable(as_typed(notice))}")
     if json:
         for row in rows:
-            print_json(
-                {"event": "layer", **asdict(row), **(_field_record(fields.get(row.name)) if fields is not None else {})}
-            )
+            added = {} if fields is None else _field_record(fields.get(row.name))
+            print_json({"event": "layer", **asdict(row), **added})
         executed = sum(row.index is not None for row in rows)
         print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
     else:

@@ -19,19 +19,9 @@ _IN_PLACE = {"copy", "as_strided"}
 
 # Those that PyTorch does not tag.
 _POINTWISE = {
-    *(
-        "hardswish",
-        "_prelu_kernel",
-        "_to_copy",
-        "to",
-        "detach",
-        "alias",
-        "lift_fresh",
-        "native_dropout",
-        "log_sigmoid_forward",
-    ),
-    *("rrelu_with_noise", "rsub", "masked_fill", "clamp_max", "floor_divide"),
-}
+    "hardswish", "_prelu_kernel", "_to_copy", "to", "detach", "alias", "lift_fresh", "native_dropout", "log_sigmoid_forward",
+    "rrelu_with_noise", "rsub", "masked_fill", "clamp_max", "floor_divide",
+}  # fmt: skip
 
 
 def rule_for(operator: Any) -> Rule | None:  # Any: torch._ops.OpOverload has no public name

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     Fields = Mapping[int, Field]  # by the identity of the operand
 
 # Operators that take only the shape of their operand.
-_FACTORIES = {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"} | {
-    *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
-}
+_FACTORIES = {
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_empty_strided",
+}  # fmt: skip
 _CONVERSIONS = {"numpy", "tolist", "__array__", "__dlpack__"}
 _READERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
