@@ -101,6 +101,23 @@ OPERATORS = {
     "written into a part": lambda: between(write),
     "transposed and back": lambda: between(lambda x: F.avg_pool2d(x.transpose(2, 3), (1, 2)).transpose(2, 3)),
     # channels
+    "one half of joined channels": lambda: between(
+        lambda x, c: torch.cat([x, c(x)], 1).chunk(2, 1)[0], conv(kernel=5, padding=2)
+    ),
+    "one joined channel, pooled": lambda: between(
+        lambda x, c, n: F.avg_pool2d(n(torch.cat([c(x), x], 1).mul_(2)), 2)[:, 5:6],
+        conv(kernel=5, padding=2),
+        nn.BatchNorm2d(8),
+        out=1,
+    ),
+    "some of joined channels": lambda: between(
+        lambda x, c: torch.cat([x[:, :2], c(x), x[:, 2:].roll(1, 3)], 1)[:, 6:], conv(kernel=5, padding=2), out=2
+    ),
+    "one of a stack": lambda: between(lambda x, c: torch.stack([x, c(x)], 1)[:, 0], conv(kernel=5, padding=2)),
+    "joined last": lambda: between(
+        lambda x, c: torch.cat([x, c(x)], 1).permute(0, 2, 3, 1)[..., :4].permute(0, 3, 1, 2), conv(kernel=5, padding=2)
+    ),
+    "joined gates": lambda: between(lambda x: torch.cat([x, x * x.mean((2, 3), keepdim=True)], 1).split([4, 4], 1)[0]),
     "channels last": lambda: between(lambda x, m: m(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), nn.Linear(4, 4)),
     "layer norm": lambda: between(lambda x, m: m(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), nn.LayerNorm(4)),
     "batch norm": lambda: between(lambda x, m: m(x), nn.BatchNorm2d(4)),

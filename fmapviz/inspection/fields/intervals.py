@@ -106,12 +106,14 @@ class Field:
         reason: Operator because of which it is taken to be the whole picture; empty if it is exact.
         ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates; None if there is
             nothing of the kind.
+        parts: Fields of parts of the channels, if it was concatenated of them; `rows` and `columns` are those of all.
     """
 
     rows: Axis
     columns: Axis
     reason: str = ""
     ungated: Field | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, Axis]:
@@ -128,6 +130,22 @@ class Field:
     def without_gates(self) -> Field:
         """The field without gates, itself if there were none."""
         return self.ungated or self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some channels of a tensor.
+
+    Attributes:
+        dim: The dimension of the channels.
+        start: The first of them.
+        stop: The first one behind them.
+    """
+
+    dim: int
+    start: int
+    stop: int
+    field: Field
 
 
 def field_of_picture(height: int, width: int, *, dims: tuple[int, int]) -> Field:

@@ -8,7 +8,7 @@ from fmapviz.inspection.fields.call import Call, Operand, Rule, broadcast, by_di
 from fmapviz.inspection.fields.intervals import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 
 def _reduce(call: Call) -> list[Operand]:
@@ -35,8 +35,10 @@ def _batch_norm(call: Call) -> list[Operand]:
     return _normalize(call, [dim for dim in range(call.operand.ndim) if dim != 1] if of_batch else [])
 
 
-def _normalize(call: Call, dims: Iterable[int]) -> list[Operand]:
+def _normalize(call: Call, dims: Sequence[int]) -> list[Operand]:
     """Return the operand, and its mean and deviation over some dimensions."""
+    if not dims:
+        return one(call, {})
     statistic = by_dims(call.operand, kept(call.operand, dict.fromkeys(dims)))
     return [*one(call, {}), Operand(call.operand, statistic, pooled=True)]
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fmapviz.inspection.fields.call import Call, tensors_of
 from fmapviz.inspection.fields.intervals import Field, InseparableError, field_of_picture, unite, whole_picture
 from fmapviz.inspection.fields.memory import FieldMemory
+from fmapviz.inspection.fields.parts import parts_of_result, taken_field
 from fmapviz.inspection.fields.rules import is_pointwise, rule_for
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.inspection.fields.call import Operand
-
-    Fields = Mapping[int, Field]  # by the identity of the operand
+    from fmapviz.inspection.fields.parts import Fields
 
 # Operators that take only the shape of their operand.
 _FACTORIES = {
@@ -113,7 +113,10 @@ class FieldTracking(TorchDispatchMode):
         operands = [each for each in operands if id(each.tensor) in known]
         if not operands:
             return self.whole(self._reader)
+        known = {**known} | {id(each.tensor): taken_field(each, known[id(each.tensor)]) for each in operands}
         field = self._unite(operands, known, name=name)
+        if not field.reason:
+            field = replace(field, parts=parts_of_result(call, operands, known))
         gates = _gates(operands, known, call.result, broadcast=is_pointwise(func)) if len(operands) > 1 else []
         if not any(gates) and all(each.ungated is None for each in known.values()):
             return field
