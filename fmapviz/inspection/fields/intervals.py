@@ -172,12 +172,14 @@ class Place:
         dim: Dimension of the result; None if it has none of them.
         index: The operand's positions that each of the result's takes, see `Axis.take`; None if they are the same.
         step: Their distance in positions of the operand.
+        united: Whether the result has one position, the union of all.
         mixed: Whether each element of the result depends on all positions, so that the axis is lost if there are several.
     """
 
     dim: int | None
     index: Indices | None = None
     step: Fraction = Fraction(1)
+    united: bool = False
     mixed: bool = False
 
 
@@ -197,6 +199,8 @@ def move(axis: Axis, places: Sequence[Place | None], shape: Sequence[int]) -> Ax
     place = places[axis.dim]
     if place is None:
         return axis.everywhere()
+    if place.united:
+        return replace(axis.everywhere(), dim=place.dim)
     if place.mixed and axis.is_spread:
         raise InseparableError
     if place.index is None:

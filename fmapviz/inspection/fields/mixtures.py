@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def _reduce(call: Call) -> list[Operand]:
     dims = call.dims("dim")
-    return one(call, dict.fromkeys(dims)) if call.given.get("keepdim") else without(call, dict.fromkeys(dims))
+    if call.given.get("keepdim"):
+        return one(call, {dim: Place(dim, united=True) for dim in dims})
+    return without(call, dict.fromkeys(dims))
 
 
 def _along(call: Call) -> list[Operand]:

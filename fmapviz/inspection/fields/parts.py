@@ -33,7 +33,7 @@ def parts_of_result(call: Call, operands: Sequence[Operand], known: Fields) -> t
         return ()
     field, change = known[id(operands[0].tensor)], operands[0].change
     place = _place(operands[0], field)
-    if place is None or place.index is not None or place.mixed or place.dim is None:
+    if place is None or place.index is not None or place.mixed or place.united or place.dim is None:
         return ()
     return tuple(replace(part, dim=place.dim, field=_moved(part.field, change)) for part in field.parts)
 
