@@ -29,8 +29,10 @@ class ReceptiveField:
     """The input pixels that each position of a feature map depends on, as one box per position.
 
     Boxes extend beyond the picture where they contain padding, so that those of a regular network have one size. Rows and
-    columns of the picture are counted from 0 at the upper left. A box is that of all channels together. It is
-    never too small. It may be too large at a position where one of several branches has nothing but padding.
+    columns of the picture are counted from 0 at the upper left.
+
+    A box is that of all channels together. It is never too small. It may be too large at a position where one of several
+    branches has nothing but padding.
 
     Attributes:
         name: The feature map's name: `relu#2` for the second call of a layer, `[0]` or `['out']` for parts of its output.
