@@ -421,6 +421,7 @@ class Picture:
         layer: The feature map it shows; None for the input and for sheets.
         drawing: One of that feature map's drawings, else None.
         tiles: Position of its tiles, None if it has none.
+        page: Its number among several pictures of the same name, from 0.
     """
 
     group: str
@@ -433,6 +434,7 @@ class Picture:
     layer: LayerResult | None = None
     drawing: Drawing | None = None
     tiles: Tiles | None = None
+    page: int = 0
 
     @property
     def tag(self) -> str:
@@ -447,7 +449,7 @@ class Picture:
             >>> Picture("maps", "03 ../a b", b"", 1, 1, {}).file_name
             '03_..%2Fa%20b.maps.png'
         """
-        return picture_file(self.name, self.group)
+        return picture_file(self.name, f"{self.group}.{self.page + 1}" if self.page else self.group)
 
     def _repr_png_(self) -> bytes:
         """Return the PNG file, for notebooks."""
@@ -479,6 +481,7 @@ class UnitImage:
         notices: Remarks about this image for the user.
         info: The run's settings.
         key: Number of the image, unique in the run; 0 if it is alone in its unit.
+        input: SHA-256 of the prepared input, hexadecimal, if statistics are requested.
         empty_maps: Those of the notices that concern single pictures.
     """
 
@@ -487,6 +490,7 @@ class UnitImage:
     notices: tuple[str, ...]
     info: RunInfo
     key: int = 0
+    input: str = ""
     empty_maps: tuple[EmptyMaps, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -207,6 +208,13 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
         shown = (shown - low) / (high - low) if low < high else torch.zeros_like(shown)
     pixels = shown.mul(255).add_(0.5).nan_to_num_(0).clamp_(0, 255).to(torch.uint8)
     return pixels.cpu().contiguous().numpy()
+
+
+def digest_of(prepared: Tensor) -> str:
+    """Return the SHA-256 of a preprocessed input, on the CPU, and of its shape, in hexadecimal."""
+    digest = hashlib.sha256(repr((prepared.dtype, tuple(prepared.shape))).encode())
+    digest.update(prepared.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _normalization(

@@ -69,7 +69,7 @@ def test_of_shards_too(inputs, tmp_path):
     assert found.directory == summary.directory
     assert found.bytes["tar"] == (shard / "pictures.tar").stat().st_size
     assert found.bytes["tensorboard"] == (shard / "events.out.tfevents.fmapviz").stat().st_size
-    assert found.files == 6
+    assert found.files == 7
 
 
 @needs("pyarrow", "scale")

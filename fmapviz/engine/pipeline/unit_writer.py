@@ -19,7 +19,7 @@ from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import StoppedError
-from fmapviz.images.preprocess import as_seen
+from fmapviz.images.preprocess import as_seen, digest_of
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.runs.shard_grouping import Failed
@@ -145,6 +145,7 @@ class UnitWriter:
             notices=notices,
             info=info,
             key=member.group.key(member.position),
+            input=digest_of(result.image.values) if plan.moments else "",
             empty_maps=empty_maps,
         )
         return _Page(image, pictures, result.begun, outcome)

@@ -113,7 +113,7 @@ def combine(one: ChannelStatistics, other: ChannelStatistics) -> ChannelStatisti
     1979.
     """
     if one.maps != other.maps:
-        maps = _union(one.maps, other.maps)
+        maps = union(one.maps, other.maps)
         one, other = _spread(one, maps), _spread(other, maps)
     sums = {name: one[name] + other[name] for name in ("images", "finite", "nonfinite", "zeros")}
     share = other["finite"] / np.maximum(sums["finite"], 1)
@@ -130,23 +130,29 @@ def combine(one: ChannelStatistics, other: ChannelStatistics) -> ChannelStatisti
     return ChannelStatistics(one.images + other.images, maps, columns)
 
 
-def _union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
+def union(one: Sequence[FeatureMapInfo], other: Sequence[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
     """Join two lists of feature maps; each stays behind the map that ran before it."""
-    union = {each.key: each for each in one}
-    order, position = list(union), 0
+    known = {each.key: each for each in one}
+    order, position = list(known), 0
     for each in other:
-        if each.key in union:
+        if each.key in known:
             position = order.index(each.key) + 1
         else:
             order.insert(position, each.key)
             position += 1
-    union = {each.key: each for each in other} | union
-    return tuple(union[key] for key in order)
+    known = {each.key: each for each in other} | known
+    return tuple(known[key] for key in order)
+
+
+def rows_of(maps: Sequence[FeatureMapInfo], among: Sequence[FeatureMapInfo]) -> NDArray[np.intp]:
+    """Return the position of each channel of some feature maps among the channels of others; -1 where it is not there."""
+    ends = np.cumsum([0, *(each.channels for each in among)]).tolist()
+    at = {info.key: range(begin, end) for info, (begin, end) in zip(among, pairwise(ends), strict=True)}
+    return np.array([row for each in maps for row in at.get(each.key, [-1] * each.channels)], np.intp)
 
 
 def _spread(known: ChannelStatistics, maps: tuple[FeatureMapInfo, ...]) -> ChannelStatistics:
     """Insert feature maps that no image of the set has."""
-    at = {info.key: range(own.start, own.stop) for info, own in known.slices()}
-    rows = [row for each in maps for row in at.get(each.key, [-1] * each.channels)]  # -1 is the neutral one at the end
-    columns = {name: np.append(known[name], value)[np.array(rows, np.intp)] for name, value in _NEUTRAL.items()}
+    rows = rows_of(maps, known.maps)  # -1 is the neutral one at the end
+    columns = {name: np.append(known[name], value)[rows] for name, value in _NEUTRAL.items()}
     return ChannelStatistics(known.images, maps, columns)

@@ -58,7 +58,7 @@ def statistics_of(maps: str, columns: Mapping[str, NDArray[Any]]) -> ChannelStat
     Raises:
         KeyError, TypeError, ValueError, OverflowError: They are not what `columns_of` returns.
     """
-    infos, values = _load_maps(maps)
+    infos, values = load_maps(maps)
     if any(column.shape != values.shape or column.dtype.kind not in "fu" for column in columns.values()):
         raise ValueError(columns.keys())
     low, high = columns["low"], columns["high"]
@@ -81,16 +81,16 @@ def statistics_of(maps: str, columns: Mapping[str, NDArray[Any]]) -> ChannelStat
 
 
 @lru_cache(maxsize=16)  # most images of a run have the same feature maps
-def _load_maps(text: str) -> tuple[tuple[FeatureMapInfo, ...], NDArray[np.int64]]:
+def load_maps(text: str) -> tuple[tuple[FeatureMapInfo, ...], NDArray[np.int64]]:
     """Parse the description of feature maps, and return them with the number of values per channel."""
     described = json.loads(text)
     names = (*_TEXTS, "channels", "index")
-    infos = _checked(FeatureMapInfo(*(each.get(name) for name in names)) for each in described)
+    infos = checked_maps(FeatureMapInfo(*(each.get(name) for name in names)) for each in described)
     values = np.array([int(each["values"]) for each in described], np.int64)
     return infos, np.repeat(values, [info.channels for info in infos])
 
 
-def _checked(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
+def checked_maps(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
     """Check that a file describes feature maps as fmapviz does, each once.
 
     Raises:
@@ -107,8 +107,8 @@ def _checked(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, ...]:
     return infos
 
 
-def write_image(directory: Path, image: ImageResult) -> None:
-    """Write `stats.safetensors` of one image.
+def write_image(directory: Path, image: ImageResult, *, digest: str = "") -> None:
+    """Write `stats.safetensors` of one image, and in its metadata the digest of the prepared input.
 
     The tensors `low`, `high`, `mean` and `std`, float32, and `zeros` and `nonfinite`, uint32, hold the channels of all
     feature maps; a count that is zero everywhere is left out. The metadata describe the feature maps.
@@ -118,7 +118,7 @@ def write_image(directory: Path, image: ImageResult) -> None:
     """
     maps, columns = columns_of(image)
     needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
-    files.write(directory / IMAGE_FILE, save(needed, {"layers": maps}))
+    files.write(directory / IMAGE_FILE, save(needed, {"layers": maps, "input": digest}))
 
 
 def read_image(directory: Path) -> ChannelStatistics:
@@ -196,7 +196,7 @@ def read_table(directory: Path) -> ChannelStatistics:
     begins = np.flatnonzero(np.diff(columns["map"], prepend=-1))
     channels = np.diff(begins, append=len(table)).tolist()
     texts, indices = ([table[name].take(begins).to_pylist() for name in names] for names in (_TEXTS, ("layer_index",)))
-    infos = _checked(map(FeatureMapInfo, *texts, channels, *indices))
+    infos = checked_maps(map(FeatureMapInfo, *texts, channels, *indices))
     return ChannelStatistics(int(table.schema.metadata[b"images"]), infos, columns)
 
 
