@@ -15,7 +15,7 @@ import hashlib
 from functools import cache
 
 from fmapviz.core import registry
-from fmapviz.core.registry import AGGREGATES, WRITERS
+from fmapviz.core.registry import AGGREGATES, VIEWS, WRITERS
 
 RUN_FILE = "run.json"
 UNIT_FILE = "unit.json"
@@ -38,18 +38,19 @@ def unit_patterns(form: str) -> tuple[str, ...]:
 
 
 @cache
-def run_files_of(form: str) -> frozenset[str]:
-    """Return the names of the run-level files of a format and of the aggregates that it feeds; none for an unknown format.
+def run_files_of(member: str) -> frozenset[str]:
+    """Return the names of the run-level files of a format or view, and of the aggregates that it feeds; none if unknown.
 
     Example:
         >>> sorted(run_files_of("stats"))
         ['stats.csv', 'stats.json']
     """
-    if form not in registry.names(WRITERS):
+    package = next((each for each in (WRITERS, VIEWS) if member in registry.names(each)), None)
+    if package is None:
         return frozenset()
-    fed = (registry.constant(WRITERS, form, "AGGREGATES") or "").split()
+    fed = (registry.constant(package, member, "AGGREGATES") or "").split()
     of_aggregates = (registry.constant(AGGREGATES, name, "RUN_FILES") for name in fed)
-    own = registry.constant(WRITERS, form, "RUN_FILES")
+    own = registry.constant(package, member, "RUN_FILES")
     return frozenset(" ".join(filter(None, (own, *of_aggregates))).split())
 
 
@@ -70,7 +71,7 @@ def shard_files() -> frozenset[str]:
 @cache
 def own_run_files() -> frozenset[str]:
     """Return the names of all files in a run's directory."""
-    made = (run_files_of(form) for form in registry.names(WRITERS))
+    made = (run_files_of(member) for member in (*registry.names(WRITERS), *registry.names(VIEWS)))
     return frozenset({RUN_FILE, FAILURES_FILE, SURVEY_FILE, RUN_FILES_RECORD}.union(*made))
 
 

@@ -12,6 +12,7 @@ from fmapviz.runs import run_files
 from fmapviz.runs.aggregates import base
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from fmapviz.engine.session import Session
@@ -21,12 +22,18 @@ PUBLISH_SECONDS = 30.0
 
 
 class Publisher:
-    """Makes the files of a run's aggregates, and those that its writers make from them."""
+    """Makes the files of a run's aggregates, and those that its writers make from them.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: The run.
+        more: Names of aggregates that the run has besides those of its formats and views.
+    """
+
+    def __init__(self, session: Session, *, more: Sequence[str] = ()) -> None:
         self._session = session
         self._aggregates: dict[str, Aggregate[Any]] = {  # each with a summary of its own type
-            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in base.names_of(session.config.to)
+            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name))
+            for name in dict.fromkeys([*base.names_of(session.config), *base.published_names(session.directory), *more])
         }
         writers = [registry.fetch(WRITERS, form) for form in session.config.to]
         self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]

@@ -16,7 +16,7 @@ from fmapviz.core import registry
 from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.lazy_torchvision import torchvision
-from fmapviz.core.registry import WRITERS
+from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.types import Model
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
@@ -108,7 +108,8 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     existing = find_layers(loaded.module)
     types = tuple(sorted(config.types)) or default_types(existing)
     narrowed = bool(config.layers or config.exclude)
-    implied = (registry.constant(WRITERS, form, "WITH") for form in config.to)
+    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
+    implied = (registry.constant(package, name, "WITH") for package, name in members)
     formats = tuple(sorted({*config.to, *filter(None, implied)}))
     plan = make_plan(
         tuple(dict.fromkeys(config.views)),

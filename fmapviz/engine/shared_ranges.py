@@ -23,6 +23,7 @@ from fmapviz.render.pca import Basis, Covariance
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import shares_components
 from fmapviz.runs.run_files import check_replaceable, find_units
+from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.events import Event
-    from fmapviz.core.types import Failure, ImageFile, ImageResult
+    from fmapviz.core.types import Failure, ImageFile
+    from fmapviz.engine.pipeline.scheduler import Result
     from fmapviz.engine.session import Session
 
     Key = tuple[str, str, str]
@@ -99,10 +101,13 @@ class Surveyor:
         self._ranges: dict[Key, tuple[float, float]] = {}
         self._covariances: dict[Key, Covariance] = {}
 
-    def note(self, file: ImageFile, drawn: ImageResult) -> None:
+    def note(self, result: Result) -> None:
         """Add the results of an image."""
+        if isinstance(result, Failed):
+            return
+        drawn = result.drawn
         with self._lock:
-            self.paths.add(file.path)
+            self.paths.add(result.image.member.file.path)
             for layer in drawn.layers:
                 if layer.statistics:
                     key = (layer.of, layer.layer, layer.target.label if layer.target else "")

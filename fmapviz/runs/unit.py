@@ -136,6 +136,11 @@ def paths_of(record: Mapping[str, Any]) -> list[str]:
     return [] if record.get("kind") else [record["source"]["path"]]
 
 
+def holds_images(record: Mapping[str, Any]) -> bool:
+    """Return True for the record of a unit of one image or of a shard; False if the unit shows the model, for example."""
+    return record.get("kind") in {None, KIND}
+
+
 def read_unit(directory: Path) -> dict[str, Any] | None:
     """Read the record of a unit; None if it is missing or incomplete, or the directory is a link."""
     if directory.is_symlink():

@@ -28,7 +28,7 @@ from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import is_surveyed, read_run
 from fmapviz.runs.storage.local_copy import local_copy
-from fmapviz.runs.unit import image_of, lacks_record, possible_paths, read_unit
+from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -197,7 +197,7 @@ def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | 
     if run is None:
         return Verified(directory, 1 + len(claimed), tuple(found), hidden)
     settings = _settings(run)
-    to_make = frozenset().union(*map(run_files_of, settings["formats"]))
+    to_make = frozenset().union(*map(run_files_of, (*settings["formats"], *settings["views"])))
     made_here = present & to_make
     if RUN_FILES_RECORD in present or made_here or (to_make and run_files.has_units(directory)):
         found += _record_problems(directory / RUN_FILES_RECORD)
@@ -232,7 +232,7 @@ def _is_surveyed(directory: Path, settings: Mapping[str, Any]) -> bool:
     """Return True if the run's pictures depend on ranges or components that all images share."""
     if not any(map(draws_pictures, settings["formats"])) or not is_surveyed(settings):
         return False
-    return any((record := read_unit(unit)) and record.get("kind") != "model" for unit in run_files.find_units(directory))
+    return any((record := read_unit(unit)) and holds_images(record) for unit in run_files.find_units(directory))
 
 
 def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ import torch
 
 from fmapviz.engine.pipeline.batch_runner import BatchRunner
 from fmapviz.engine.pipeline.reader import ImageReader, Naming, counted
-from fmapviz.engine.pipeline.scheduler import Processed, Schedule, Stop
+from fmapviz.engine.pipeline.scheduler import Schedule, Stop
 from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.inspection.hooks import undisturbed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.core.events import Notice, Outcome, Staged
-    from fmapviz.core.types import Failure, ImageFile, ImageResult
+    from fmapviz.core.types import Failure, ImageFile
     from fmapviz.engine.pipeline.scheduler import Result, Tell
     from fmapviz.engine.session import Session
     from fmapviz.runs.shard_grouping import Item
@@ -59,7 +59,7 @@ def work(
     *,
     progress: Progress,
     on_begun: Callable[[ImageFile, Tell], None] | None = None,
-    on_drawn: Callable[[ImageFile, ImageResult], None] | None = None,
+    on_drawn: Callable[[Result], None] | None = None,
 ) -> Generator[Outcome | Notice | Staged, None, None]:
     """Read, draw and write all inputs; yield events, in no certain order.
 
@@ -68,7 +68,7 @@ def work(
         items: The inputs, from `group`.
         progress: Counts them.
         on_begun: Called with each image, and with what reports events, before it is read.
-        on_drawn: Called with the results of each image, which are then not written; None: they are written.
+        on_drawn: Called with the results of each image, or its failure, in any thread; they are then not written.
 
     Raises:
         OutputError: The output could not be written.
@@ -164,12 +164,11 @@ class _Callback:
 
     held = 0
 
-    def __init__(self, on_drawn: Callable[[ImageFile, ImageResult], None]) -> None:
+    def __init__(self, on_drawn: Callable[[Result], None]) -> None:
         self._on_drawn = on_drawn
 
     def write(self, result: Result, _tell: object) -> None:
-        if isinstance(result, Processed):
-            self._on_drawn(result.image.member.file, result.drawn)
+        self._on_drawn(result)
 
     def close(self) -> None:
         pass

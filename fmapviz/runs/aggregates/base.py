@@ -1,7 +1,8 @@
 """The contract of a result over all images of a run, such as statistics; one module of this package each.
 
-The directory is the registry. A writer names the aggregates that it feeds in a constant, `AGGREGATES = "statistics"`: the
-formats of a run decide which aggregates it has. `fmapviz.engine.publish` keeps their files up to date.
+The directory is the registry. A writer or a view names the aggregates that it feeds in a constant,
+`AGGREGATES = "statistics"`: the formats and views of a run decide which aggregates it has. `fmapviz.engine.publish` keeps
+their files up to date.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fmapviz.core import registry
-from fmapviz.core.registry import AGGREGATES, WRITERS
-from fmapviz.runs.unit import read_unit
+from fmapviz.core.registry import AGGREGATES, VIEWS, WRITERS
+from fmapviz.runs import run_files
+from fmapviz.runs.unit import holds_images, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.core.config import RunInfo
+    from fmapviz.core.config import RunConfig, RunInfo
 
 Summary = TypeVar("Summary")
 _UNREADABLE = (OSError, KeyError, TypeError, ValueError, OverflowError)
@@ -58,25 +60,34 @@ class Aggregate(Protocol[Summary]):
         """
 
 
-def names_of(formats: Iterable[str]) -> list[str]:
-    """Return the aggregates that the writers of these formats feed, without importing any of them.
+def names_of(config: RunConfig) -> list[str]:
+    """Return the aggregates that the formats and views of a run feed, without importing any of them.
 
     Example:
-        >>> names_of(["png", "stats", "html"])
+        >>> from fmapviz.core.config import RunConfig
+        >>> names_of(RunConfig("alexnet", to="png,stats,html"))
         ['statistics', 'images']
     """
-    fed = ((registry.constant(WRITERS, form, "AGGREGATES") or "").split() for form in formats)
+    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
+    fed = ((registry.constant(package, name, "AGGREGATES") or "").split() for package, name in members)
     return list(dict.fromkeys(chain.from_iterable(fed)))
 
 
-def unit_files(formats: Iterable[str]) -> set[str]:
-    """Return the names of the files of units that the aggregates of these formats read, besides `unit.json`.
+def published_names(run: Path) -> list[str]:
+    """Return the aggregates that have run-level files in a run, also if its formats and views feed none of them."""
+    made = {entry["name"] for entry in (run_files.read(run) or {"files": ()})["files"]}
+    return [name for name, listed in registry.constants(AGGREGATES, "RUN_FILES").items() if made & {*listed.split()}]
+
+
+def unit_files(config: RunConfig) -> set[str]:
+    """Return the names of the files of units that the aggregates of a run read, besides `unit.json`.
 
     Example:
-        >>> sorted(unit_files(["png", "stats"]))
+        >>> from fmapviz.core.config import RunConfig
+        >>> sorted(unit_files(RunConfig("alexnet", to="png,stats")))
         ['stats.parquet', 'stats.safetensors']
     """
-    return {file for name in names_of(formats) for file in (registry.constant(AGGREGATES, name, "READS") or "").split()}
+    return {file for name in names_of(config) for file in (registry.constant(AGGREGATES, name, "READS") or "").split()}
 
 
 def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summary, list[Path]]:
@@ -96,7 +107,7 @@ def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summar
             try:
                 yield aggregate.summarize(unit)
             except _UNREADABLE:
-                if (read_unit(unit) or {}).get("kind") != "model":  # which holds no images
+                if holds_images(read_unit(unit) or {}):
                     left_out.append(unit)
 
     return aggregate.merge(summaries()), left_out

@@ -21,12 +21,12 @@ READS = ""
 
 @dataclass(frozen=True, slots=True)
 class ListedUnit:
-    """An image's unit in the list of a run, or the unit of the model.
+    """An image's unit in the list of a run, or one of the model, for example.
 
     Attributes:
         directory: The unit's directory.
         path: The image file.
-        is_model: Whether the unit shows the model and no image.
+        kind: What the unit shows if it is no image, such as `model`; else None.
         predictions: As `unit.json` records them; any JSON value in a record that was tampered with.
         finished: Time of completion, in seconds since the epoch.
         objects: In an object store, the names of objects that are not named like their files, by the name of the file.
@@ -34,7 +34,7 @@ class ListedUnit:
 
     directory: Path
     path: str
-    is_model: bool
+    kind: str | None
     predictions: Any
     finished: float
     objects: Mapping[str, str]
@@ -45,9 +45,10 @@ def summarize(unit: Path) -> list[ListedUnit]:
     record = read_unit(unit)
     if record is None:
         return []
-    is_model = record.get("kind") == "model"
     objects = {entry["name"]: entry["object"] for entry in record["files"] if "object" in entry}
-    return [ListedUnit(unit, record["source"]["path"], is_model, record.get("predictions"), _time_of(unit), objects)]
+    return [
+        ListedUnit(unit, record["source"]["path"], record.get("kind"), record.get("predictions"), _time_of(unit), objects)
+    ]
 
 
 def merge(summaries: Iterable[list[ListedUnit]]) -> list[ListedUnit]:

@@ -96,7 +96,7 @@ class RemoteDestination:
 
     def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
         """See `LocalDestination`."""
-        self._sync.copied = unit_files(info.config.to)
+        self._sync.copied = unit_files(info.config)
         for _ in range(TRIES):
             with self._writing():
                 chosen = self._download_run_files(info, name)

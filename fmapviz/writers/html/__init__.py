@@ -62,9 +62,9 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         summaries: What the run's aggregates summarize, by their names. The page has a panel for `statistics`.
     """
     units: list[ListedUnit] = summaries["images"]
-    images = [unit for unit in units if not unit.is_model]
+    images = [unit for unit in units if unit.kind is None]
     finished = {unit.path: unit.finished for unit in images}
-    model = next((_href(unit.directory, run) for unit in units if unit.is_model), None)
+    model = next((_href(unit.directory, run) for unit in units if unit.kind == "model"), None)
     names = _names([(unit.directory.relative_to(run), PurePath(unit.path)) for unit in images])
     listed: list[dict[str, Any]] = [
         {"unit": name, "href": _href(unit.directory, run), "predictions": _predictions(unit.predictions)}

@@ -31,7 +31,7 @@ _COMMON = {"Layer", "Type", "Shows", "Scaling", "Model", "Weights", "Software"}
 
 
 class TensorBoardRun:
-    """Appends the pictures of images to an event file, the number of the image as the step."""
+    """Appends the pictures of images to an event file, the number of the image, or of the page, as the step."""
 
     def __init__(self, append: Callable[[Record], int], *, many: bool) -> None:
         self.members = {UNIT_FILES: 1}  # the file's own header
@@ -43,7 +43,7 @@ class TensorBoardRun:
         stored = []
         for picture in pictures:
             facts = {name: fact for name, fact in picture.facts.items() if name in _COMMON} if self._many else picture.facts
-            offset, *others = map(self._append, summaries(picture, facts, step=image.key))
+            offset, *others = map(self._append, summaries(picture, facts, step=image.key if self._many else picture.page))
             if self._many:
                 stored.append(StoredAt(UNIT_FILES, offset))
             self.members[UNIT_FILES] += 1 + len(others)
