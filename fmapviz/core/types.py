@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.bands import Bands
     from fmapviz.core.config import RunInfo
-    from fmapviz.core.drawings import Drawing, Tiles
+    from fmapviz.core.drawings import Drawing, Strips, Tiles
 
 
 Of = Literal["output", "input", "gradient", "input gradient", "weights"]
@@ -349,6 +349,8 @@ class LayerResult:
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
         maps: All channels, float32 `(N, C, h, w)` of N samples, if the run's principal components are computed from them.
+        sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
+            `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
         drawings: In the order of the views.
     """
 
@@ -365,6 +367,7 @@ class LayerResult:
     measures: Measures | None = None
     values: RawValues | None = None
     maps: NDArray[np.float32] | None = None
+    sees: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     drawings: tuple[Drawing, ...] = ()
 
 
@@ -422,6 +425,7 @@ class Picture:
         drawing: One of that feature map's drawings, else None.
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
+        strips: The images that its tiles show, row by row, if they show images.
     """
 
     group: str
@@ -435,6 +439,7 @@ class Picture:
     drawing: Drawing | None = None
     tiles: Tiles | None = None
     page: int = 0
+    strips: Strips | None = None
 
     @property
     def tag(self) -> str:

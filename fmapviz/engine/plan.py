@@ -77,12 +77,14 @@ class Plan:
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content is a heat map, not the values themselves.
         unscaled: The views that no norm changes.
+        second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top_images`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.
         shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
+        fields: Whether the receptive field of each layer is requested.
         principal: Whether all channels are requested, for principal components shared by all images.
         drawn: Whether pictures are requested.
         of_maps: Whether there are heat maps of layers.
@@ -95,12 +97,14 @@ class Plan:
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     unscaled: frozenset[str] = frozenset()
+    second_pass: bool = False
     targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
     automatic: bool = False
     moments: bool = False
     kept: str | None = None
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
+    fields: bool = False
     principal: bool = False
     drawn: bool = True
     of_maps: bool = field(init=False)
@@ -188,13 +192,14 @@ def make_plan(
             over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", HEAT_COLORMAP)
             draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
         else:
-            draws[CAPTURES[module.NEEDS]][view] = module.draw
+            draws[CAPTURES[module.NEEDS]][view] = getattr(module, "draw", None)
     return Plan(
         dict(draws),
         methods=methods,
         of_model=of_model,
         sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
         reductions=frozenset(view for view, module in modules.items() if hasattr(module, "reduce")),
+        second_pass=any(getattr(module, "SECOND_PASS", False) for module in modules.values()),
         unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
         targets=asked or (TOP1,),
         output=output,

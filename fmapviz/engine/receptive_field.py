@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from contextlib import suppress
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
 
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.engine.layer_list import grey_picture, load_and_list
 from fmapviz.inspection.layers import find_layers, unwrap
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import nn
 
@@ -104,10 +108,48 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
     return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
+class FieldCache:
+    """The receptive fields of a model's layers, by the shape of the input; `of` may be called by several threads at once.
+
+    The network is copied at once: a copy of one that has hooks would call them.
+
+    Args:
+        model: A model without hooks.
+        names: Names of layers.
+    """
+
+    def __init__(self, model: Model, names: Collection[str]) -> None:
+        self._names = names
+        self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
+        self._lock = Lock()
+        self._model: Model | None = None
+        with suppress(Exception):  # of a network that cannot be copied, nothing is known
+            self._model = replace(model, module=copy_to_meta(unwrap(model.module)))
+
+    def of(self, shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+        """Return the fields by the name of the feature map, as `find_fields` does; none if they cannot be found."""
+        with self._lock:
+            if shape not in self._known:
+                self._known[shape] = find_fields(self._model, self._names, shape) if self._model else {}
+            return self._known[shape]
+
+
+def effective_field(field: ReceptiveField | None) -> ReceptiveField | None:
+    """Return the field that is shown: without gates, which see the whole picture; None if it is not known."""
+    shown = field and (field.ungated or field)
+    return None if shown is None or shown.reason else shown
+
+
+def field_named(name: str, fields: Mapping[str, ReceptiveField]) -> ReceptiveField | None:
+    """Return the field of a feature map; all frames of a clip, such as `layer1.t03`, have that of their layer."""
+    frame = re.search(r"\.t\d+$", name)
+    return fields.get(name) or (fields.get(name.removesuffix(frame[0])) if frame else None)
+
+
 def _trace(model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
     own = next(network.parameters(), torch.empty(0))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), uncompiled():
         warnings.simplefilter("ignore")  # of meta kernels
         return trace_fields(network, layers, pixels, forward=model.forward)

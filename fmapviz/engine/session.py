@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.types import Model
+from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
@@ -154,6 +155,11 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         },
         typed_targets=config.target_names,
         typed_style=replace(config.style, pca=style.pca),
+        request={
+            "weights": None if is_url(config.weights) else config.weights,  # an address may contain a password
+            "types": list(config.types),
+            "options": asdict(config.options),
+        },
     )
     session = Session(
         request=config,
@@ -213,14 +219,16 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_layers and any(needs_of(form) == ["measures"] for form in formats):
         raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
-    plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None)
+    plan = replace(
+        plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs
+    )
     if "pictures" in needs:
         return plan
     return replace(plan.without_pictures(), of_model={}, methods=plan.methods if "values" in needs else {})
 
 
 def needs_of(form: str) -> list[str]:
-    """Return what a format is made of: `pictures`, `measures`, `values`."""
+    """Return what a format is made of: `pictures`, `measures`, `values`, `fields`."""
     return (registry.constant(WRITERS, form, "NEEDS") or "pictures").split()
 
 

@@ -22,6 +22,7 @@ from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
+from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
 
+_AT_OUTPUT = {"output", "gradient"}
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
 
 
@@ -66,6 +68,7 @@ class BatchRunner:
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
         shareable = session.batch_size is None and session.several and not session.plan.of_classes
         self._sharing = (session.sharing or Sharing(module)) if shareable else None
+        self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
         self._idle = [self._attach(module)]
         if self._sharing:
             self._sharing.begin()
@@ -196,7 +199,20 @@ class BatchRunner:
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))
-        return Processed(image, drawn, begun)
+        return Processed(image, self._add_fields(drawn, image) if self._fields else drawn, begun)
+
+    def _add_fields(self, drawn: ImageResult, image: Preprocessed) -> ImageResult:
+        """Add what each layer sees of the picture, unless that is all of it for lack of a better answer."""
+        assert self._fields
+        fields = self._fields.of(tuple(image.values.shape))
+        known = {layer.layer: effective_field(field_named(layer.layer, fields)) for layer in drawn.layers}
+        layers = [
+            replace(layer, sees=(field.rows, field.columns))
+            if (field := known[layer.layer]) and layer.of in _AT_OUTPUT
+            else layer
+            for layer in drawn.layers
+        ]
+        return replace(drawn, layers=tuple(layers))
 
 
 def _chosen(drawn: ImageResult) -> str:

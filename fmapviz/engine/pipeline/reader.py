@@ -117,4 +117,5 @@ class ImageReader:
             self._on_begun(member.file, tell)
         preparation = self._session.model.preparation
         image = self._decode_pool.read(member.file, channels=preparation.channels, notify=tell)
-        return Preprocessed(number, member, image.notices, preparation.apply(image.pixels))
+        size = image.pixels.width, image.pixels.height
+        return Preprocessed(number, member, image.notices, preparation.apply(image.pixels), size, image.orientation)

@@ -51,12 +51,16 @@ class Preprocessed:
         member: The image and its unit.
         notices: Remarks on its decoding, for the user.
         values: float32 `(C, H, W)`, on the CPU.
+        size: Width and height of the upright picture, before it was prepared.
+        orientation: EXIF orientation of the file, 1 to 8.
     """
 
     number: int
     member: Member
     notices: tuple[str, ...]
     values: Tensor
+    size: tuple[int, int]
+    orientation: int
 
     @property
     def bytes(self) -> int:

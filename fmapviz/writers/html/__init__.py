@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,20 +16,22 @@ from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
-from fmapviz.writers import base
 from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
 from fmapviz.writers.html.single_file import LARGEST, embed, too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from fmapviz.core.config import RunInfo
+    from fmapviz.core.drawings import Strips
     from fmapviz.core.types import EmptyMaps, Picture, UnitImage
     from fmapviz.runs.aggregates._channels import ChannelStatistics
     from fmapviz.runs.aggregates.images import ListedUnit
 
-NEEDS = "pictures measures"
+NEEDS = "pictures measures fields"
 WITH = "png"  # the page shows these files
 AGGREGATES = "images"
 UNIT_FILES = "report.js"
@@ -37,20 +41,33 @@ PAGE = "index.html"
 _STATISTICS_SCRIPT = "stats.js"
 
 
-def _write(directory: Path, image: UnitImage, pictures: Iterable[Picture]) -> None:
-    """Write the data of one image as a script, `report.js`, which the report's page loads."""
-    of_pictures = summarize_empty(image.empty_maps)
-    document = {
-        "unit": printable(image.file.unit),
-        "source": printable(image.file.path),
-        "predictions": [printable(str(each)) for each in image.result.predictions],
-        "notices": [printable(notice) for notice in image.notices if notice not in of_pictures],
-        "pictures": [_describe(picture, image.empty_maps) for picture in pictures],
-    }
-    files.write(directory / UNIT_FILES, script("unit", document))
+class UnitReport:
+    """Collects the data of a unit."""
+
+    members: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = {"pictures": []}
+
+    def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
+        """See `fmapviz.writers.base.Writer`."""
+        of_pictures = summarize_empty(image.empty_maps)
+        self.document = {
+            "unit": printable(image.file.unit),
+            "source": printable(image.file.path),
+            "predictions": [printable(str(each)) for each in image.result.predictions],
+            "notices": [printable(notice) for notice in image.notices if notice not in of_pictures],
+            "pictures": [*self.document["pictures"], *(_describe(picture, image.empty_maps) for picture in pictures)],
+        }
+        return ()
 
 
-open_writer = base.separate_files(_write)
+@contextmanager
+def open_writer(directory: Path, *, many: bool = False) -> Iterator[UnitReport]:  # noqa: ARG001
+    """Write the data of a unit as a script, `report.js`, which the report's page loads."""
+    report = UnitReport()
+    yield report
+    files.write(directory / UNIT_FILES, script("unit", report.document))
 
 
 def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str, bytes]:
@@ -78,6 +95,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         "facts": _facts(info),
         "units": listed,
         "model": model,
+        "top": next((_href(unit.directory, run) for unit in units if unit.kind == "top"), None),
         "statistics": _STATISTICS_SCRIPT if "statistics" in summaries else None,
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
@@ -138,6 +156,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "name": printable(picture.layer.layer),
         "type": printable(picture.layer.type),
         "shape": list(picture.layer.shape),
+        **({"sees": [_axis(ends) for ends in picture.layer.sees]} if picture.layer.sees else {}),
     }
     content = picture.drawing.content if picture.drawing else None
     notices = [printable(each.text) for each in empty_maps if (each.view, each.layer) == (picture.group, picture.layer)]
@@ -162,8 +181,41 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "channels": None if channels is None else list(channels),
         "statistics": statistics,
         **({"notices": notices} if notices else {}),
+        **({"strips": _strips(picture.strips)} if picture.strips else {}),
         **({"histogram": _histogram(content)} if isinstance(content, Histogram) else {}),
     }
+
+
+def _axis(ends: NDArray[np.int64]) -> list[Any]:
+    """Return the first and the last pixel that each position along an axis depends on.
+
+    Returns:
+        Three numbers if the intervals are regular: the first pixel of the first one, the distance between two and their
+        length. Else a list of first pixels and one of last pixels; with one entry each, they are the same for all positions.
+    """
+    first, last = ends
+    steps, lengths = np.unique(np.diff(first)), np.unique(last - first)
+    if len(steps) == len(lengths) == 1:
+        return [int(first[0]), int(steps[0]), int(lengths[0]) + 1]
+    return [first.tolist(), last.tolist()]
+
+
+def _strips(strips: Strips) -> dict[str, Any]:
+    """Return the images that the tiles of a page show; the page finds them by their addresses."""
+    images = [
+        [
+            {
+                "href": link(PurePath(each.image)) + "/",
+                "name": printable(each.image),
+                "value": each.value,
+                "box": each.box,
+                **({"note": printable(each.note)} if each.note else {}),
+            }
+            for each in row
+        ]
+        for row in strips.images
+    ]
+    return {"channels": list(strips.channels), "images": images}
 
 
 def _histogram(histogram: Histogram) -> dict[str, Any]:
