@@ -47,7 +47,7 @@ class Typeface:
 
     def width(self, text: str) -> int:
         """Return the width of a line, whole pixels."""
-        return ceil(self.font.getlength(text) / _OVERSAMPLING + 2 * self.weight)
+        return _width(text, self)
 
 
 Line = tuple[str, Typeface]
@@ -128,6 +128,11 @@ def _transliterate(ch: str) -> str:
     # The font draws the same box for every character that it lacks.
     drawable = all(part.isprintable() and _glyph(part) != _glyph(_MISSING) for part in plain)
     return plain if drawable else ch.encode("unicode_escape").decode()
+
+
+@lru_cache(maxsize=4096)  # the same texts are measured to wrap, to align and to draw them
+def _width(text: str, face: Typeface) -> int:
+    return ceil(face.font.getlength(text) / _OVERSAMPLING + 2 * face.weight)
 
 
 def _glyph(ch: str) -> tuple[tuple[int, int], bytes]:

@@ -190,6 +190,7 @@ def _record(info: RunInfo) -> bytes:
             "fmapviz": FORMAT,
             "fingerprint": info.fingerprint,
             "settings": info.settings,
+            "request": dict(info.request),
             "versions": dict(info.versions),
         }
     )

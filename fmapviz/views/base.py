@@ -5,6 +5,7 @@ A module of this folder is a view. What it defines decides its kind:
 * a view of a layer has `draw` (`LayerView`) or `reduce` (`Reduction`);
 * a class activation map has `attribute` (`CamMethod`);
 * a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
+* a view of all images of the run has `SECOND_PASS = True`, and draws nothing of a single image; it feeds `AGGREGATES`;
 * a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
 
 Constants of a view are read without importing it, and so must be literals:
@@ -15,6 +16,8 @@ Constants of a view are read without importing it, and so must be literals:
 * `SCALED = False`: No norm changes it.
 * `SHARES`: What `--pca shared` computes once for all images of a run.
 * `OVER = False`: A heat map that is not laid over the input.
+* `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
+* `WITH`: A format that the run writes besides those that are asked for.
 * `COLORMAP`: The colour map of a heat map, unless the user chooses one.
 """
 

@@ -236,6 +236,7 @@ class RunInfo:
         versions: Versions of fmapviz, Python and libraries; not part of the fingerprint.
         typed_targets: The classes as they were typed.
         typed_style: The looks as they were typed; None: those of the configuration.
+        request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
         settings: All that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
@@ -249,6 +250,7 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict, compare=False)
     typed_targets: tuple[str, ...] = field(default=(), compare=False)
     typed_style: Style | None = field(default=None, compare=False)
+    request: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)
     fingerprint: str = field(init=False, compare=False, repr=False)

@@ -84,6 +84,13 @@ class Ranking:
         ends = (np.searchsorted(self.inputs, self.digests, side) for side in ("right", "left"))
         return np.asarray(next(ends) - next(ends), np.int64)
 
+    def of_maps(self, maps: Sequence[FeatureMapInfo]) -> Ranking:
+        """Return the ranking for some of the feature maps only."""
+        rows = rows_of(maps, self.maps)
+        names, digests, places = drop_unranked(self.names, self.digests, self.places[rows])
+        chosen = {name: getattr(self, name)[rows] for name in ("scores", "worst", "images", "excluded", "counts")}
+        return replace(self, maps=tuple(maps), names=names, digests=digests, places=places, **chosen)
+
     def slices(self) -> Iterator[tuple[FeatureMapInfo, slice]]:
         """Yield each feature map, and where its channels are."""
         ends = np.cumsum([0, *(each.channels for each in self.maps)]).tolist()

@@ -35,6 +35,11 @@ KEPT = 16  # images per channel that a shard's ranking holds
 _COLUMNS: Mapping[By, str] = {"max": "high", "mean": "mean", "min": "low"}
 
 
+def keeps_ranking(unit: Path) -> bool:
+    """Return True for the shard of a run that keeps statistics."""
+    return files.exists(unit / TABLE_FILE)
+
+
 class UnitRanking:
     """Ranks the images of a shard by each value."""
 

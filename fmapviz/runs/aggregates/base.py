@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import RunConfig, RunInfo
 
 Summary = TypeVar("Summary")
-_UNREADABLE = (OSError, KeyError, TypeError, ValueError, OverflowError)
+UNREADABLE = (OSError, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Aggregate(Protocol[Summary]):
@@ -79,15 +79,14 @@ def published_names(run: Path) -> list[str]:
     return [name for name, listed in registry.constants(AGGREGATES, "RUN_FILES").items() if made & {*listed.split()}]
 
 
-def unit_files(config: RunConfig) -> set[str]:
-    """Return the names of the files of units that the aggregates of a run read, besides `unit.json`.
+def unit_files(names: Iterable[str]) -> set[str]:
+    """Return the names of the files of units that aggregates read, besides `unit.json`.
 
     Example:
-        >>> from fmapviz.core.config import RunConfig
-        >>> sorted(unit_files(RunConfig("alexnet", to="png,stats")))
+        >>> sorted(unit_files(["statistics", "images"]))
         ['stats.parquet', 'stats.safetensors']
     """
-    return {file for name in names_of(config) for file in (registry.constant(AGGREGATES, name, "READS") or "").split()}
+    return {file for name in names for file in (registry.constant(AGGREGATES, name, "READS") or "").split()}
 
 
 def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summary, list[Path]]:
@@ -106,7 +105,7 @@ def gather(aggregate: Aggregate[Summary], units: Iterable[Path]) -> tuple[Summar
         for unit in units:
             try:
                 yield aggregate.summarize(unit)
-            except _UNREADABLE:
+            except UNREADABLE:
                 if holds_images(read_unit(unit) or {}):
                     left_out.append(unit)
 

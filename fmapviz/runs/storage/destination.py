@@ -53,8 +53,8 @@ class LocalDestination:
         """See `fmapviz.runs.run.find_run`."""
         return runs.find_run(self.directory, info, name=name)
 
-    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
-        """See `fmapviz.runs.run.open_run`."""
+    def open_run(self, info: RunInfo, *, name: str | None, sync: bool, more: Iterable[str] = ()) -> Path:  # noqa: ARG002
+        """See `fmapviz.runs.run.open_run`; `more` are aggregates that the run feeds besides those of its settings."""
         return runs.open_run(self.directory, info, name=name, sync=sync)
 
     def join_run(self, name: str) -> Path:
@@ -81,6 +81,9 @@ class LocalDestination:
 
     def upload_failures(self, run: Path, *, now: bool = False) -> None:
         """Publish the list of failures, unless that was done a moment ago and need not be `now`."""
+
+    def refresh(self, run: Path) -> None:
+        """Take over the units that other processes have finished."""
 
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:  # noqa: ARG002
         """Make the files that summarize all units, publish them, and return the units that had to be left out."""

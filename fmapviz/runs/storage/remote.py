@@ -21,7 +21,7 @@ from fmapviz.core.object_store import open_store
 from fmapviz.core.urls import UrlPath, is_web
 from fmapviz.runs import run as runs
 from fmapviz.runs import run_files
-from fmapviz.runs.aggregates.base import unit_files
+from fmapviz.runs.aggregates.base import names_of, unit_files
 from fmapviz.runs.storage.local_copy import naming_addresses
 from fmapviz.runs.storage.remote_units import TRIES, RemoteUnits, list_objects
 from fmapviz.runs.storage.run_sync import RunSync
@@ -94,9 +94,9 @@ class RemoteDestination:
             self._refresh(run)
         return run
 
-    def open_run(self, info: RunInfo, *, name: str | None, sync: bool) -> Path:
+    def open_run(self, info: RunInfo, *, name: str | None, sync: bool, more: Iterable[str] = ()) -> Path:
         """See `LocalDestination`."""
-        self._sync.copied = unit_files(info.config)
+        self._sync.copied = unit_files([*names_of(info.config), *more])
         for _ in range(TRIES):
             with self._writing():
                 chosen = self._download_run_files(info, name)
@@ -157,6 +157,10 @@ class RemoteDestination:
         with self._writing(run.name, FAILURES_FILE):
             self._sync.append_failures(self._name(run / FAILURES_FILE))
         self._upload_due = time.monotonic() + max(UPLOAD_SECONDS, 20 * (time.monotonic() - begun))
+
+    def refresh(self, run: Path) -> None:
+        """See `LocalDestination`."""
+        self._refresh(run)
 
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
         """See `LocalDestination`."""

@@ -1,0 +1,132 @@
+"""Rank the images of a run, and draw those with the largest values of each channel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
+from fmapviz.engine.top_images.draw import draw_ranking
+from fmapviz.engine.top_images.locate import inside_values
+from fmapviz.engine.top_images.options import TopOptions
+from fmapviz.engine.top_images.second_pass import forward_again
+from fmapviz.images.preprocess import digest_of
+from fmapviz.runs.aggregates._channels import FeatureMapInfo
+from fmapviz.runs.aggregates._ranker import Ranker
+from fmapviz.runs.aggregates._unit_ranking import KEPT, keeps_ranking
+from fmapviz.runs.aggregates.top import KIND, UNIT, rank_units
+from fmapviz.runs.run_files import find_units
+from fmapviz.runs.shard_grouping import Failed
+from fmapviz.runs.shards import members_of
+from fmapviz.runs.unit import KIND as SHARD
+from fmapviz.runs.unit import image_of, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import ImageFile
+    from fmapviz.engine.pipeline.scheduler import Result
+    from fmapviz.engine.session import Session
+    from fmapviz.runs.aggregates._ranking import Ranking
+
+
+def draw_top_images(
+    session: Session,
+    on_event: Callable[[Event], None],
+    *,
+    options: TopOptions | None = None,
+    layers: Collection[str] | None = None,
+    force: bool = False,
+) -> int:
+    """Draw the top images of a run whose images are done, unless that is done; see `draw_ranking`.
+
+    Args:
+        session: The run.
+        on_event: Called with notices.
+        options: What is shown; None: as the run shows it already, or the default.
+        layers: Names of feature maps; None: all.
+        force: Whether to draw them again.
+
+    Returns:
+        The number of pictures written.
+
+    Raises:
+        RequestError: The run keeps no statistics, or its shards rank fewer images than are asked for.
+        OutputError: The output could not be written.
+    """
+    run = session.directory
+    session.output.refresh(run)
+    units = find_units(run)
+    options = options or _known_options(units)
+    ranking = _rank_inside(session, units, options, on_event) if options.inside else _rank(units, run, options)
+    if layers is not None:
+        ranking = ranking.of_maps([info for info in ranking.maps if info.layer in layers])
+    return draw_ranking(session, ranking, options, on_event, force=force or session.config.force)
+
+
+def _known_options(units: Sequence[Path]) -> TopOptions:
+    """Return the options of the unit that shows top images; the default ones without it."""
+    records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
+    known = next((record.get("options") for record in records if record and record.get("kind") == KIND), None)
+    return TopOptions.of(known) if isinstance(known, dict) else TopOptions()
+
+
+def _rank(units: Sequence[Path], run: Path, options: TopOptions) -> Ranking:
+    if options.k > KEPT and any(map(keeps_ranking, units)):
+        raise RequestError(f"the shards of a run rank {KEPT} images per channel, not {options.k}", hint=f"k={KEPT}, or less")
+    ranking, left_out = rank_units(units, run, by=options.by, k=options.k)
+    if left_out and not ranking.maps:
+        raise RequestError(f"the run keeps no statistics of its images: {quote(run)}", hint="draw it with to='stats' too")
+    return ranking
+
+
+def _rank_inside(session: Session, units: Sequence[Path], options: TopOptions, on_event: Callable[[Event], None]) -> Ranking:
+    """Forward all images, and rank them by the positions whose fields lie within the picture."""
+    inside = _Inside(session, options)
+    forward_again(session, _images_of(units, session.directory), inside.note, on_event)
+    return inside.finish()
+
+
+def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
+    for unit in units:
+        record = read_unit(unit)
+        if record and record.get("kind") == SHARD:
+            yield from members_of(record)
+        elif record and record.get("kind") is None:
+            yield replace(image_of(record), unit=unit.relative_to(run).as_posix())
+
+
+class _Inside:
+    """Ranks images by the positions whose fields lie within the picture; `note` may be called by several threads."""
+
+    def __init__(self, session: Session, options: TopOptions) -> None:
+        self._by = options.by
+        self._ranker = Ranker(options.by, options.k)
+        self._fields = FieldCache(session.model, [layer.name for layer in session.layers])
+        self._lock = Lock()
+
+    def note(self, result: Result) -> None:
+        """Add the results of an image."""
+        if isinstance(result, Failed):
+            return
+        fields = self._fields.of(tuple(result.image.values.shape))
+        layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
+        values = [inside_values(layer, self._by, effective_field(field_named(layer.layer, fields))) for layer in layers]
+        maps = tuple(
+            FeatureMapInfo(layer.layer, "output", "", layer.type, len(own), layer.index)
+            for layer, own in zip(layers, values, strict=True)
+        )
+        file = result.image.member.file
+        with self._lock:
+            digest = int(digest_of(result.image.values)[:16], 16)
+            self._ranker.add(maps, file.unit, digest, np.concatenate([np.zeros(0, np.float32), *values]))
+
+    def finish(self) -> Ranking:
+        """Return the ranking of all images."""
+        return self._ranker.finish()

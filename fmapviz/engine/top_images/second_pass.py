@@ -1,0 +1,222 @@
+"""Forward the ranked images once more, to find where in each of them the values are."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import closing
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.core.events import Notice
+from fmapviz.core.files import writing_to
+from fmapviz.engine.pipeline.work import Progress, work
+from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
+from fmapviz.engine.top_images.locate import Position, locate, measured
+from fmapviz.engine.top_images.tiles import draw_tile
+from fmapviz.images.placement import find_placement
+from fmapviz.images.preprocess import as_seen
+from fmapviz.inspection.early_stop import EarlyStop
+from fmapviz.runs.shard_grouping import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import Failure, ImageFile, LayerResult
+    from fmapviz.engine.pipeline.scheduler import Preprocessed, Result
+    from fmapviz.engine.session import Session
+    from fmapviz.engine.top_images.options import TopOptions
+    from fmapviz.engine.top_images.tiles import TileFile
+    from fmapviz.engine.top_images.winners import Winner
+    from fmapviz.images.placement import Placement
+    from fmapviz.inspection.receptive_field import ReceptiveField
+    from fmapviz.runs.aggregates._channels import FeatureMapInfo
+    from fmapviz.runs.aggregates._ranking import Ranking
+
+    Slot = tuple[FeatureMapInfo, int, int]  # feature map, channel, rank
+    Box = tuple[int, int, int, int]
+
+_TOLERANCE = 1e-3  # relative, on a GPU
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """What a tile shows.
+
+    Attributes:
+        image: Name of the image in the run.
+        copies: Number of images of the run with the same prepared input.
+        value: The ranked value.
+        position: Where it is; None if the image could not be drawn again.
+        in_file: What the unit sees in the file's own pixels, left, top, right and bottom; None if the preprocessing is not
+            known to be a scale and an offset.
+        note: What is wrong with it; empty if nothing is.
+    """
+
+    image: str
+    copies: int
+    value: float
+    position: Position | None = None
+    in_file: Box | None = None
+    note: str = ""
+
+
+class SecondPass:
+    """Draws the tiles of images that are forwarded again; `note` may be called by several threads at once.
+
+    Args:
+        session: What is drawn, before hooks are attached to its model.
+        ranking: The ranking of the images.
+        winners: The ranked images.
+        options: Which part of them is shown.
+        tiles: Receives the tiles, each under its `number`.
+
+    Attributes:
+        shown: What each tile shows, by feature map, channel and rank.
+        layers: A result of each feature map, by its name.
+        failed: Why images could not be drawn again, by their path.
+        difference: The largest relative difference of a value from the ranked one.
+        at_border: By feature map, how many units see beyond the border of the picture, and how many do not.
+    """
+
+    def __init__(
+        self, session: Session, ranking: Ranking, winners: Sequence[Winner], options: TopOptions, tiles: TileFile
+    ) -> None:
+        self.shown: dict[Slot, Shown] = {}
+        self.layers: dict[str, LayerResult] = {}
+        self.failed: dict[str, Failure] = {}
+        self.difference = 0.0
+        self.at_border: dict[FeatureMapInfo, Counter[bool]] = defaultdict(Counter)
+        self._session = session
+        self._winners = {winner.file.path: winner for winner in winners if winner.file}
+        self._options = options
+        self._tiles = tiles
+        self._k = ranking.k
+        self._values = ranking.values
+        self._rows = {info: own.start for info, own in ranking.slices()}
+        self._shape: tuple[int, ...] = ()
+        self._lock = Lock()
+        self._fields = FieldCache(session.model, [layer.name for layer in session.layers])
+        self._placements: dict[tuple[int, int], Placement | None] = {}
+
+    def number(self, info: FeatureMapInfo, channel: int, rank: int) -> int:
+        """Return the number of a tile."""
+        number: int = (self._rows[info] + channel) * self._k + rank
+        return number
+
+    def field_of(self, name: str) -> ReceptiveField | None:
+        """Return the receptive field of a feature map as it is shown, for inputs of the last shape; None if not known."""
+        return self._field_of(name, self._shape) if self._shape else None
+
+    def note(self, result: Result) -> None:
+        """Draw the tiles of an image."""
+        if isinstance(result, Failed):
+            self.failed[result.failure.path] = result.failure
+            return
+        image, winner = result.image, self._winners[result.image.member.file.path]
+        view = _View(as_seen(image.values, self._session.model.preparation), image, self._place(image.size))
+        shape = tuple(image.values.shape)
+        layers = {layer.layer: layer for layer in result.drawn.layers if layer.of == "output"}
+        with self._lock:
+            self.layers |= layers
+            self._shape = shape
+        for info, slots in winner.channels.items():
+            layer = layers.get(info.layer)
+            if layer is None or layer.measures is None or len(layer.measures.low) != info.channels:
+                continue
+            field = self._field_of(info.layer, shape)
+            for channel, rank in slots:
+                self._show(winner, (info, channel, rank), layer, field, view)
+
+    def _field_of(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
+        return effective_field(field_named(name, self._fields.of(shape)))
+
+    def _show(self, winner: Winner, slot: Slot, layer: LayerResult, field: ReceptiveField | None, view: _View) -> None:
+        info, channel, rank = slot
+        options, expected = self._options, self._values[self._rows[info] + channel, rank]
+        found = measured(layer, options, field, channel)
+        difference = float(abs(found - expected) / max(abs(expected), np.float32(1e-30)))
+        values, position = locate(layer, options, field, channel, picture=view.picture)
+        tile = draw_tile(view.seen, values, field, position, options, side=self._tiles.side)
+        with writing_to(self._session.directory):
+            self._tiles.write(self.number(*slot), tile)
+        allowed = 0.0 if self._session.device.type == "cpu" else _TOLERANCE
+        note = "" if difference <= allowed else f"{found:.4g} when drawn again"
+        with self._lock:
+            self.difference = max(self.difference, difference)
+            self.at_border[info][view.is_cut(position)] += 1
+            self.shown[slot] = Shown(winner.name, winner.copies, float(expected), position, view.in_file(position), note)
+
+    def _place(self, size: tuple[int, int]) -> Placement | None:
+        """Return where the input lies in pictures of this size."""
+        with self._lock:
+            if size not in self._placements:
+                self._placements[size] = find_placement(self._session.model.preparation, size)
+            return self._placements[size]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """A prepared picture, uint8 `(H, W)` or `(H, W, 3)`, and where it is from."""
+
+    seen: NDArray[np.uint8]
+    image: Preprocessed
+    placement: Placement | None
+
+    @property
+    def picture(self) -> tuple[int, int]:
+        return self.seen.shape[0], self.seen.shape[1]
+
+    def in_file(self, position: Position) -> Box | None:
+        """Return what the unit sees in the file's own pixels."""
+        if self.placement is None:
+            return None
+        return self.placement.to_file(position.visible, orientation=self.image.orientation, size=self.image.size)
+
+    def is_cut(self, position: Position) -> bool:
+        """Return True if the unit sees beyond the border of the picture, but not all of the picture."""
+        left, top, right, bottom = box = position.box
+        if position.visible == (0, 0, self.picture[1], self.picture[0]):
+            return False
+        if self.placement is None:
+            return box != position.visible
+        ends = [
+            sorted((edge - offset) / scale for edge in (0, side))
+            for side, scale, offset in zip(self.image.size, self.placement.scale, self.placement.offset, strict=True)
+        ]
+        within = (
+            ends[0][0] - 0.5 <= left and right <= ends[0][1] + 0.5 and ends[1][0] - 0.5 <= top and bottom <= ends[1][1] + 0.5
+        )
+        return box != position.visible or not within
+
+
+def forward_again(
+    session: Session, files: Iterable[ImageFile], note: Callable[[Result], None], on_event: Callable[[Event], None]
+) -> None:
+    """Forward images one by one, with all values of the chosen layers; nothing is written.
+
+    Raises:
+        OutputError: The output could not be written.
+    """
+    plan = replace(
+        session.plan.without_pictures(), methods={}, of_model={}, sheets={}, kept=None, moments=True, principal=True
+    )
+    plan = replace(plan, draws={"output": dict.fromkeys(session.config.views)})
+    config = replace(session.config, top=0)  # the output is not needed
+    alone = replace(
+        session,
+        plan=plan,
+        info=replace(session.info, config=config),
+        batch_size=1,
+        early_stop=EarlyStop(),
+        sharing=None,
+    )
+    with closing(work(alone, files, progress=Progress(), on_drawn=note)) as events:
+        for event in events:
+            if isinstance(event, Notice):
+                on_event(event)
