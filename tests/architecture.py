@@ -28,7 +28,7 @@ FACADE = {"visualize", "run"}  # the command line's and Python's own signatures
 # Names of members that are also words of their own.
 WORDS = {
     "max", "mean", "inputs", "cam", "python", "raw", "sheet", "stats", "contact", "histogram", "grads", "maps", "pca",
-    "statistics", "images", "torchvision",
+    "statistics", "images", "torchvision", "top",
 }  # fmt: skip
 
 

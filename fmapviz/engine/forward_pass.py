@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fmapviz.core.errors import FmapvizError, quote
 from fmapviz.core.types import ImageResult, Prediction
-from fmapviz.engine.cam_pass import ClassMaps
+from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.render.facts import first_of, shape_of
 from fmapviz.render.heatmap import draw_heat_map
-from fmapviz.render.sheets import draw_contact
+from fmapviz.render.sheets.tables import draw_contact
 from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.render.facts import shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map
-from fmapviz.render.sheets import draw_sheet
+from fmapviz.render.sheets.tables import draw_sheet
 from fmapviz.views.gradcam import attribute
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fmapviz.core.registry import VIEWS
 PACKAGE = Path(registry.__file__).parents[1]
 # Names that are words of their own too: of statistics, of what a layer receives, and of the function `fmapviz.cam`.
 WORDS = {"max", "mean", "inputs", "cam"}
-DEFAULTS = {("engine/attribution.py", "gradcam")}
+DEFAULTS = {("engine/cam/attribution.py", "gradcam")}
 ORDERED = {
     ("core/config/run_config.py", name) for name in registry.names(VIEWS)
 }  # in `--help`, before views not named there

@@ -11,7 +11,7 @@ from fmapviz.core.types import LayerResult, Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.facts import number, shape_of
 from fmapviz.render.png import encode
-from fmapviz.render.strips import Strip, Values, draw_strips
+from fmapviz.render.sheets.strips import Strip, Values, draw_strips
 from fmapviz.runs.aggregates._ranking import bin_edges, values_of
 
 if TYPE_CHECKING:

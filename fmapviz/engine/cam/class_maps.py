@@ -10,7 +10,7 @@ import numpy as np
 
 from fmapviz.core.drawings import HeatMap
 from fmapviz.core.types import LayerResult, Target
-from fmapviz.engine.cam_positions import choose_layers, chosen_points, requested_points
+from fmapviz.engine.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Chosen, NoMapError
 from fmapviz.inspection.exact_cam import Pooling
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import Style
     from fmapviz.core.types import Model, Of
-    from fmapviz.engine.cam_positions import Points
+    from fmapviz.engine.cam.positions import Points
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.cam_layers import Choices
     from fmapviz.inspection.forward_record import GraphPoint

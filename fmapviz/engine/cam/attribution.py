@@ -19,7 +19,7 @@ from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model, Preparation
-from fmapviz.engine.cam_pass import ClassMaps
+from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices

@@ -12,7 +12,7 @@ from fmapviz.inspection.reshape import NotAMapError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmapviz.engine.cam_pass import Pass
+    from fmapviz.engine.cam.class_maps import Pass
     from fmapviz.inspection.forward_record import GraphPoint
 
     Points = Mapping[str, Sequence[GraphPoint]]  # by view

@@ -1,0 +1,1 @@
+"""Class activation maps: in a run, and for a batch of the user."""

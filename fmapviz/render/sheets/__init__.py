@@ -1,0 +1,1 @@
+"""Pages of many pictures: tables, contact sheets, strips of top images."""
