@@ -30,6 +30,12 @@ Feature maps in your own loop
     receptive_field   Compute which input pixels each position of a layer depends on.
     ReceptiveField    The result for one layer: size, stride, a box for each position.
 
+Top images
+    top_images        Draw the images with the largest values of each channel of a run.
+    TopSummary        How that ended: table, numbers of pages and images.
+    TopImages         Rank images by the values of each channel, in your own loop.
+    TopLayer          The result for one layer: image names and values.
+
 Class activation maps
     cam               Compute Grad-CAM or another class activation map for each image.
     ClassActivation   Its result: raw map, enlarged map, overlay, layer, class, score.
@@ -89,6 +95,8 @@ if TYPE_CHECKING:
     from fmapviz.engine.layer_list import list_layers
     from fmapviz.engine.receptive_field import receptive_field
     from fmapviz.engine.run import visualize
+    from fmapviz.engine.top.finished import TopSummary, top_images
+    from fmapviz.engine.top.own_loop import TopImages, TopLayer
     from fmapviz.images.load import load_image
     from fmapviz.inspection.captured import Captured, capture
     from fmapviz.inspection.receptive_field import ReceptiveField
@@ -98,9 +106,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError", "InputOptions",
     "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture", "Prediction",
-    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style",
-    "UserCodeError", "WeightsError", "cam", "capture", "known_names", "list_layers", "load_image", "load_model",
-    "receptive_field", "tile", "visualize",
+    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "TopImages",
+    "TopLayer", "TopSummary", "UserCodeError", "WeightsError", "cam", "capture", "known_names", "list_layers", "load_image",
+    "load_model", "receptive_field", "tile", "top_images", "visualize",
 ]  # fmt: skip
 
 
@@ -120,6 +128,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
     "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list", "engine.receptive_field",
+    "engine.top.finished", "engine.top.own_loop",
 )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Plan:
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content is a heat map, not the values themselves.
         unscaled: The views that no norm changes.
-        second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top_images`.
+        second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
         automatic: Whether the layers of heat maps are chosen automatically.

@@ -156,6 +156,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         typed_targets=config.target_names,
         typed_style=replace(config.style, pca=style.pca),
         request={
+            "model": config.model if isinstance(config.model, str) else None,
             "weights": None if is_url(config.weights) else config.weights,  # an address may contain a password
             "types": list(config.types),
             "options": asdict(config.options),

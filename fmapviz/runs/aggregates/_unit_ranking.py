@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 TABLE_FILE = "ranking.parquet"
 KEPT = 16  # images per channel that a shard's ranking holds
-_COLUMNS: Mapping[By, str] = {"max": "high", "mean": "mean", "min": "low"}
+# The statistics of an image that it is ranked by.
+COLUMNS: Mapping[By, str] = {"max": "high", "mean": "mean", "min": "low"}
 
 
 def keeps_ranking(unit: Path) -> bool:
@@ -50,7 +51,7 @@ class UnitRanking:
         """Add an image."""
         described, columns = columns_of(image.result)
         for by, ranker in self._rankers.items():
-            maps, values = _outputs(described, columns[_COLUMNS[by]])
+            maps, values = _outputs(described, columns[COLUMNS[by]])
             ranker.add(maps, identity(image.file.unit, image.file.path), _digest(image.input), values)
 
     def finish(self) -> dict[By, Ranking]:
@@ -66,11 +67,11 @@ def add_image(ranker: Ranker, by: By, directory: Path, name: str) -> None:
     """
     try:
         with safe_open(directory / IMAGE_FILE, framework="numpy") as file:
-            described, values = file.metadata(), file.get_tensor(_COLUMNS[by])
+            described, values = file.metadata(), file.get_tensor(COLUMNS[by])
     except SafetensorError as error:
         raise ValueError(directory) from error
     maps, values = _outputs(described["layers"], values)
-    ranker.add(maps, name, _digest(described.get("input", "")) or _digest_of_name(name), values)
+    ranker.add(maps, name, _digest(described.get("input", "")) or digest_of_name(name), values)
 
 
 def write_rankings(directory: Path, rankings: Mapping[By, Ranking]) -> None:
@@ -190,6 +191,6 @@ def _digest(text: str) -> int:
     return int(text[:16] or "0", 16)
 
 
-def _digest_of_name(name: str) -> int:
+def digest_of_name(name: str) -> int:
     """Return a digest that no other image has, for statistics of earlier versions, which had none of the input."""
     return int(hashlib.sha256(os.fsencode(name)).hexdigest()[:16], 16)

@@ -1,6 +1,6 @@
 """The table of the images with the largest values of each channel: `top.csv` and `top.parquet`.
 
-Its rows are those of the unit that shows these images; see `fmapviz.engine.top_images`.
+Its rows are those of the unit that shows these images; see `fmapviz.engine.top`.
 """
 
 from __future__ import annotations

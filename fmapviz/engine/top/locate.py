@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from fmapviz.runs.aggregates._unit_ranking import COLUMNS
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.types import LayerResult
-    from fmapviz.engine.top_images.options import TopOptions
+    from fmapviz.engine.top.options import TopOptions
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.runs.aggregates._ranking import By
 
     Map = NDArray[np.float32]
-
-_MEASURES: Mapping[By, str] = {"max": "high", "mean": "mean", "min": "low"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def measured(layer: LayerResult, options: TopOptions, field: ReceptiveField | No
     """Return the ranked value of a channel, as it is in this forward pass."""
     assert layer.measures
     if not options.inside:
-        return np.float32(getattr(layer.measures, _MEASURES[options.by])[channel])
+        return np.float32(getattr(layer.measures, COLUMNS[options.by])[channel])
     return np.float32(inside_values(layer, options.by, field)[channel])
 
 

@@ -14,8 +14,8 @@ from fmapviz.core.events import Notice
 from fmapviz.core.files import writing_to
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
-from fmapviz.engine.top_images.locate import Position, locate, measured
-from fmapviz.engine.top_images.tiles import draw_tile
+from fmapviz.engine.top.locate import Position, locate, measured
+from fmapviz.engine.top.tiles import draw_tile
 from fmapviz.images.placement import find_placement
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.early_stop import EarlyStop
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Failure, ImageFile, LayerResult
     from fmapviz.engine.pipeline.scheduler import Preprocessed, Result
     from fmapviz.engine.session import Session
-    from fmapviz.engine.top_images.options import TopOptions
-    from fmapviz.engine.top_images.tiles import TileFile
-    from fmapviz.engine.top_images.winners import Winner
+    from fmapviz.engine.top.options import TopOptions
+    from fmapviz.engine.top.tiles import TileFile
+    from fmapviz.engine.top.winners import Winner
     from fmapviz.images.placement import Placement
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.runs.aggregates._channels import FeatureMapInfo

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from fmapviz.engine.top_images.options import LARGEST
+from fmapviz.engine.top.options import LARGEST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from fmapviz.engine.top_images.locate import Position
-    from fmapviz.engine.top_images.options import Crop, TopOptions
+    from fmapviz.engine.top.locate import Position
+    from fmapviz.engine.top.options import Crop, TopOptions
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.runs.aggregates._ranking import By
 

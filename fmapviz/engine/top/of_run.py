@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -10,15 +11,16 @@ import numpy as np
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
-from fmapviz.engine.top_images.draw import draw_ranking
-from fmapviz.engine.top_images.locate import inside_values
-from fmapviz.engine.top_images.options import TopOptions
-from fmapviz.engine.top_images.second_pass import forward_again
+from fmapviz.engine.top.draw import Drawn, draw_ranking
+from fmapviz.engine.top.locate import inside_values
+from fmapviz.engine.top.options import TopOptions
+from fmapviz.engine.top.second_pass import forward_again
 from fmapviz.images.preprocess import digest_of
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
 from fmapviz.runs.aggregates._unit_ranking import KEPT, keeps_ranking
 from fmapviz.runs.aggregates.top import KIND, UNIT, rank_units
+from fmapviz.runs.run import read_run
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.shards import members_of
@@ -43,18 +45,18 @@ def draw_top_images(
     options: TopOptions | None = None,
     layers: Collection[str] | None = None,
     force: bool = False,
-) -> int:
+) -> Drawn:
     """Draw the top images of a run whose images are done, unless that is done; see `draw_ranking`.
 
     Args:
         session: The run.
         on_event: Called with notices.
         options: What is shown; None: as the run shows it already, or the default.
-        layers: Names of feature maps; None: all.
+        layers: Names of layers; None: all.
         force: Whether to draw them again.
 
     Returns:
-        The number of pictures written.
+        What was drawn.
 
     Raises:
         RequestError: The run keeps no statistics, or its shards rank fewer images than are asked for.
@@ -66,8 +68,18 @@ def draw_top_images(
     options = options or _known_options(units)
     ranking = _rank_inside(session, units, options, on_event) if options.inside else _rank(units, run, options)
     if layers is not None:
-        ranking = ranking.of_maps([info for info in ranking.maps if info.layer in layers])
+        ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
     return draw_ranking(session, ranking, options, on_event, force=force or session.config.force)
+
+
+def _layer_of(name: str) -> str:
+    """Return the layer of a feature map.
+
+    Example:
+        >>> _layer_of("head#2['out'].t03"), _layer_of("layer1.0.conv1")
+        ('head', 'layer1.0.conv1')
+    """
+    return re.sub(r"(#\d+)?(\[[^]]*\])*(\.t\d+)?$", "", name)
 
 
 def _known_options(units: Sequence[Path]) -> TopOptions:
@@ -75,6 +87,17 @@ def _known_options(units: Sequence[Path]) -> TopOptions:
     records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
     known = next((record.get("options") for record in records if record and record.get("kind") == KIND), None)
     return TopOptions.of(known) if isinstance(known, dict) else TopOptions()
+
+
+def rank_run(run: Path, options: TopOptions) -> Ranking:
+    """Rank the images of a run by the statistics that it keeps.
+
+    Raises:
+        RequestError: It is no run, keeps no statistics, or its shards rank fewer images than are asked for.
+    """
+    if read_run(run) is None:
+        raise RequestError(f"no run of fmapviz: {quote(run)}", hint="the directory of a run holds run.json")
+    return _rank(find_units(run), run, options)
 
 
 def _rank(units: Sequence[Path], run: Path, options: TopOptions) -> Ranking:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.engine.top_images.options import TopOptions
-    from fmapviz.engine.top_images.second_pass import SecondPass, Shown, Slot
-    from fmapviz.engine.top_images.tiles import TileFile
+    from fmapviz.engine.top.options import TopOptions
+    from fmapviz.engine.top.second_pass import SecondPass, Shown, Slot
+    from fmapviz.engine.top.tiles import TileFile
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.runs.aggregates._channels import FeatureMapInfo
     from fmapviz.runs.aggregates._ranking import Ranking

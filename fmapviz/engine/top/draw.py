@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
-from fmapviz.core.errors import first_few, printable
+from fmapviz.core.errors import first_few
 from fmapviz.core.events import Notice
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
 from fmapviz.engine.session import needs_of
-from fmapviz.engine.top_images.pages import Pages
-from fmapviz.engine.top_images.second_pass import SecondPass, Shown, forward_again
-from fmapviz.engine.top_images.tiles import SIDE, TileFile
-from fmapviz.engine.top_images.winners import find_winners
+from fmapviz.engine.top.pages import Pages
+from fmapviz.engine.top.second_pass import SecondPass, Shown, forward_again
+from fmapviz.engine.top.tiles import SIDE, TileFile
+from fmapviz.engine.top.winners import find_winners
 from fmapviz.runs.aggregates.top import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.runs.unit import commit, find_done
 
@@ -25,15 +26,44 @@ if TYPE_CHECKING:
 
     from fmapviz.core.events import Event
     from fmapviz.engine.session import Session
-    from fmapviz.engine.top_images.options import TopOptions
-    from fmapviz.engine.top_images.second_pass import Slot
-    from fmapviz.engine.top_images.winners import Winner
+    from fmapviz.engine.top.options import TopOptions
+    from fmapviz.engine.top.second_pass import Slot
+    from fmapviz.engine.top.winners import Winner
     from fmapviz.runs.aggregates._ranking import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn of the ranked images; nothing if that was done before.
+
+    Attributes:
+        pictures: Number of pages.
+        images: Number of images that went through the network again.
+        lost: Names of the images that could not be drawn again.
+        different: Number of values that were not the same when drawn again.
+        difference: The largest relative difference among them.
+    """
+
+    pictures: int = 0
+    images: int = 0
+    lost: tuple[str, ...] = ()
+    different: int = 0
+    difference: float = 0.0
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what the user must know."""
+        if self.lost:
+            yield f"top images: {len(self.lost)} could not be drawn again: {first_few(self.lost)}"
+        if self.different:
+            yield (
+                f"top images: {self.different} values were not the same when drawn again, "
+                f"by up to {self.difference:.2g} of the value"
+            )
 
 
 def draw_ranking(
     session: Session, ranking: Ranking, options: TopOptions, on_event: Callable[[Event], None], *, force: bool = False
-) -> int:
+) -> Drawn:
     """Draw the ranked images of each channel, unless that is done.
 
     Args:
@@ -44,7 +74,7 @@ def draw_ranking(
         force: Whether to draw them again.
 
     Returns:
-        The number of pictures written.
+        What was drawn.
 
     Raises:
         OutputError: The output could not be written.
@@ -53,7 +83,7 @@ def draw_ranking(
     winners = find_winners(run, ranking)
     file = _identify(ranking, winners, options, session)
     if not winners or (not force and find_done(run, file, fingerprint)):
-        return 0
+        return Drawn()
     listed = [winner.file for winner in winners if winner.file]
     on_event(Notice(f"top images: {len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"))
     with writing_to(run), stage(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
@@ -71,9 +101,11 @@ def draw_ranking(
         made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
         record = {"kind": KIND, **made_of, "options": options.record}
         session.output.upload(commit(staging, run, file, record, force=force, sync=session.config.fsync))
-    for remark in _remarks(winners, second):
+    lost = tuple(winner.name for winner in winners if winner.file is None or winner.file.path in second.failed)
+    drawn = Drawn(count, len(listed), lost, sum(bool(each.note) for each in second.shown.values()), second.difference)
+    for remark in drawn.remarks():
         on_event(Notice(remark))
-    return count
+    return drawn
 
 
 def _write_pages(session: Session, staging: Path, file: ImageFile, pages: Pages, ranking: Ranking) -> int:
@@ -93,7 +125,7 @@ def _write_pages(session: Session, staging: Path, file: ImageFile, pages: Pages,
 
 def _identify(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, session: Session) -> ImageFile:
     """Identify what is shown by a digest, as size and time of modification identify an image."""
-    digest = hashlib.sha256(repr((options, session.config.to, session.config.style, ranking.maps)).encode())
+    digest = hashlib.sha256(repr((options, sorted(session.writers), session.config.style, ranking.maps)).encode())
     for winner in winners:
         digest.update(repr((winner.name, winner.file, winner.copies)).encode())
     for array in (ranking.places, ranking.scores, ranking.worst, ranking.images, ranking.excluded):
@@ -134,15 +166,3 @@ def _cells(shown: Shown) -> dict[str, object]:
     if shown.in_file:
         cells |= {f"file_{side}": edge for side, edge in zip(sides, shown.in_file, strict=True)}
     return cells | {"copies": shown.copies, "note": shown.note}
-
-
-def _remarks(winners: Sequence[Winner], second: SecondPass) -> Iterator[str]:
-    """Yield what the user must know of the images that are shown."""
-    lost = [winner.name for winner in winners if winner.file is None or winner.file.path in second.failed]
-    if lost:
-        yield f"top images: {len(lost)} could not be drawn again: {printable(first_few(lost))}"
-    if notes := sum(bool(each.note) for each in second.shown.values()):
-        yield (
-            f"top images: {notes} of {len(second.shown)} values were not the same when drawn again, "
-            f"by up to {second.difference:.2g} of the value"
-        )

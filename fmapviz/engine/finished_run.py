@@ -1,0 +1,148 @@
+"""Load what a finished run was drawn with: its settings, network and layers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.config import InputOptions, RunConfig, Style
+from fmapviz.core.errors import RefusedError, RequestError, quote
+from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.urls import UrlPath, is_url
+from fmapviz.engine.session import load_session, moved
+from fmapviz.runs.run import describe_contents, read_run
+from fmapviz.runs.storage.destination import open_destination
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.core.types import Model
+    from fmapviz.engine.session import Session
+
+
+@contextmanager
+def open_finished_run(
+    run: str | Path,
+    *,
+    model: str | nn.Module | Model | None = None,
+    weights: str | None = None,
+    options: InputOptions | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    aggregates: Iterable[str] = (),
+) -> Iterator[Session]:
+    """Load the network of a run as it was drawn; the run's directory is that of the session.
+
+    Args:
+        run: The run's directory, or its address.
+        model: The network; None: by the name that the run records. A network that was given to the run must be given again.
+        weights: Its weights; None: those that the run records.
+        options: The preprocessing; None: that of the run.
+        device: Where to compute.
+        workers: Images processed at once.
+        aggregates: Results over all images that will be made besides those of the run's settings.
+
+    Raises:
+        RequestError: It is no run, or what is needed to load its network is not recorded.
+        RefusedError: The network, its weights, code or preprocessing are others than those of the run.
+    """
+    out, name = _split(run)
+    with open_destination(out) as destination:
+        directory = destination.join_run(name)
+        record = read_run(directory)
+        if record is None:
+            raise RequestError(f"no run of fmapviz: {quote(run)}", hint=f"the directory of a run holds {RUN_FILE}")
+        config = _config_of(record, run, model=model, weights=weights, options=options)
+        session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
+        info = next((each for each in (session.info, session.info.as_typed) if _is_same(each, record)), None)
+        if info is None:
+            different = describe_contents(directory, session.info).partition(" (")[2].removesuffix(")")
+            raise RefusedError(
+                f"{quote(run)} was drawn with something else: {different or 'its settings are damaged'}",
+                hint="model=, weights= and options= name what it was drawn with",
+            )
+        session = replace(
+            session,
+            info=info,
+            output=destination,
+            directory=destination.open_run(info, name=name, sync=config.fsync, more=aggregates),
+        )
+        with moved(session.model.module, session.device):
+            yield session
+
+
+def _split(run: str | Path) -> tuple[str | Path, str]:
+    """Return the directory of all runs, and the name of the run in it."""
+    if is_url(run):
+        address = UrlPath(str(run).rstrip("/"))
+        return str(address.parent), address.name
+    directory = Path(run).absolute()
+    return directory.parent, directory.name
+
+
+def _config_of(
+    record: Mapping[str, Any],
+    run: str | Path,
+    *,
+    model: str | nn.Module | Model | None,
+    weights: str | None,
+    options: InputOptions | None,
+) -> RunConfig:
+    """Return the configuration of a run, from what it records.
+
+    Raises:
+        RequestError: Something of it is missing.
+    """
+    request = record.get("request") or {}
+    try:
+        settings = record["settings"]
+        if model is None and "model" in request and request["model"] is None:
+            raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
+        stored = (request.get("options") or {}).items()
+        # Any: of each option its own type.
+        prepared: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+        is_named = model is None or isinstance(model, str)
+        return RunConfig(
+            settings["model"] if model is None else model,
+            layers=settings["layers"],
+            exclude=settings["exclude"],
+            types=request.get("types", settings["types"]),
+            views=settings["views"],
+            to=settings["formats"],
+            top=settings["top"],
+            targets=settings["targets"],
+            output=settings["output"],
+            dtype=settings["dtype"],
+            shard=settings["shard"],
+            style=Style(**settings["style"]),
+            options=options or InputOptions(**prepared),
+            weights=weights or (_weights_of(record, run) if is_named else "default"),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error
+
+
+def _weights_of(record: Mapping[str, Any], run: str | Path) -> str:
+    """Return the weights of a run as they are given to `load_model`.
+
+    Raises:
+        RequestError: They are a file or an address that the run does not record.
+    """
+    typed = (record.get("request") or {}).get("weights")
+    if isinstance(typed, str):
+        return typed
+    described = str(record["settings"]["weights"])
+    if described.startswith("random weights, seed "):
+        return f"random:{described.rpartition(' ')[2]}"
+    if record["settings"]["sha256"] is None:
+        return described
+    raise RequestError(f"{quote(run)} does not record where its weights are from", hint=f"weights= names them: {described}")
+
+
+def _is_same(info: RunInfo, record: Mapping[str, Any]) -> bool:
+    return bool(info.fingerprint == record.get("fingerprint"))

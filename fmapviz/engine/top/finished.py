@@ -1,0 +1,168 @@
+"""Draw the top images of a finished run: only they go through the network again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fmapviz.core import registry
+from fmapviz.core.config import InputOptions, check_type, explain_arguments, split
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.events import Notice
+from fmapviz.core.registry import WRITERS
+from fmapviz.engine.finished_run import open_finished_run
+from fmapviz.engine.publish import Publisher
+from fmapviz.engine.session import needs_of
+from fmapviz.engine.top.of_run import draw_top_images
+from fmapviz.engine.top.options import TopOptions
+from fmapviz.inspection.layers import select_layers
+from fmapviz.runs.aggregates.top import CSV_FILE, KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import Layer, Model
+    from fmapviz.engine.session import Session
+    from fmapviz.engine.top.options import Crop
+    from fmapviz.runs.aggregates._ranking import By
+
+
+@dataclass(frozen=True, slots=True)
+class TopSummary:
+    """How `top_images` ended.
+
+    Attributes:
+        directory: The run's directory.
+        table: The table of the images, `top.csv`.
+        pictures: Number of pages that were written; 0 if they were there already.
+        images: Number of images that went through the network again.
+        lost: Names of the images that could not be drawn again.
+        notices: Remarks for the user.
+    """
+
+    directory: Path
+    table: Path
+    pictures: int
+    images: int
+    lost: tuple[str, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything is done, 3 if some images could not be drawn again."""
+        return 3 if self.lost else 0
+
+
+@explain_arguments
+def top_images(
+    run: str | Path,
+    *,
+    layers: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    k: int = 9,
+    by: By = "max",
+    crop: Crop = "auto",
+    inside: bool = False,
+    to: str | Sequence[str] = (),
+    force: bool = False,
+    model: str | nn.Module | Model | None = None,
+    weights: str | None = None,
+    options: InputOptions | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> TopSummary:
+    """Draw the images with the largest values of each channel of a finished run.
+
+    The statistics that the run keeps tell which images these are. They go through the network once more, which tells where
+    in each image the value is. Pages are written beside the run's images, and `top.csv` into its directory.
+
+    Args:
+        run: The directory of a run that keeps statistics (`to="stats"`), or its address.
+        layers: Globs over dotted names; none means all layers of the run.
+        exclude: Globs of names to leave out again.
+        k: Number of images per channel, 1 to 100; up to 16 for a run with shards.
+        by: What images are ranked by: `max`, the largest value of a channel in an image; `mean`; or `min`, the smallest
+            value, smallest first.
+        crop: What is shown of an image: `field`, what the unit sees; `whole`, all of it with a contour where the channel is
+            above half of its maximum; `auto`, the field if it is smaller than 60 % of the picture in both axes.
+        inside: Whether only positions count whose receptive field lies within the picture; all images are forwarded again.
+        to: Formats, such as `png` and `tensorboard`; none means those of the run, or `png`.
+        force: Whether to draw again what is drawn already.
+        model: The network, if the run does not record its name: what was given to `visualize`.
+        weights: The weights, if the run does not record where they are from.
+        options: The preprocessing, if the run does not record it.
+        device: See `visualize`.
+        workers: Likewise.
+        on_event: Called with each `Notice`.
+
+    Raises:
+        RequestError: It is no run, keeps no statistics, or an option is out of range. Nothing was written.
+        RefusedError: The network, weights, code or preprocessing are others than those of the run.
+        OutputError: The output could not be written.
+
+    Example:
+        >>> import tempfile, fmapviz
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     run = fmapviz.visualize("shapesnet", "sample_images/shapes", layers="*.2.conv", out=out, to="stats")
+        ...     summary = top_images(run.directory, k=3)
+        ...     print(summary.images, summary.pictures, summary.table.name)
+        6 1 top.csv
+    """
+    shown = TopOptions(k=k, by=by, crop=crop, inside=inside)
+    prepared = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
+    told: list[str] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Notice):
+            told.append(event.message)
+        if on_event:
+            on_event(event)
+
+    with open_finished_run(
+        run, model=model, weights=weights, options=prepared, device=device, workers=workers, aggregates=[KIND]
+    ) as found:
+        chosen = _choose_layers(found, split(layers), split(exclude))
+        session = _with_formats(replace(found, layers=chosen), split(to))
+        drawn = draw_top_images(session, tell, options=shown, layers=[layer.name for layer in chosen], force=force)
+        Publisher(session, more=[KIND]).publish()
+        address = session.output.address_of(session.directory)
+        return TopSummary(address, address / CSV_FILE, drawn.pictures, drawn.images, drawn.lost, tuple(told))
+
+
+def _choose_layers(session: Session, layers: Sequence[str], exclude: Sequence[str]) -> Sequence[Layer]:
+    """Return the layers of the run that match.
+
+    Raises:
+        RequestError: None does.
+    """
+    if not session.layers:
+        raise RequestError(
+            f"the run draws no layers: {quote(session.directory)}", hint="views='maps' draws them, for example"
+        )
+    if not (layers or exclude):
+        return session.layers
+    return select_layers(session.layers, types=("Module",), include=layers, exclude=exclude)
+
+
+def _with_formats(session: Session, asked: Sequence[str]) -> Session:
+    """Return the session with the formats in which pages are written.
+
+    Raises:
+        RequestError: A format does not exist, shows no pictures, or needs those of all images.
+    """
+    pages = registry.constants(WRITERS, "PAGE").keys() - session.writers.keys()
+    for form in asked:
+        registry.check(WRITERS, form)
+        if "pictures" not in needs_of(form):
+            raise RequestError(f"the format {quote(form)} shows no pictures", hint="to='png' or to='tensorboard'")
+        if form in pages:
+            raise RequestError(f"the run has no report: {quote(form)} needs one", hint=f"draw the run with to={form!r}")
+    forms = asked or [form for form in session.writers if "pictures" in needs_of(form)] or ["png"]
+    implied = (registry.constant(WRITERS, form, "WITH") for form in forms)
+    writers = {form: registry.fetch(WRITERS, form).open_writer for form in sorted({*forms, *filter(None, implied)})}
+    return replace(session, writers=writers, plan=replace(session.plan, drawn=True))
