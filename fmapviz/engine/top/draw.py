@@ -82,6 +82,8 @@ def draw_ranking(
     run, fingerprint = session.directory, session.info.fingerprint
     winners = find_winners(run, ranking)
     file = _identify(ranking, winners, options, session)
+    if not winners and ranking.maps:
+        on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
     if not winners or (not force and find_done(run, file, fingerprint)):
         return Drawn()
     listed = [winner.file for winner in winners if winner.file]

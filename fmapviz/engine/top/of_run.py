@@ -66,7 +66,10 @@ def draw_top_images(
     session.output.refresh(run)
     units = find_units(run)
     options = options or _known_options(units)
-    ranking = _rank_inside(session, units, options, on_event) if options.inside else _rank(units, run, options)
+    if options.inside:
+        ranking = _rank_inside(session, units, options, on_event)
+    else:
+        ranking = _rank(units, run, options, formats=session.config.to)
     if layers is not None:
         ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
     return draw_ranking(session, ranking, options, on_event, force=force or session.config.force)
@@ -95,17 +98,21 @@ def rank_run(run: Path, options: TopOptions) -> Ranking:
     Raises:
         RequestError: It is no run, keeps no statistics, or its shards rank fewer images than are asked for.
     """
-    if read_run(run) is None:
+    record = read_run(run)
+    if record is None:
         raise RequestError(f"no run of fmapviz: {quote(run)}", hint="the directory of a run holds run.json")
-    return _rank(find_units(run), run, options)
+    return _rank(find_units(run), run, options, formats=record["settings"].get("formats", ()))
 
 
-def _rank(units: Sequence[Path], run: Path, options: TopOptions) -> Ranking:
+def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, formats: Sequence[str]) -> Ranking:
     if options.k > KEPT and any(map(keeps_ranking, units)):
         raise RequestError(f"the shards of a run rank {KEPT} images per channel, not {options.k}", hint=f"k={KEPT}, or less")
     ranking, left_out = rank_units(units, run, by=options.by, k=options.k)
     if left_out and not ranking.maps:
-        raise RequestError(f"the run keeps no statistics of its images: {quote(run)}", hint="draw it with to='stats' too")
+        raise RequestError(
+            f"the run keeps no statistics of its images: {quote(run)}",
+            hint=f"draw it with to='{','.join([*formats, 'stats'])}'",
+        )
     return ranking
 
 

@@ -101,7 +101,7 @@ class Pages:
             drawn = shown.position is not None
             tile = self._tiles.read(self._second.number(info, channel, rank)) if drawn else shown.note
             times = f" x{shown.copies}" if shown.copies > 1 else ""
-            warning = f" ({shown.note})" if drawn and shown.note else ""
+            warning = f" ({shown.note.removesuffix(' when drawn again')})" if drawn and shown.note else ""
             cells.append((tile, f"{number(shown.value)}{warning}{times}", shown.image))
         values = None
         if ranking.images[row]:
