@@ -34,6 +34,7 @@ def top(
         str,
         typer.Option(metavar="HOW", help="Show the receptive field, the whole picture, or the field if it is small: auto."),
     ] = "auto",
+    channels: Annotated[str, typer.Option(metavar="LIST", help="Channels to show, such as 0,3,8-15.")] = "all",
     inside: Annotated[
         bool,
         typer.Option("--inside", help="Only positions whose field lies within the picture; forwards all images again."),
@@ -73,6 +74,7 @@ def top(
             k=k,
             by=by,  # type: ignore[arg-type]  # checked there
             crop=crop,  # type: ignore[arg-type]  # checked there
+            channels=channels,
             inside=inside,
             to=split(to or ()),
             force=force,

@@ -5,7 +5,7 @@ which tells where in each image the value is. See `fmapviz.engine.top`.
 """
 
 NEEDS = "outputs"
-LOOKS = "scale"
+LOOKS = "scale channels"
 SCALED = False  # no norm changes it
 WITH = "stats"  # which keeps the values of each image
 AGGREGATES = "top"

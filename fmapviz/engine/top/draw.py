@@ -80,7 +80,7 @@ def draw_ranking(
         OutputError: The output could not be written.
     """
     run, fingerprint = session.directory, session.info.fingerprint
-    winners = find_winners(run, ranking)
+    winners = find_winners(run, ranking, options.channels)
     file = _identify(ranking, winners, options, session)
     if not winners and ranking.maps:
         on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))

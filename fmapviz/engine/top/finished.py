@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, check_type, explain_arguments, split
+from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.registry import WRITERS
@@ -66,6 +66,7 @@ def top_images(
     k: int = 9,
     by: By = "max",
     crop: Crop = "auto",
+    channels: str = "all",
     inside: bool = False,
     to: str | Sequence[str] = (),
     force: bool = False,
@@ -90,6 +91,7 @@ def top_images(
             value, smallest first.
         crop: What is shown of an image: `field`, what the unit sees; `whole`, all of it with a contour where the channel is
             above half of its maximum; `auto`, the field if it is smaller than 60 % of the picture in both axes.
+        channels: Numbers of the channels to show, such as `0,3,8-15`.
         inside: Whether only positions count whose receptive field lies within the picture; all images are forwarded again.
         to: Formats, such as `png` and `tensorboard`; none means those of the run, or `png`.
         force: Whether to draw again what is drawn already.
@@ -113,7 +115,10 @@ def top_images(
         ...     print(summary.images, summary.pictures, summary.table.name)
         6 1 top.csv
     """
-    shown = TopOptions(k=k, by=by, crop=crop, inside=inside)
+    listed = Style(channels=channels).listed
+    if channels != "all" and listed is None:
+        raise RequestError(f"no numbers of channels: {quote(channels)}", hint="such as channels='0,3,8-15'")
+    shown = TopOptions(k=k, by=by, crop=crop, channels=listed or (), inside=inside)
     prepared = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     told: list[str] = []
 

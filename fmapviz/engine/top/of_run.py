@@ -65,7 +65,7 @@ def draw_top_images(
     run = session.directory
     session.output.refresh(run)
     units = find_units(run)
-    options = options or _known_options(units)
+    options = options or _known_options(units) or TopOptions(channels=session.config.style.listed or ())
     if options.inside:
         ranking = _rank_inside(session, units, options, on_event)
     else:
@@ -85,11 +85,11 @@ def _layer_of(name: str) -> str:
     return re.sub(r"(#\d+)?(\[[^]]*\])*(\.t\d+)?$", "", name)
 
 
-def _known_options(units: Sequence[Path]) -> TopOptions:
-    """Return the options of the unit that shows top images; the default ones without it."""
+def _known_options(units: Sequence[Path]) -> TopOptions | None:
+    """Return the options of the unit that shows top images; None without it."""
     records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
     known = next((record.get("options") for record in records if record and record.get("kind") == KIND), None)
-    return TopOptions.of(known) if isinstance(known, dict) else TopOptions()
+    return TopOptions.of(known) if isinstance(known, dict) else None
 
 
 def rank_run(run: Path, options: TopOptions) -> Ranking:

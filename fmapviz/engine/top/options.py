@@ -26,6 +26,7 @@ class TopOptions:
         by: What they are ranked by: a channel's largest value in an image, its mean, or its smallest value, smallest first.
         crop: The part that is shown: the receptive field of the unit; the whole picture; or with `auto` the field if it is
             smaller than 60 % of the picture in both axes.
+        channels: Numbers of the channels that are shown; empty: all.
         inside: Whether only those positions count whose receptive field lies within the picture.
 
     Raises:
@@ -35,6 +36,7 @@ class TopOptions:
     k: int = 9
     by: By = "max"
     crop: Crop = "auto"
+    channels: tuple[int, ...] = ()
     inside: bool = False
 
     def __post_init__(self) -> None:
@@ -53,6 +55,6 @@ class TopOptions:
     def of(cls, record: Mapping[str, Any]) -> TopOptions:
         """Return the options of a record; the default ones if it holds others than this version knows."""
         try:
-            return cls(**{name: record[name] for name in cls.__slots__})
+            return cls(**{name: record[name] for name in cls.__slots__} | {"channels": tuple(record["channels"])})
         except (KeyError, TypeError, ValueError):
             return cls()

@@ -15,7 +15,7 @@ from fmapviz.render.sheets.strips import Strip, Values, draw_strips
 from fmapviz.runs.aggregates._ranking import bin_edges, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fmapviz.core.config import RunInfo
     from fmapviz.engine.top.options import TopOptions
@@ -66,8 +66,9 @@ class Pages:
         layer = self._second.layers.get(info.layer) or LayerResult(
             info.layer, info.type, 1, info.index or 0, (info.channels,)
         )
-        for page, begin in enumerate(range(0, info.channels, CHANNELS)):
-            channels = range(begin, min(begin + CHANNELS, info.channels))
+        shown = [channel for channel in self._options.channels or range(info.channels) if channel < info.channels]
+        for page, begin in enumerate(range(0, len(shown), CHANNELS)):
+            channels = shown[begin : begin + CHANNELS]
             strips = [self._strip(info, first, channel) for channel in channels]
             facts = self._facts(info, layer, channels)
             pixels, tiles = draw_strips(
@@ -125,14 +126,14 @@ class Pages:
             if shown := self._shown.get((info, channel, rank)):
                 yield TopImage(shown.image, shown.value, shown.position.visible if shown.position else None, shown.note)
 
-    def _facts(self, info: FeatureMapInfo, layer: LayerResult, channels: range) -> dict[str, str]:
+    def _facts(self, info: FeatureMapInfo, layer: LayerResult, channels: Sequence[int]) -> dict[str, str]:
         cut = self._second.at_border[info]
         share = f", {cut[True] / cut.total():.0%} of them at the border of the picture" if cut else ""
         return {
             "Layer": info.layer,
             "Type": info.type,
             "Shape": shape_of(layer),
-            "Channels": f"{channels[0]} to {channels[-1]}",
+            "Channels": ", ".join(map(str, channels)) if self._options.channels else f"{channels[0]} to {channels[-1]}",
             "Shows": f"the images with the {_WORDS[self._options.by]} of each channel{share.replace('%', ' %')}",
             "Field": describe_field(self._second.field_of(info.layer)),
             "Model": self._info.label,

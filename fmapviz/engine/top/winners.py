@@ -36,20 +36,19 @@ class Winner:
     channels: Mapping[FeatureMapInfo, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
-def find_winners(run: Path, ranking: Ranking, layers: Collection[str] | None = None) -> list[Winner]:
+def find_winners(run: Path, ranking: Ranking, channels: Collection[int] = ()) -> list[Winner]:
     """Return the ranked images of a run, in natural order of their names, without channels that are constant.
 
     Args:
         run: The run directory.
         ranking: The ranking of its images.
-        layers: Names of feature maps; None: all of them.
+        channels: Numbers of the channels that count; empty: all.
     """
     winners = [_winner(run, name, copies) for name, copies in zip(ranking.names, ranking.copies.tolist(), strict=True)]
     constant = ranking.constant
     for info, own in ranking.slices():
-        if layers is not None and info.layer not in layers:
-            continue
-        places = np.where(constant[own, None], np.int32(-1), ranking.places[own])
+        hidden = constant[own] | (np.isin(np.arange(info.channels), list(channels), invert=True) if channels else False)
+        places = np.where(hidden[:, None], np.int32(-1), ranking.places[own])
         for channel, rank in zip(*(each.tolist() for each in np.nonzero(places >= 0)), strict=True):
             winners[places[channel, rank]].channels[info].append((channel, rank))
     return [winner for winner in winners if winner.channels]
