@@ -39,7 +39,7 @@ _DTYPES = ("float32", "float16")
 # In order of use, as `--help` lists them.
 _VIEWS = (
     "maps", "inputs", "contact", "mean", "max", "pca", "histogram", "kernels", "gradcam", "gradcam++", "layercam",
-    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs",
+    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs", "top",
 )  # fmt: skip
 _FORMATS = ("tensorboard", "png", "html", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
