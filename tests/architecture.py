@@ -24,7 +24,7 @@ FAMILIES = {  # folders in which each member is one file
 }  # fmt: skip
 MOST_MODULES, MOST_PARAMETERS, MOST_METHODS = 15, 12, 12
 OPTIONS_OF_OTHERS = {"--upgrade", "--logdir", "--samples"}  # of pip and TensorBoard
-FACADE = {"visualize", "run"}  # the command line's and Python's own signatures
+FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
 # Names of members that are also words of their own.
 WORDS = {
     "max", "mean", "inputs", "cam", "python", "raw", "sheet", "stats", "contact", "histogram", "grads", "maps", "pca",

@@ -28,7 +28,7 @@ from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
 from fmapviz.engine.shared_ranges import survey
-from fmapviz.engine.top.of_run import draw_top_images
+from fmapviz.engine.top.of_run import draw_top_images, has_top_images
 from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
@@ -205,7 +205,8 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
         with writing_to(session.directory):
             remove_damaged_shards(session.directory, config.part)
     of_model, undrawn = draw_model(session)
-    of_run = draw_top_images(session, on_event).pictures if session.plan.second_pass else 0
+    again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
+    of_run = draw_top_images(session, on_event).pictures if again else 0
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"

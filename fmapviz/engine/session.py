@@ -220,9 +220,7 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_layers and any(needs_of(form) == ["measures"] for form in formats):
         raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
-    plan = replace(
-        plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs
-    )
+    plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
         return plan
     return replace(plan.without_pictures(), of_model={}, methods=plan.methods if "values" in needs else {})

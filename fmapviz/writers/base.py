@@ -17,6 +17,7 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
   number of images in a shard.
 * `CROWD`, `CROWDED`: A number of units below `{out}`, and what must be said about that command if there are more.
 * `WITH`: A format that this one cannot do without.
+* `PLAIN`: True for the format in which pictures are written if none is asked for and no page collects them.
 * `REQUIRES`: A package that it needs, which the extra of its name brings.
 """
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Picture, UnitImage
 
 UNIT_FILES = "input.png *.png"
+PLAIN = True
 
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:

@@ -152,7 +152,7 @@ def test_values_are_counted_between_the_edges():
     (counts,) = count_values(values.astype(np.float32)[:, None])
     edges = bin_edges()
     assert counts.sum() == len(values)
-    inner = values[(abs(values) < 4096) & (abs(values) >= 2**-12)].astype(np.float32)
+    inner = values[(abs(values) < 4096) & (abs(values) >= 2**-24)].astype(np.float32)
     magnitudes = np.histogram(abs(inner), edges[BINS // 2 + 1 :])[0]
     assert (counts[BINS // 2 + 1 :] + counts[BINS // 2 - 1 :: -1])[1:-1].tolist() == magnitudes[1:-1].tolist()
     assert counts[BINS // 2] == 1

@@ -276,6 +276,31 @@ def test_an_image_that_is_gone_is_named(pictures, tmp_path):
     assert any("x3.png" in notice for notice in summary.notices)
 
 
+def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to=["png", "stats"]).directory
+    top_images(run, layers="*.3.conv", k=2)
+    page = next((run / "_top").glob("*.png"))
+    whole, names = page.read_bytes(), sorted(path.name for path in (run / "_top").iterdir())
+    page.write_bytes(whole[:-100])
+    assert len(problems(run.parent)) == 1
+    fmapviz("shapesnet", pictures, "--out", "out", "--to", "png,stats", "--repair", cwd=tmp_path)
+    assert problems(run.parent) == []
+    assert page.read_bytes() == whole
+    assert sorted(path.name for path in (run / "_top").iterdir()) == names
+
+
+def test_a_run_in_a_store_draws_them_as_it_ends(bucket, pictures, tmp_path):
+    options = {"views": ["top"], "to": ["png"], "layers": "*.3.conv"}
+    plain = visualize("shapesnet", pictures, out=tmp_path / "plain", **options).directory
+    for number in (1, 2):
+        visualize("shapesnet", pictures, out="s3://photos/runs", part=Part(number, 2), **options)
+    saved = bucket.save("runs/", tmp_path / "saved") / "shapesnet"
+    assert (plain / "top.csv").read_bytes() == (saved / "top.csv").read_bytes()
+    pages = [path.relative_to(plain) for path in (plain / "_top").glob("*.png")]
+    assert pages
+    assert all((plain / page).read_bytes() == (saved / page).read_bytes() for page in pages)
+
+
 def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
     visualize("shapesnet", pictures, out=tmp_path / "out", to="png")
     refused = fmapviz("top", "out/shapesnet")

@@ -21,7 +21,7 @@ from fmapviz.runs.aggregates.top import CSV_FILE, KIND, UNIT, write_rows
 from fmapviz.runs.unit import commit, find_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.core.events import Event
@@ -62,7 +62,13 @@ class Drawn:
 
 
 def draw_ranking(
-    session: Session, ranking: Ranking, options: TopOptions, on_event: Callable[[Event], None], *, force: bool = False
+    session: Session,
+    ranking: Ranking,
+    options: TopOptions,
+    on_event: Callable[[Event], None],
+    *,
+    layers: Collection[str] | None = None,
+    force: bool = False,
 ) -> Drawn:
     """Draw the ranked images of each channel, unless that is done.
 
@@ -71,6 +77,7 @@ def draw_ranking(
         ranking: The ranking of its images.
         options: What is shown of them.
         on_event: Called with notices.
+        layers: Names of the layers that were asked for; None: all.
         force: Whether to draw them again.
 
     Returns:
@@ -84,7 +91,8 @@ def draw_ranking(
     file = _identify(ranking, winners, options, session)
     if not winners and ranking.maps:
         on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
-    if not winners or (not force and find_done(run, file, fingerprint)):
+    is_intact = session.output.is_intact if session.config.repair else None
+    if not winners or (not force and find_done(run, file, fingerprint, is_intact=is_intact)):
         return Drawn()
     listed = [winner.file for winner in winners if winner.file]
     on_event(Notice(f"top images: {len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"))
@@ -101,8 +109,9 @@ def draw_ranking(
         )
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
         made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
-        record = {"kind": KIND, **made_of, "options": options.record}
-        session.output.upload(commit(staging, run, file, record, force=force, sync=session.config.fsync))
+        record = {"kind": KIND, **made_of, "options": options.record, "layers": layers and sorted(layers)}
+        again = force or session.config.repair
+        session.output.upload(commit(staging, run, file, record, force=again, sync=session.config.fsync))
     lost = tuple(winner.name for winner in winners if winner.file is None or winner.file.path in second.failed)
     drawn = Drawn(count, len(listed), lost, sum(bool(each.note) for each in second.shown.values()), second.difference)
     for remark in drawn.remarks():

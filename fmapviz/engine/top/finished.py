@@ -133,7 +133,13 @@ def top_images(
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
         session = _with_formats(replace(found, layers=chosen), split(to))
-        drawn = draw_top_images(session, tell, options=shown, layers=[layer.name for layer in chosen], force=force)
+        drawn = draw_top_images(
+            session,
+            tell,
+            options=shown,
+            layers=None if chosen is found.layers else [layer.name for layer in chosen],
+            force=force,
+        )
         Publisher(session, more=[KIND]).publish()
         address = session.output.address_of(session.directory)
         return TopSummary(address, address / CSV_FILE, drawn.pictures, drawn.images, drawn.lost, tuple(told))
@@ -167,7 +173,8 @@ def _with_formats(session: Session, asked: Sequence[str]) -> Session:
             raise RequestError(f"the format {quote(form)} shows no pictures", hint="to='png' or to='tensorboard'")
         if form in pages:
             raise RequestError(f"the run has no report: {quote(form)} needs one", hint=f"draw the run with to={form!r}")
-    forms = asked or [form for form in session.writers if "pictures" in needs_of(form)] or ["png"]
+    forms = asked or [form for form in session.writers if "pictures" in needs_of(form)]
+    forms = forms or list(registry.constants(WRITERS, "PLAIN"))
     implied = (registry.constant(WRITERS, form, "WITH") for form in forms)
     writers = {form: registry.fetch(WRITERS, form).open_writer for form in sorted({*forms, *filter(None, implied)})}
     return replace(session, writers=writers, plan=replace(session.plan, drawn=True))

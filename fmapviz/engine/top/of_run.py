@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,14 +65,17 @@ def draw_top_images(
     run = session.directory
     session.output.refresh(run)
     units = find_units(run)
-    options = options or _known_options(units) or TopOptions(channels=session.config.style.listed or ())
+    if options is None:
+        record = _record_of(units) or {"options": TopOptions(channels=session.config.style.listed or ()).record}
+        options, known = TopOptions.of(record["options"]), record.get("layers")
+        layers = list(map(str, known)) if isinstance(known, list) else None
     if options.inside:
         ranking = _rank_inside(session, units, options, on_event)
     else:
         ranking = _rank(units, run, options, formats=session.config.to)
     if layers is not None:
         ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
-    return draw_ranking(session, ranking, options, on_event, force=force or session.config.force)
+    return draw_ranking(session, ranking, options, on_event, layers=layers, force=force or session.config.force)
 
 
 def _layer_of(name: str) -> str:
@@ -85,11 +88,17 @@ def _layer_of(name: str) -> str:
     return re.sub(r"(#\d+)?(\[[^]]*\])*(\.t\d+)?$", "", name)
 
 
-def _known_options(units: Sequence[Path]) -> TopOptions | None:
-    """Return the options of the unit that shows top images; None without it."""
+def has_top_images(run: Path) -> bool:
+    """Return True if a unit of a run shows top images."""
+    return _record_of(find_units(run)) is not None
+
+
+def _record_of(units: Sequence[Path]) -> dict[str, Any] | None:
+    """Return the record of the unit that shows top images; None without it."""
     records = (read_unit(unit) for unit in units if unit.name.startswith(UNIT))
-    known = next((record.get("options") for record in records if record and record.get("kind") == KIND), None)
-    return TopOptions.of(known) if isinstance(known, dict) else None
+    return next(
+        (each for each in records if each and each.get("kind") == KIND and isinstance(each.get("options"), dict)), None
+    )
 
 
 def rank_run(run: Path, options: TopOptions) -> Ranking:

@@ -63,14 +63,14 @@ class TopImages(Mapping[str, TopLayer]):
 
     Example:
         >>> import fmapviz, torch
-        >>> net = torch.nn.Conv2d(3, 4, 3)
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
         >>> top = TopImages(k=2)
         >>> with fmapviz.capture(net) as maps:
         ...     for number in range(5):
         ...         net(torch.randn(1, 3, 8, 8))
         ...         top.add([f"image {number}"], maps)
-        >>> [*top], top[""].values.shape, len(top[""].images[0])
-        ([''], (4, 2), 2)
+        >>> [*top], top["0"].values.shape, len(top["0"].images[0])
+        (['0'], (4, 2), 2)
     """
 
     @explain_arguments

@@ -128,14 +128,16 @@ class Pages:
 
     def _facts(self, info: FeatureMapInfo, layer: LayerResult, channels: Sequence[int]) -> dict[str, str]:
         cut = self._second.at_border[info]
-        share = f", {cut[True] / cut.total():.0%} of them at the border of the picture" if cut else ""
+        field = self._second.field_of(info.layer)
+        is_part = field is not None and not field.is_whole
+        share = f", {cut[True] / cut.total():.0%} of them at the border of the picture" if cut and is_part else ""
         return {
             "Layer": info.layer,
             "Type": info.type,
             "Shape": shape_of(layer),
             "Channels": ", ".join(map(str, channels)) if self._options.channels else f"{channels[0]} to {channels[-1]}",
             "Shows": f"the images with the {_WORDS[self._options.by]} of each channel{share.replace('%', ' %')}",
-            "Field": describe_field(self._second.field_of(info.layer)),
+            "Field": describe_field(field),
             "Model": self._info.label,
             "Weights": self._info.weights,
             "Software": f"fmapviz {__version__}",
@@ -146,6 +148,8 @@ def describe_field(field: ReceptiveField | None) -> str:
     """Return in words what the units of a layer see."""
     if field is None:
         return "Each unit is taken to see the whole picture"
+    if field.is_whole:
+        return "Each unit sees the whole picture"
     height, width = field.size
     gated = ", without the gates" if field.ungated else ""
     return f"Each unit sees {height} x {width} pixels{gated}"

@@ -155,10 +155,9 @@ class SecondPass:
 
     def _place(self, size: tuple[int, int]) -> Placement | None:
         """Return where the input lies in pictures of this size."""
-        with self._lock:
-            if size not in self._placements:
-                self._placements[size] = find_placement(self._session.model.preparation, size)
-            return self._placements[size]
+        if size not in self._placements:  # two threads may both find it out
+            self._placements[size] = find_placement(self._session.model.preparation, size)
+        return self._placements[size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

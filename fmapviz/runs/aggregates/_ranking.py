@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 By = Literal["max", "mean", "min"]
 BYS: tuple[By, ...] = get_args(By)
 
-# Bins of equal width in each power of two of the magnitudes from 2**-12 to 2**12, for each sign; in the middle that of 0.
-_LOWEST_POWER, _OCTAVES, _PER_OCTAVE = -12, 24, 8
+# Bins of equal width in each power of two of the magnitudes from 2**-24 to 2**12, for each sign; in the middle that of 0.
+_LOWEST_POWER, _OCTAVES, _PER_OCTAVE = -24, 36, 8
 _HALF = _OCTAVES * _PER_OCTAVE
 BINS = 2 * _HALF + 1
 _BLANK = np.uint64(2**64 - 1)  # the key of no image
