@@ -19,7 +19,7 @@ from fmapviz.core import files
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
 from fmapviz.runs.aggregates._ranking import BINS, BYS, Ranking, drop_unranked, identity, no_images
-from fmapviz.runs.aggregates._unit_statistics import IMAGE_FILE, checked_maps, columns_of, load_maps
+from fmapviz.runs.aggregates._unit_statistics import DIGEST, IMAGE_FILE, checked_maps, columns_of, load_maps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,11 +67,12 @@ def add_image(ranker: Ranker, by: By, directory: Path, name: str) -> None:
     """
     try:
         with safe_open(directory / IMAGE_FILE, framework="numpy") as file:
-            described, values = file.metadata(), file.get_tensor(COLUMNS[by])
+            described, values = file.metadata()["layers"], file.get_tensor(COLUMNS[by])
+            digest = file.get_tensor(DIGEST).tobytes().hex() if DIGEST in file.keys() else ""  # noqa: SIM118  no dictionary
     except SafetensorError as error:
         raise ValueError(directory) from error
-    maps, values = _outputs(described["layers"], values)
-    ranker.add(maps, name, _digest(described.get("input", "")) or digest_of_name(name), values)
+    maps, values = _outputs(described, values)
+    ranker.add(maps, name, _digest(digest) or digest_of_name(name), values)
 
 
 def write_rankings(directory: Path, rankings: Mapping[By, Ranking]) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import ImageResult, Measures
 
 IMAGE_FILE, TABLE_FILE = "stats.safetensors", "stats.parquet"
+DIGEST = "input"
 _TENSORS = {"output", "input", "gradient", "input gradient"}
 _COUNTS = ("zeros", "nonfinite")
 _TEXTS = ("layer", "of", "target", "type")
@@ -108,17 +109,19 @@ def checked_maps(described: Iterable[FeatureMapInfo]) -> tuple[FeatureMapInfo, .
 
 
 def write_image(directory: Path, image: ImageResult, *, digest: str = "") -> None:
-    """Write `stats.safetensors` of one image, and in its metadata the digest of the prepared input.
+    """Write `stats.safetensors` of one image.
 
     The tensors `low`, `high`, `mean` and `std`, float32, and `zeros` and `nonfinite`, uint32, hold the channels of all
-    feature maps; a count that is zero everywhere is left out. The metadata describe the feature maps.
+    feature maps; a count that is zero everywhere is left out. The metadata describe the feature maps. `input` is the SHA-256
+    of the prepared input, uint8. (A second entry of the metadata would be written in an order that is not always the same.)
 
     Raises:
         OSError: The disk is full, for example, or the file exists.
     """
     maps, columns = columns_of(image)
     needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
-    files.write(directory / IMAGE_FILE, save(needed, {"layers": maps, "input": digest}))
+    identity = {DIGEST: np.frombuffer(bytes.fromhex(digest), np.uint8)} if digest else {}
+    files.write(directory / IMAGE_FILE, save(needed | identity, {"layers": maps}))
 
 
 def read_image(directory: Path) -> ChannelStatistics:
@@ -129,7 +132,7 @@ def read_image(directory: Path) -> ChannelStatistics:
     """
     try:
         with safe_open(directory / IMAGE_FILE, framework="numpy") as file:
-            columns = {column: file.get_tensor(column) for column in file.keys()}  # noqa: SIM118  it is not a dictionary
+            columns = {column: file.get_tensor(column) for column in file.keys() if column != DIGEST}  # noqa: SIM118  no dictionary
             return statistics_of(file.metadata()["layers"], columns)
     except SafetensorError as error:
         raise ValueError(directory) from error
