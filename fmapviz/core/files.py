@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from secrets import token_hex
@@ -121,6 +122,36 @@ def create(path: Path) -> BinaryIO:
         OSError: For instance, it exists.
     """
     return os.fdopen(os.open(path, _NEW, 0o666), "wb", BUFFER_BYTES)
+
+
+class Scratch:
+    """A file without a name, which is gone with the process; its methods may be called by several threads at once.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by `close`
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write bytes at a position.
+
+        Raises:
+            OSError: For instance, the disk is full.
+        """
+        left = memoryview(data).cast("B")
+        while left:
+            written = os.pwrite(self._file.fileno(), left, position)
+            left, position = left[written:], position + written
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read bytes that were written at a position."""
+        return os.pread(self._file.fileno(), size, position)
+
+    def close(self) -> None:
+        """Give its space back."""
+        self._file.close()
 
 
 def append(path: Path, line: bytes) -> None:

@@ -190,7 +190,7 @@ def _record(info: RunInfo) -> bytes:
             "fmapviz": FORMAT,
             "fingerprint": info.fingerprint,
             "settings": info.settings,
-            "request": dict(info.request),
+            **({"request": dict(info.request)} if info.request else {}),
             "versions": dict(info.versions),
         }
     )

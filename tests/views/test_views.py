@@ -31,7 +31,8 @@ NAMES = registry.names(VIEWS)
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
 GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights"}
 REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
-OF_LAYERS = {*GRIDS, *REDUCED}
+OF_RUNS = {"top"}  # drawn of all images of a run
+OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS}
 PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 
 # --- the family
@@ -40,7 +41,8 @@ PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 @pytest.mark.parametrize("name", NAMES)
 def test_a_view_does_one_thing_and_says_what_it_needs(name):
     module = registry.fetch(VIEWS, name)
-    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute")) == 1
+    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute", "SECOND_PASS")) == 1
+    assert hasattr(module, "SECOND_PASS") == (name in OF_RUNS)
     assert hasattr(module, "reduce") == (name in REDUCED)
     assert hasattr(module, "read") == (name == "kernels")
     assert hasattr(module, "compose") == bool(getattr(module, "SHEET", False)) == (name in SHEETS)
@@ -76,7 +78,8 @@ def drawn_by_view(inputs, out, **style):
     pictures = {name: [] for name in NAMES}
     for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):
         if path.is_file() and not path.name.startswith("input"):
-            pictures[path.stem.rpartition(".")[2]].append(Image.open(path).tobytes())
+            view = next(part for part in reversed(path.stem.split(".")) if not part.isdecimal())  # behind it the page
+            pictures[view].append(Image.open(path).tobytes())
     return pictures
 
 
@@ -121,10 +124,12 @@ def test_a_plan_sorts_views_by_what_they_need():
     plan = make_plan(NAMES, targets=["top2", "star"], classes=("circle", "star"), output="out", automatic=True)
     for need in set(GRIDS.values()) - {"weights"}:
         names = [name for name, needed in GRIDS.items() if needed == need]
-        drawn = {name: draw for name, draw in plan.draws[CAPTURES[need]].items() if name not in REDUCED}
+        drawn = {name: draw for name, draw in plan.draws[CAPTURES[need]].items() if name not in REDUCED | OF_RUNS}
         assert drawn == {name: registry.fetch(VIEWS, name).draw for name in names}
     assert plan.draws["output"].keys() >= REDUCED
-    assert (plan.reductions, plan.unscaled, plan.sheets.keys()) == (REDUCED, {"histogram"}, SHEETS)
+    assert (plan.reductions, plan.unscaled, plan.sheets.keys()) == (REDUCED, {"histogram", "top"}, SHEETS)
+    assert [plan.draws["output"][name] for name in OF_RUNS] == [None]
+    assert plan.second_pass
     assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
     assert plan.methods.keys() == set(NAMES) - OF_LAYERS
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]

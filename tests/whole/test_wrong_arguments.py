@@ -1,9 +1,11 @@
 """Wrong types and values of arguments in Python: each is a `FmapvizError` with a hint in Python's terms."""
 
 import inspect
+import tempfile
 import traceback
 import warnings
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +72,28 @@ TAKEN = {
     "load_model": {"spec": "", "weights": "", "options": "None options"},
     "known_names": {"pattern": "str empty"},
     "tile": {"maps": "", "style": "style", "ranges": "None"},
+    "top_images": {
+        **dict.fromkeys(("run", "k", "by", "crop", "device", "workers"), ""),
+        "layers": NO,
+        "exclude": f"{NO} str empty",
+        "channels": "",
+        "inside": "bool",
+        "to": NO,
+        "force": "bool",
+        "model": "None",
+        "weights": "None",
+        "options": "None",
+        "on_event": "None",
+    },
 }
+
+
+@cache
+def ranked():
+    """Return the directory of a run that keeps statistics."""
+    return fmapviz.visualize(NET, STAR, out=tempfile.mkdtemp(), to="stats", name="ranked").directory
+
+
 CALLS = {
     "cam": lambda **changed: fmapviz.cam(**{"model": MODEL, "x": X, **changed}),
     "capture": lambda **changed: fmapviz.capture(**{"model": NET, **changed}).__enter__(),
@@ -80,6 +103,7 @@ CALLS = {
     "load_model": lambda **changed: fmapviz.load_model(**{"spec": "shapesnet", **changed}),
     "known_names": fmapviz.known_names,
     "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
+    "top_images": lambda **changed: fmapviz.top_images(**{"run": ranked(), "model": NET, **changed}),
 }
 
 

@@ -90,7 +90,7 @@ def test_a_writer_has_one_public_function_and_may_have_another(name):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_says_what_it_needs(name):
     needs = registry.constant("fmapviz.writers", name, "NEEDS")
-    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures"}
+    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures", "fields"}
     assert registry.constant("fmapviz.writers", name, "WITH") in {None, *WRITERS}
     assert unit_patterns(name)
 

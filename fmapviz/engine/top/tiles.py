@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from fmapviz.core import files
 from fmapviz.engine.top.options import LARGEST
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class TileFile:
     def __init__(self, directory: Path, side: int) -> None:
         self.side = side
         self._bytes = side * side * 3
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by `close`
+        self._file = files.Scratch(directory)
 
     def write(self, number: int, tile: Picture) -> None:
         """Store a tile, uint8 `(side, side, 3)`; may be called by several threads at once.
@@ -48,13 +47,11 @@ class TileFile:
         Raises:
             OSError: The disk is full, for example.
         """
-        data = tile.tobytes()
-        while data:
-            data = data[os.pwrite(self._file.fileno(), data, (number + 1) * self._bytes - len(data)) :]
+        self._file.write(np.ascontiguousarray(tile).data, number * self._bytes)
 
     def read(self, number: int) -> Picture:
         """Return a tile that was stored."""
-        data = os.pread(self._file.fileno(), self._bytes, number * self._bytes)
+        data = self._file.read(self._bytes, number * self._bytes)
         return np.frombuffer(data, np.uint8).reshape(self.side, self.side, 3)
 
     def close(self) -> None:
