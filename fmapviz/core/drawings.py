@@ -159,10 +159,12 @@ class Strips:
     Attributes:
         channels: The channels, from top to bottom.
         images: For each channel its images, in the order of their values.
+        remarks: For each channel how many images there are, or why there are none.
     """
 
     channels: tuple[int, ...]
     images: tuple[tuple[TopImage, ...], ...]
+    remarks: tuple[str, ...] = ()
 
 
 Content = Grid | Histogram | Rgb | HeatMap

@@ -90,7 +90,7 @@ class Pages:
                 layer=layer,
                 tiles=tiles,
                 page=page,
-                strips=Strips(tuple(channels), images),
+                strips=Strips(tuple(channels), images, tuple(strip.remark for strip in strips)),
             )
 
     def _strip(self, info: FeatureMapInfo, first: int, channel: int) -> Strip:

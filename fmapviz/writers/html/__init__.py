@@ -162,7 +162,8 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
     notices = [printable(each.text) for each in empty_maps if (each.view, each.layer) == (picture.group, picture.layer)]
     channels = content.channels if isinstance(content, Grid) else None
     statistics = None
-    if picture.layer and picture.tiles and (measures := picture.layer.measures):
+    # The tiles of strips are no channels.
+    if picture.layer and picture.tiles and not picture.strips and (measures := picture.layer.measures):
         # The script reads them in this order.
         shares = measures.zeros / measures.values, measures.nonfinite / measures.values
         rows = np.stack([measures.low, measures.high, measures.mean, np.nan_to_num(measures.std), *shares])
@@ -215,7 +216,7 @@ def _strips(strips: Strips) -> dict[str, Any]:
         ]
         for row in strips.images
     ]
-    return {"channels": list(strips.channels), "images": images}
+    return {"channels": list(strips.channels), "images": images, "remarks": list(strips.remarks)}
 
 
 def _histogram(histogram: Histogram) -> dict[str, Any]:
