@@ -1,6 +1,7 @@
 // Cameras: zoom and position. Panes whose pictures cover the same area share one.
 
 const LARGEST_SCALE = 64;
+const MARGIN = 24;  // of a fitted picture, both sides together
 
 // `scale`: device pixels per pixel of the first picture; `x`, `y`: the point of the picture at the centre of the pane, as a
 // share of its width and height.
@@ -22,10 +23,10 @@ function setScale(camera, scale) {
 }
 
 function fittingScale(camera) {
-  const margin = 24;
   const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
-    const fitting = devicePixelRatio * Math.min((pane.stage.clientWidth - margin) / width, (pane.stage.clientHeight - margin) / height);
+    const across = (pane.stage.clientWidth - MARGIN) / width;
+    const fitting = devicePixelRatio * (pane.picture.cells ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / height));
     return fitting * camera.scale / pane.scale();
   });
   const scale = Math.max(Math.min(...scales, LARGEST_SCALE), 0.001);
@@ -33,7 +34,11 @@ function fittingScale(camera) {
 }
 
 function fit(fitted = cameras()) {
-  for (const camera of fitted) Object.assign(camera, { scale: fittingScale(camera), x: 0.5, y: 0.5, fitted: true });
+  for (const camera of fitted) {
+    Object.assign(camera, { scale: fittingScale(camera), x: 0.5, y: 0.5, fitted: true });
+    const page = panes.find((pane) => pane.picture?.cells && pane.camera === camera);
+    if (page) camera.y = rowInSight(page, MARGIN / 2);
+  }
   place();
 }
 

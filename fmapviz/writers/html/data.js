@@ -72,6 +72,8 @@ function prepare(unit, href) {
   for (const picture of unit.pictures) {
     picture.src = address(href + picture.href);
     picture.words = words(picture.title || picture.name, picture.layer?.type ?? "");
+    const sees = seesOf(picture);
+    if (sees) picture.facts.push(["Sees", sees]);
   }
   return unit;
 }
@@ -83,10 +85,38 @@ async function loadModel() {
   modelUnit = { pictures: [] };
   try {
     modelUnit = prepare(await loadScript(address(`${run.model}report.js`)), run.model);
-    for (const picture of modelUnit.pictures) picture.ofModel = true;
+    for (const picture of modelUnit.pictures) picture.shared = "The model, the same for all images";
   } catch (error) {
     say(error.message);
   }
+}
+
+// The images with the largest values of each channel: pages of strips, 32 channels each, in a unit of the run.
+const TOP = "top";  // the view
+let topUnit = null;
+let topError = null;
+let topLoading = null;
+
+function loadTop() {
+  if (run.top && !topUnit) topLoading ??= readTop().finally(() => { topLoading = null; });
+  return topLoading;
+}
+
+async function readTop() {
+  topError = null;
+  try {
+    topUnit = prepareTop(await loadScript(address(`${run.top}report.js`)));
+  } catch (error) {
+    topError = error.message;
+  }
+}
+
+function prepareTop(unit) {
+  const pages = Map.groupBy(unit.pictures, ({ layer }) => layer.name);
+  for (const [, of] of pages) if (of.length > 1) of.forEach((picture, page) => { picture.name += `, page ${page + 1}`; });
+  // Their tiles are images, not channels.
+  for (const picture of unit.pictures) Object.assign(picture, { shared: "All images of the run", cells: picture.tiles, tiles: null, statistics: null });
+  return prepare(unit, run.top);
 }
 
 const unpacked = new WeakMap();

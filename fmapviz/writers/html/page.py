@@ -33,6 +33,7 @@ _SCRIPTS = (
     "text",
     "data",
     "tiles",
+    "field",
     "list",
     "camera",
     "pane",
@@ -41,6 +42,7 @@ _SCRIPTS = (
     "state",
     "show",
     "pins",
+    "strips",
     "address",
     "keys",
     "statistics",
@@ -56,8 +58,8 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
 
     Args:
         run: The data in the page itself: `title`, `facts` (pairs), `units` (each with `unit`, `href` and `predictions`, and
-            with `thumbnail` False if it has no picture of the input), `model` and `statistics` (relative addresses, or
-            None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
+            with `thumbnail` False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
+            or None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
             in an object store also `objects` (the addresses of files that have other names there).
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.

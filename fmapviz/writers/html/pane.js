@@ -12,6 +12,7 @@ class Pane {
     this.tip = find(".tip", this.root);
     this.pointed = find(".outline.pointed", this.root);
     this.kept = find(".outline.kept", this.root);
+    this.frames = { seen: find(".outline.seen", this.root), best: find(".outline.best", this.root) };
     this.besideChoice = find(".beside-view", this.root);
     this.picture = null;
     this.camera = this.ownCamera = newCamera();
@@ -27,7 +28,11 @@ class Pane {
     stage.addEventListener("pointermove", (event) => this.move(event));
     for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, (event) => this.release(event));
     stage.addEventListener("pointerleave", () => point(null));
-    stage.addEventListener("click", (event) => this.travelled < 4 && click(this, this.channelUnder(event), event.detail));
+    stage.addEventListener("click", (event) => {
+      if (this.travelled >= 4) return;
+      if (this.picture?.cells) clickCell(this, event);
+      else click(this, this.channelUnder(event), event.detail);
+    });
     stage.addEventListener("dblclick", () => doubleClick());
     stage.addEventListener("focus", () => this.activate());
     find(".side", this.root).addEventListener("click", () => changeSide(this.side));
@@ -68,9 +73,9 @@ class Pane {
     const label = second ? (picture?.layer ? labelOf(picture) : "") : unit?.unit ?? "";
     heading.title = visible(label);
     heading.hidden = !label;
-    if (picture?.ofModel && !second) heading.textContent = "The model, the same for all images";
+    if (picture?.shared && !second) heading.textContent = picture.shared;
     else heading.replaceChildren(...cutName(label));
-    const predictions = picture?.ofModel || second ? [] : unit?.predictions ?? [];
+    const predictions = picture?.shared || second ? [] : unit?.predictions ?? [];
     find(".predictions", this.root).textContent = visible(predictions.slice(0, 3).join(" \u00b7 "));
     find(".range", this.root).textContent = panes.length > 1 && picture ? visible(factOf(picture, "Range")) : "";
     find(".own", this.root).replaceChildren(...own.map(([name, value]) => factPair(name, value)));
@@ -113,35 +118,53 @@ class Pane {
     this.image.classList.toggle("shrunk", scale < 1);
     this.outline(this.kept, state.channel);
     this.outline(this.pointed, pointedChannel);
+    this.placeFields();
+  }
+
+  placeFields() {
+    const boxes = this.picture?.view === "input" ? fieldsOf(this.unit) : {};
+    for (const [name, frame] of Object.entries(this.frames)) this.frame(frame, boxes[name]);
   }
 
   outline(frame, channel) {
     const tile = channel === null ? -1 : tileOf(this.picture, channel);
-    frame.hidden = tile < 0;
-    if (tile < 0) return;
-    const { x, y, width, height } = tileBox(this.picture, tile);
+    this.frame(frame, tile < 0 ? rowBox(this.picture, channel) : tileBox(this.picture, tile));
+  }
+
+  frame(frame, box) {
+    frame.hidden = !box;
+    if (!box) return;
+    const { x, y, width, height } = box;
     frame.style.transform = `translate(${this.left + x * this.zoom}px, ${this.top + y * this.zoom}px)`;
     frame.style.width = `${width * this.zoom}px`;
     frame.style.height = `${height * this.zoom}px`;
   }
 
+  // In pixels of the picture.
+  pixelUnder(event) {
+    const bounds = this.stage.getBoundingClientRect();
+    return { x: (event.clientX - bounds.left - this.left) / this.zoom, y: (event.clientY - bounds.top - this.top) / this.zoom };
+  }
+
   channelUnder(event) {
     if (!this.picture) return null;
-    const bounds = this.stage.getBoundingClientRect();
-    const x = (event.clientX - bounds.left - this.left) / this.zoom;
-    const y = (event.clientY - bounds.top - this.top) / this.zoom;
+    const { x, y } = this.pixelUnder(event);
     const tile = tileAt(this.picture, x, y);
     return tile < 0 ? null : channelOf(this.picture, tile);
   }
 
-  // Beside the tile, which stays visible, or over it if there is no room.
-  showTip(channel) {
+  showTip(channel, field) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
     const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), deadNote(whole));
+    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), deadNote(whole), fieldNote(field));
+    this.placeTip();
+  }
+
+  // Beside the tile, which stays visible, or over it if there is no room.
+  placeTip() {
     const bounds = this.stage.getBoundingClientRect();
     const tile = this.pointed.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.tip;

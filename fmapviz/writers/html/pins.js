@@ -10,12 +10,15 @@ const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
 function point(pane, event) {
   pointedChannel = pane ? pane.channelUnder(event) : null;
   const pointed = panesLike(pane);
+  const field = pointedChannel === null ? null : fieldUnder(pane, event);
+  showField(field);
   for (const each of panes) {
     if (pointedChannel === null || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
-    else each.showTip(pointedChannel);
+    else each.showTip(pointedChannel, each === pane ? field : null);
     each.stage.classList.toggle("over", each === pane && pointedChannel !== null);
   }
-  if (pointedChannel !== null) say(spokenNumbers(pane.picture, pointedChannel), 150);
+  if (pointedChannel !== null) say([spokenNumbers(pane.picture, pointedChannel), field?.words].filter(Boolean).join(", "), 150);
+  if (pane?.picture?.cells) pointCell(pane, event);
 }
 
 let before = null;  // the pinned channel before a click that may become a double click
@@ -84,19 +87,20 @@ function showPinned() {
   const panel = find("#pin");
   const shown = panesLike(tiledPane()).filter(({ picture }) => state.channel !== null && tileOf(picture, state.channel) >= 0);
   panel.hidden = !shown.length;
+  showStrip(shown[0]?.picture);
   place();
   if (!shown.length) return;
   const [{ picture }] = shown;
   find("h2", panel).textContent = `${channelWord(picture)} ${state.channel}`;
   find(".where", panel).textContent = `tile ${positionOf(picture, tileOf(picture, state.channel)) + 1} of ${picture.tiles.count}`;
-  const size = boxSize(shown.length * (picture.ofModel ? 1 : 2));
+  const size = boxSize(shown.length * (picture.shared ? 1 : 2));
   const whole = channelOverall(picture, state.channel);
   const columns = shown.map((pane) => [comparing() ? LETTERS[pane.side] : shown.length > 1 ? pane.picture.view : "this image", tileNumbers(pane.picture, state.channel)]);
-  const figures = make("div", "figures");
-  figures.append(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
-  const said = make("div", "said");
-  said.append(numbersTable([...columns, [count(overall?.images, "image"), whole]]), deadNote(whole));
-  find(".pinned", panel).replaceChildren(figures, said);
+  const focused = document.activeElement?.dataset.channel;
+  find(".figures", panel).replaceChildren(...shown.flatMap((pane) => pinnedFigures(pane, size, besides() && pane !== shown[0])));
+  find(".said", panel).replaceChildren(numbersTable([...columns, [count(overall?.images, "image"), whole]]), deadNote(whole));
+  if (focused) find(`[data-channel="${focused}"]`, panel)?.focus();
+  drawFields();
 }
 
 // The panel is beside the grid if that hardly shrinks the grid, otherwise below it.
@@ -106,7 +110,8 @@ function boxSize(amount) {
   find("#work").classList.toggle("beside", beside);
   if (beside) return clamp((width - height) / amount, 232, 400);
   const table = narrow.matches ? 0 : 320;
-  return clamp(Math.min((width - 28 - table) / amount - 14, innerHeight * 0.3), 72, 340);
+  const most = innerHeight * (!run.top ? 0.3 : narrow.matches ? 0.15 : 0.22);  // a strip is below
+  return clamp(Math.min((width - 28 - table) / amount - 14, most), 72, 340);
 }
 
 function pinnedFigures(pane, size, channelAlone) {
@@ -123,9 +128,9 @@ function pinnedFigures(pane, size, channelAlone) {
   const height = canvas.height / devicePixelRatio;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", visible(`${channelWord(picture)} ${state.channel} of ${unit.unit}`));
-  const figures = [figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height)];
-  const seen = unit.pictures.find(({ view }) => view === "input");
-  if (seen && !picture.ofModel && !channelAlone) figures.push(inputFigure(seen, unit, letter, Math.max(width, height)));
+  const figures = [followPositions(figure(canvas, `${letter}${channelWord(picture).toLowerCase()}`, width, height), pane)];
+  const seen = inputOf(unit);
+  if (seen && !picture.shared && !channelAlone) figures.push(showFields(inputFigure(seen, unit, letter, Math.max(width, height)), pane));
   return figures;
 }
 
@@ -143,6 +148,7 @@ function inputFigure(seen, unit, letter, size) {
 function figure(content, caption, width, height) {
   const whole = make("figure");
   const box = make("span", "box");
+  box.dataset.caption = visible(caption);
   for (const element of [content, box]) Object.assign(element.style, { width: `${width}px`, height: `${height}px` });
   box.append(content);
   whole.append(box, make("figcaption", "", caption));
@@ -153,9 +159,17 @@ function figure(content, caption, width, height) {
 function cross(event) {
   const body = find(".pinned");
   const box = event.target.closest(".box");
-  body.classList.toggle("crossed", Boolean(box) && event.type !== "pointerleave");
-  if (!box) return;
+  const inside = Boolean(box) && event.type !== "pointerleave";
+  body.classList.toggle("crossed", inside);
+  if (!inside) return showPosition(null);
   const bounds = box.getBoundingClientRect();
-  body.style.setProperty("--x", `${(100 * (event.clientX - bounds.left)) / bounds.width}%`);
-  body.style.setProperty("--y", `${(100 * (event.clientY - bounds.top)) / bounds.height}%`);
+  const [across, down] = [(event.clientX - bounds.left) / bounds.width, (event.clientY - bounds.top) / bounds.height];
+  moveRing(across, down);
+  showPosition(box, across, down);
+}
+
+// To a position in shares of the width and height.
+function moveRing(across, down) {
+  find(".pinned").style.setProperty("--x", `${100 * across}%`);
+  find(".pinned").style.setProperty("--y", `${100 * down}%`);
 }

@@ -32,10 +32,15 @@ async function update() {
 
 async function show() {
   const numbers = comparing() ? state.units : [state.units[0]];
-  await loadModel();
+  await Promise.all([loadModel(), ...(state.view === TOP || state.beside === TOP ? [loadTop()] : [])]);
   const sides = await Promise.all(numbers.map(lookUp));
   known = picturesOf(sides[0]).sort((one, other) => rank(one) - rank(other));
   others = sides[1] ? picturesOf(sides[1]) : [];
+  if (state.view === null && run.top && known.length && known.every(({ view }) => view === "input")) {
+    state.view = TOP;  // there is nothing else to show
+    return show();
+  }
+  if (topError && [state.view, state.beside].includes(TOP)) for (const side of sides) side.error ??= topError;
   if (state.view === null || state.name === null) chooseFirst();
   returnToChoice();
   rememberChoice();
@@ -53,7 +58,7 @@ async function show() {
   describe(found);
 }
 
-const picturesOf = ({ unit }) => [...(unit.pictures ?? []), ...(modelUnit?.pictures ?? [])];
+const picturesOf = ({ unit }) => [unit, modelUnit, topUnit].flatMap((each) => each?.pictures ?? []);
 
 // Of the same layer, if the other view has it.
 function pictureBeside() {
@@ -84,20 +89,21 @@ const rank = ({ view }) => (run.views ?? []).indexOf(view);
 async function lookUp(index) {
   const { unit, href } = run.units[index];
   try {
-    return { unit: { ...(await loadUnit(href)), unit } };
+    return { unit: { ...(await loadUnit(href)), unit, href } };
   } catch (error) {
     return { unit: { unit }, error: error.message };
   }
 }
 
 function chooseFirst() {
-  const first = known.find(({ view }) => (state.view === null ? view !== "input" : view === state.view)) ?? known[0];
+  if (state.view === TOP && run.top && !topUnit) return;  // it is loaded next, or cannot be read
+  const first = (state.view === null ? known.find(({ view }) => view !== "input") : nearest(state.view)) ?? known[0];
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 
 async function findPicture({ unit, error }, picture) {
   if (!picture) {
-    const missing = `${visible(unit.unit)} has no picture ${visible(state.name)} in the view ${visible(state.view)}.`;
+    const missing = `${visible(unit.unit)} has no picture ${visible(state.name)} in the view ${viewLabel(state.view)}.`;
     return { unit, error: error ? visible(error) : missing };
   }
   if (picture.histogram) return { unit, picture: { ...picture, ...CHART }, image: drawHistogram(picture) };
@@ -123,12 +129,12 @@ function arrange(amount) {
   document.body.classList.toggle("comparing", comparing());
   find("#compare").setAttribute("aria-pressed", comparing());
   find("#beside").setAttribute("aria-pressed", besides());
-  find("#beside").disabled = viewsOf(known).length < 2;
+  find("#beside").disabled = viewsShown().length < 2;
 }
 
 function fillBeside(select) {
-  const views = viewsOf(known).filter((view) => view !== state.view);
-  select.replaceChildren(...views.map((view) => new Option(visible(view), view)));
+  const views = viewsShown().filter((view) => view !== state.view);
+  select.replaceChildren(...views.map((view) => new Option(viewLabel(view), view)));
   select.value = besideView();
 }
 
@@ -204,7 +210,7 @@ function channelButtons(channels, canShow, choose) {
 let listed = null;  // the pictures that the list was made from
 
 function showLayers() {
-  showViews(viewsOf(known));
+  showViews(viewsShown());
   const ofView = known.filter(({ view }) => view === state.view);
   // Rows are rebuilt only if the pictures differ.
   const key = JSON.stringify([overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
@@ -232,6 +238,6 @@ function viewChoice(view) {
   input.addEventListener("change", () => chooseView(view));
   // After a click the arrow keys change the layer; with keyboard focus they still choose the view.
   label.addEventListener("pointerup", () => setTimeout(() => layers.box.focus()));
-  label.append(input, visible(view));
+  label.append(input, viewLabel(view));
   return label;
 }

@@ -11,6 +11,9 @@ let pointedChannel = null;
 let known = [];  // the pictures of image A, and of the model
 let others = [];  // those of image B
 const viewsOf = (pictures) => [...new Set(pictures.map(({ view }) => view))];
+// With that of the top images, whose data may not be loaded yet.
+const viewsShown = () => [...new Set([...viewsOf(known), ...(run.top ? [TOP] : [])])].sort((one, other) => rank({ view: one }) - rank({ view: other }));
+const viewLabel = (view) => (view === TOP && run.top ? "top images" : visible(view));
 
 // The chosen layers, the latest first. A view without the latest shows an earlier one, or its first layer; a view that has
 // it returns to it, and so does another image if the view was chosen last.
@@ -54,7 +57,7 @@ function drawLayer(picture, row) {
   const numbered = layer && label.match(/^(\d+) (.+)$/s);
   text.append(...cutName(numbered ? numbered[2] : label, "name"));
   const line = make("span", "line");
-  line.append(make("span", "note", layer ? `${layer.type} \u00b7 ${shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
+  line.append(make("span", "note", layer ? `${layer.type} \u00b7 ${channelsOn(picture) ?? shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
   text.append(line);
   text.title = visible(label);
   if (layer) row.append(make("span", "number", numbered ? numbered[1] : layer.index));
@@ -68,6 +71,7 @@ function pictureLike({ name, layer }, view) {
   const ofView = known.filter((picture) => picture.view === view);
   return ofView.find((picture) => picture.name === name)
     ?? ofView.find((picture) => withoutNumber(picture.name) === withoutNumber(name))
+    ?? ofView.find((picture) => layer && picture.layer?.name === layer.name && picture.strips?.channels.includes(state.channel))
     ?? ofView.find((picture) => layer && picture.layer?.name === layer.name);
 }
 
@@ -107,8 +111,8 @@ function chooseLayer(picture) {
 
 function chooseView(view) {
   const picture = nearest(view);
-  if (!picture) return;  // another image without it is being loaded
-  Object.assign(state, { view, name: picture.name });
+  if (!picture && !(view === TOP && run.top)) return;  // another image without it is being loaded
+  Object.assign(state, { view, name: picture?.name ?? null });
   viewChosen = true;
   layers.filter.value = "";
   update();
@@ -123,8 +127,8 @@ function compareWith(index) {
 
 // What is shown beside the view: the chosen one, unless that is the view itself.
 function besideView() {
-  const views = viewsOf(known).filter((view) => view !== state.view);
-  return views.includes(state.beside) ? state.beside : views[0] ?? null;
+  if (viewsShown().includes(state.beside) && state.beside !== state.view) return state.beside;
+  return viewsOf(known).find((view) => view !== state.view) ?? null;
 }
 
 function chooseBeside(view) {
@@ -133,7 +137,7 @@ function chooseBeside(view) {
 }
 
 function toggleBeside() {
-  if (viewsOf(known).length < 2) return;
+  if (viewsShown().length < 2) return;
   state.units[1] = null;
   state.side = 0;
   chooseBeside(besides() ? null : "input");

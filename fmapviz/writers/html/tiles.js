@@ -82,10 +82,11 @@ function deadHere(picture) {
   }).map((tile) => channelOf(picture, tile));
 }
 
+const goesInto = ({ view }) => view.includes("input");
+
 // Whether channel 5 of one picture is channel 5 of the other. What goes into a layer has other channels than what comes out.
 function sameChannels(one, other) {
-  const into = ({ view }) => view.includes("input");
-  return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && into(one) === into(other);
+  return Boolean(one.tiles && other.tiles) && one.layer?.name === other.layer?.name && goesInto(one) === goesInto(other);
 }
 
 // A tile of a convolution's weights is a filter, which computes a channel.

@@ -1,0 +1,154 @@
+// Receptive fields: the pixels of the input that a position of a map depends on.
+
+const inputOf = (unit) => unit?.pictures?.find(({ view }) => view === "input");
+const isRegular = (ends) => ends.length === 3;
+
+// First pixel, and the one after the last. Regular intervals are stored as the first pixel of the first one, the distance
+// between two, and their length; others as lists of first and last pixels, of one entry if they are all the same.
+function intervalAt(ends, position) {
+  if (isRegular(ends)) return [ends[0] + position * ends[1], ends[0] + position * ends[1] + ends[2]];
+  const at = Math.min(position, ends[0].length - 1);
+  return [ends[0][at], ends[1][at] + 1];
+}
+
+// Rows and columns of a map; the channels are the first axis of a layer's shape, or the last one.
+function mapSize({ layer, tiles, statistics }) {
+  const fits = ([rows, columns]) => rows * columns === statistics?.values && rows * tiles.width === columns * tiles.height;
+  const size = [layer.shape.slice(-2), layer.shape.slice(0, 2)].find(fits);
+  return layer.sees.map((ends, axis) => size?.[axis] ?? (isRegular(ends) ? null : ends[0].length));
+}
+
+// The field of a position, given as shares of a tile's width and height; null if it is not known.
+function fieldAt({ picture, unit }, across, down) {
+  const size = picture?.layer?.sees && picture.tiles ? mapSize(picture) : [];
+  if (!size.length || !size.every(Boolean)) return null;
+  const [row, column] = [down, across].map((share, axis) => clamp(Math.floor(share * size[axis]), 0, size[axis] - 1));
+  const [[top, bottom], [left, right]] = [row, column].map((position, axis) => intervalAt(picture.layer.sees[axis], position));
+  const field = { href: unit.href, row, column, size, box: [left, top, right, bottom] };
+  return { ...field, words: fieldWords(field.box, inputOf(unit)) };
+}
+
+function fieldUnder(pane, event) {
+  const { picture } = pane;
+  const { x, y, width, height } = tileBox(picture, tileOf(picture, pointedChannel));
+  const pixel = pane.pixelUnder(event);
+  return fieldAt(pane, (pixel.x - x) / width, (pixel.y - y) / height);
+}
+
+// The part of a box, left, top, right and bottom, that is in the picture.
+function clip([left, top, right, bottom], { width, height }) {
+  const [x, y] = [Math.max(left, 0), Math.max(top, 0)];
+  const box = { x, y, width: Math.min(right, width) - x, height: Math.min(bottom, height) - y };
+  return box.width > 0 && box.height > 0 ? box : null;
+}
+
+const area = (height, width) => `${height} \u00d7 ${width}`;
+
+function fieldWords([left, top, right, bottom], seen) {
+  const whole = `sees ${area(bottom - top, right - left)} pixels`;
+  const inside = seen && clip([left, top, right, bottom], seen);
+  if (!seen || (inside?.width === right - left && inside.height === bottom - top)) return whole;
+  if (!inside) return "sees padding only";
+  if (inside.width === seen.width && inside.height === seen.height) return `${whole}, all of the picture`;
+  return `${whole}, ${area(inside.height, inside.width)} in the picture`;
+}
+
+// What each position of a layer sees, if that is equally large for all of them.
+function seesOf({ layer, cells }) {
+  if (!layer?.sees || cells) return "";
+  const lengths = layer.sees.map((ends) => (isRegular(ends) ? [ends[2]] : [...new Set(ends[0].map((first, at) => ends[1][at] - first + 1))]));
+  if (!lengths.every((some) => some.length === 1)) return "";
+  const size = `${area(...lengths.flat())} pixels`;
+  const steps = [...new Set(layer.sees.map((ends) => (isRegular(ends) ? ends[1] : 0)))];
+  return steps.every((step) => step > 0) ? `${size}, every ${steps.join(" \u00d7 ")}` : size;
+}
+
+let pointedField = null;
+
+function showField(field) {
+  if (!field && !pointedField) return;
+  pointedField = field;
+  drawFields();
+}
+
+// What is framed in the input of an image: the field of the position pointed at, and that of the pinned channel's top image.
+function fieldsOf(unit) {
+  const seen = inputOf(unit);
+  if (!seen) return {};
+  const best = pinnedStrip()?.entries.find(({ href, box }) => box && href === unit.href);
+  return {
+    seen: pointedField?.href === unit.href ? clip(pointedField.box, seen) : null,
+    best: best ? clip(best.box, seen) : null,
+    rank: best?.rank,
+  };
+}
+
+function drawFields() {
+  for (const pane of panes) pane.placeFields();
+  for (const box of find("#pin").querySelectorAll("[data-input]")) {
+    const { unit } = panes[box.dataset.input] ?? {};
+    const fields = fieldsOf(unit);
+    for (const name of ["seen", "best"]) placeFrame(find(`.${name}`, box), fields[name], inputOf(unit));
+    const [sees] = pointedField?.href === unit?.href ? pointedField?.words.split(",") ?? [] : [];
+    caption(box, sees ?? (fields.best && `${box.dataset.caption}, top image ${fields.rank}`));
+  }
+  for (const box of find("#pin").querySelectorAll("[data-channel]")) {
+    const here = pointedField && pointedField.href === panes[box.dataset.channel]?.unit.href;
+    caption(box, here && `row ${pointedField.row}, column ${pointedField.column}`);
+  }
+}
+
+function placeFrame(frame, box, { width, height } = {}) {
+  frame.hidden = !box;
+  if (!box) return;
+  const percent = (share) => `${100 * share}%`;
+  Object.assign(frame.style, { left: percent(box.x / width), top: percent(box.y / height), width: percent(box.width / width), height: percent(box.height / height) });
+}
+
+function caption(box, text) {
+  find("figcaption", box.parentElement).textContent = text || box.dataset.caption;
+}
+
+const fieldNote = (field) => (field ? make("p", "sees", `Row ${field.row}, column ${field.column} ${field.words}`) : "");
+
+function showFields(figure, pane) {
+  const box = find(".box", figure);
+  box.dataset.input = pane.side;
+  box.append(...["best", "seen"].map((name) => Object.assign(make("div", `outline ${name}`), { hidden: true })));
+  return figure;
+}
+
+// With the focus on the picture of a channel, arrow keys point at its positions.
+function followPositions(figure, pane) {
+  const box = find(".box", figure);
+  box.dataset.channel = pane.side;
+  const middle = fieldAt(pane, 0.5, 0.5);
+  if (!middle) return figure;
+  Object.assign(box, { tabIndex: 0, role: "application", ariaLabel: `Positions of the ${channelWord(pane.picture).toLowerCase()}: arrow keys move` });
+  let { row, column } = middle;
+  const go = () => {
+    const [rows, columns] = middle.size;
+    const [across, down] = [(column + 0.5) / columns, (row + 0.5) / rows];
+    find(".pinned").classList.add("crossed");
+    moveRing(across, down);
+    showPosition(box, across, down);
+    say(`row ${row}, column ${column} ${pointedField.words}`);
+  };
+  box.addEventListener("focus", () => box.matches(":focus-visible") && go());
+  box.addEventListener("blur", () => cross({ target: box, type: "pointerleave" }));
+  box.addEventListener("keydown", (event) => {
+    if (!(event.key in PAN) || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const [right, below] = PAN[event.key];
+    row = clamp(row + below, 0, middle.size[0] - 1);
+    column = clamp(column + right, 0, middle.size[1] - 1);
+    go();
+  });
+  return figure;
+}
+
+function showPosition(box, across, down) {
+  const pane = box?.dataset.channel ? panes[box.dataset.channel] : null;
+  showField(pane ? fieldAt(pane, across, down) : null);
+}
