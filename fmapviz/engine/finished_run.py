@@ -121,7 +121,7 @@ def _config_of(
             shard=settings["shard"],
             style=Style(**settings["style"]),
             options=options or InputOptions(**prepared),
-            weights=weights or (_weights_of(record, run) if is_named else "default"),
+            weights=weights if weights is not None else _weights_of(record, run) if is_named else "default",
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the settings of {quote(run)} are not those of a run", hint=f"see {RUN_FILE} in it") from error

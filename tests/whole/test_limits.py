@@ -57,7 +57,7 @@ def test_files_of_a_limited_size(size, house, run):
 
 
 def test_a_limit_that_no_file_reaches(house, run):
-    code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=100_000))
+    code, lines = run(LIMIT.format(what="RLIMIT_FSIZE", number=200_000))
     assert code == 3, lines
     assert difference(snapshot(house.out), house.expected) == []
 

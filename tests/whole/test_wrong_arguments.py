@@ -73,17 +73,17 @@ TAKEN = {
     "known_names": {"pattern": "str empty"},
     "tile": {"maps": "", "style": "style", "ranges": "None"},
     "top_images": {
-        **dict.fromkeys(("run", "k", "by", "crop", "device", "workers"), ""),
+        **dict.fromkeys(("run", "k", "by", "crop", "channels", "device"), ""),
         "layers": NO,
-        "exclude": f"{NO} str empty",
-        "channels": "",
+        "exclude": f"{NO} str",
         "inside": "bool",
         "to": NO,
         "force": "bool",
-        "model": "None",
+        "model": "",
         "weights": "None",
-        "options": "None",
-        "on_event": "None",
+        "options": "None options",
+        "workers": "None",
+        "on_event": "None class module",
     },
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import registry
 from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
@@ -19,9 +21,6 @@ from fmapviz.inspection.layers import select_layers
 from fmapviz.runs.aggregates.top import CSV_FILE, KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from torch import nn
 
     from fmapviz.core.events import Event
@@ -115,11 +114,12 @@ def top_images(
         ...     print(summary.images, summary.pictures, summary.table.name)
         6 1 top.csv
     """
+    _check_types(run=run, layers=layers, exclude=exclude, inside=inside, to=to, force=force, weights=weights)
+    _check_types(options=options, device=device, workers=workers, on_event=on_event)
     listed = Style(channels=channels).listed
     if channels != "all" and listed is None:
         raise RequestError(f"no numbers of channels: {quote(channels)}", hint="such as channels='0,3,8-15'")
     shown = TopOptions(k=k, by=by, crop=crop, channels=listed or (), inside=inside)
-    prepared = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     told: list[str] = []
 
     def tell(event: Event) -> None:
@@ -129,7 +129,7 @@ def top_images(
             on_event(event)
 
     with open_finished_run(
-        run, model=model, weights=weights, options=prepared, device=device, workers=workers, aggregates=[KIND]
+        run, model=model, weights=weights, options=options, device=device, workers=workers, aggregates=[KIND]
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
         session = _with_formats(replace(found, layers=chosen), split(to))
@@ -143,6 +143,32 @@ def top_images(
         Publisher(session, more=[KIND]).publish()
         address = session.output.address_of(session.directory)
         return TopSummary(address, address / CSV_FILE, drawn.pictures, drawn.images, drawn.lost, tuple(told))
+
+
+_TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant
+    "run": (str | Path, "the directory of a finished run, or its address"),
+    "layers": (Sequence[str], "globs over dotted names"),
+    "exclude": (Sequence[str], "globs over dotted names"),
+    "inside": (bool, "True or False"),
+    "to": (Sequence[str], "names of formats"),
+    "force": (bool, "True or False"),
+    "weights": (str | None, "as for fmapviz.load_model"),
+    "options": (InputOptions | None, "such as InputOptions(fit='pad')"),
+    "device": (str, "such as 'cpu' or 'cuda'"),
+    "workers": (int | None, "number of images processed at once"),
+    "on_event": (Callable | None, "a function of one argument"),
+}
+
+
+def _check_types(**given: object) -> None:
+    """Check the types of arguments.
+
+    Raises:
+        RequestError: One has another type.
+    """
+    for name, value in given.items():
+        kind, hint = _TYPES[name]
+        check_type(name, value, kind, hint=hint)
 
 
 def _choose_layers(session: Session, layers: Sequence[str], exclude: Sequence[str]) -> Sequence[Layer]:

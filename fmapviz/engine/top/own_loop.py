@@ -67,7 +67,7 @@ class TopImages(Mapping[str, TopLayer]):
         >>> top = TopImages(k=2)
         >>> with fmapviz.capture(net) as maps:
         ...     for number in range(5):
-        ...         net(torch.randn(1, 3, 8, 8))
+        ...         _ = net(torch.randn(1, 3, 8, 8))
         ...         top.add([f"image {number}"], maps)
         >>> [*top], top["0"].values.shape, len(top["0"].images[0])
         (['0'], (4, 2), 2)

@@ -113,7 +113,7 @@ def read_ranking(directory: Path, by: By, k: int) -> Ranking:
     if not table.schema.equals(_schema()):
         raise ValueError(table.schema)
     described = json.loads(table.schema.metadata[b"rankings"])[by]
-    maps = checked_maps(FeatureMapInfo(*each) for each in described["maps"])
+    maps = checked_maps(FeatureMapInfo(*each) for each in described["feature_maps"])
     digests, inputs = (np.frombuffer(base64.b64decode(described[name]), "<u8") for name in ("digests", "inputs"))
     ranking = no_images(by, KEPT, maps)
     for name in ("worst", "images", "excluded"):
@@ -135,7 +135,7 @@ def read_ranking(directory: Path, by: By, k: int) -> Ranking:
 def _describe(ranking: Ranking) -> dict[str, Any]:
     maps = [[each.layer, each.of, each.target, each.type, each.channels, each.index] for each in ranking.maps]
     texts = {name: base64.b64encode(getattr(ranking, name).astype("<u8")).decode() for name in ("digests", "inputs")}
-    return {"maps": maps, "names": ranking.names, **texts}
+    return {"feature_maps": maps, "names": ranking.names, **texts}
 
 
 def _schema() -> Any:  # a pyarrow.Schema
