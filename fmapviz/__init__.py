@@ -92,8 +92,8 @@ if TYPE_CHECKING:
     from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Staged, Started
     from fmapviz.core.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
     from fmapviz.engine.cam.attribution import ClassActivation, cam
+    from fmapviz.engine.fields import receptive_field
     from fmapviz.engine.layer_list import list_layers
-    from fmapviz.engine.receptive_field import receptive_field
     from fmapviz.engine.run import visualize
     from fmapviz.engine.top.finished import TopSummary, top_images
     from fmapviz.engine.top.own_loop import TopImages, TopLayer
@@ -127,7 +127,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
-    "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list", "engine.receptive_field",
+    "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list", "engine.fields",
     "engine.top.finished", "engine.top.own_loop",
 )  # fmt: skip
 

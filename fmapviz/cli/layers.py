@@ -45,8 +45,8 @@ def list_layers(
     show_status(f"loading {model} ...")
     with importing():
         from fmapviz.core import lazy_torchvision
+        from fmapviz.engine.fields import fields_by_layer
         from fmapviz.engine.layer_list import load_and_list
-        from fmapviz.engine.receptive_field import fields_by_layer
         from fmapviz.inspection.layers import find_layers, notice_blocks
 
     if not is_code(model):  # what it imports may need the compiler

@@ -18,11 +18,11 @@ import torch
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
+from fmapviz.engine.fields import FieldCache, effective_field, field_named
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
-from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn

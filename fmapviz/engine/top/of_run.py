@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
+from fmapviz.engine.fields import FieldCache, effective_field, field_named
 from fmapviz.engine.top.draw import Drawn, draw_ranking
 from fmapviz.engine.top.locate import inside_values
 from fmapviz.engine.top.options import TopOptions

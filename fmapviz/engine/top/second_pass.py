@@ -12,8 +12,8 @@ import numpy as np
 
 from fmapviz.core.events import Notice
 from fmapviz.core.files import writing_to
+from fmapviz.engine.fields import FieldCache, effective_field, field_named
 from fmapviz.engine.pipeline.work import Progress, work
-from fmapviz.engine.receptive_field import FieldCache, effective_field, field_named
 from fmapviz.engine.top.locate import Position, locate, measured
 from fmapviz.engine.top.tiles import draw_tile
 from fmapviz.images.placement import find_placement

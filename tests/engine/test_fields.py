@@ -9,8 +9,8 @@ from torchvision import models
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import FmapvizError
+from fmapviz.engine.fields import find_fields, input_shape, receptive_field
 from fmapviz.engine.layer_list import list_layers
-from fmapviz.engine.receptive_field import find_fields, input_shape, receptive_field
 from fmapviz.models.load import load_model, outline_model
 
 SMALL = InputOptions(size=64)
