@@ -33,9 +33,12 @@ from ways import (
     to_png,
     to_report,
     to_statistics,
+    to_statistics_in_a_shard,
     to_tensorboard,
     to_tensorboard_with_statistics,
     tutorial,
+    unranked,
+    unranked_shard,
 )
 
 import fmapviz
@@ -86,7 +89,7 @@ def main() -> None:
     # Memory first: a child begins with its parent's peak. What was written is removed when everything is measured: some file
     # systems, ext4 without a journal for one, take ten times as long to make a file while many have just been deleted.
     with ExitStack() as places:
-        for section in (memory, start_up, speed, grad_cam, statistics, decoding, batches, early, growth, skipping):
+        for section in (memory, ranking, start_up, speed, grad_cam, statistics, decoding, batches, early, growth, skipping):
             if options.only and options.only not in section.__name__:
                 continue
             place = Path(places.enter_context(tempfile.TemporaryDirectory()))
@@ -173,6 +176,46 @@ def statistics(place, quick):
         yield Ratio(f"{name}: TensorBoard with statistics / without", "<= 1.1", [b / median(board) for b in both])
         yield Ratio(f"{name}: report / PNG files", "", [r / median(png) for r in report])
         yield Ratio(f"{name}: statistics alone / forward passes alone", "", [a / median(forward) for a in alone])
+
+
+MERGE = """
+import sys
+import numpy as np
+from fmapviz.runs.aggregates._channels import FeatureMapInfo
+from fmapviz.runs.aggregates._ranker import Ranker
+images, channels = map(int, sys.argv[1:])
+maps = (FeatureMapInfo("layer", "output", "", "Conv2d", channels, 0),)
+rows = np.random.default_rng(0).standard_normal((997, channels), np.float32)
+ranker = Ranker("max", 9)
+for image in range(images):
+    ranker.add(maps, f"{image}.png", image * 0x9E3779B97F4A7C15 % 2**64, rows[image % 997] * np.float32(1 + image % 1009))
+ranker.finish()
+"""
+
+
+def ranking(place, quick):
+    """What top images cost: the ranking during a run, merging many summaries, and receptive fields."""
+    few, many = (10_000, 50_000) if quick else (100_000, 1_000_000)
+    (short, low), (long, high) = (whole_process([sys.executable, "-c", MERGE, str(n), "1000"]) for n in (few, many))
+    yield Ratio(f"{many:,} images x 1,000 channels ranked on one core, seconds", "<= 60", [long], f"{high:.0f} MiB")
+    yield Ratio(f"peak memory of that / of {few:,} images", "<= 1.1", [high / low], f"{low:.0f} MiB, {short:.1f} s")
+    for name, count in (("alexnet", 256), ("resnet50", 64)):
+        model = fmapviz.load_model(name, weights="random")
+        paths = copies(place, count // 4 if quick else count)
+        ways = (unranked, to_statistics, unranked_shard, to_statistics_in_a_shard)
+        times = {way: [] for way in ways}
+        for way in times:
+            seconds(way, model, paths[:4])
+        for _ in range(2 if quick else 5):
+            for way, measured in times.items():
+                measured.append(seconds(way, model, paths))
+        plain, ranked, plain_shard, ranked_shard = times.values()
+        for what, without, with_ranking in (("", plain, ranked), (", one shard", plain_shard, ranked_shard)):
+            rounds = [r / median(without) for r in with_ranking]
+            yield Ratio(f"{name}: statistics{what}: ranked / not ranked", "<= 1.05", rounds)
+    fmapviz.receptive_field("alexnet")
+    rounds = [timed(lambda: fmapviz.receptive_field("resnet50", types="Module")) for _ in range(3)]
+    yield Ratio("receptive fields of all modules of ResNet-50, seconds", "<= 2", rounds)
 
 
 THREADS = """

@@ -12,7 +12,10 @@ from torch.utils.tensorboard import SummaryWriter
 from torchvision.utils import make_grid
 
 from fmapviz import visualize
+from fmapviz.engine.pipeline import unit_writer
 from fmapviz.images.decode_pool import DecodePool, read_image
+from fmapviz.runs.aggregates._unit_ranking import UnitRanking
+from fmapviz.writers import stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,6 +94,27 @@ def to_report(model: Model, paths: Sequence[Path], out: Path) -> None:
 def to_statistics(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Have fmapviz write nothing but statistics of every channel."""
     visualize(model, paths, out=out, to="stats")
+
+
+def to_statistics_in_a_shard(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write statistics of all images as one shard."""
+    visualize(model, paths, out=out, to="stats", shard=len(paths))
+
+
+def unranked(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Write statistics without what images are ranked by."""
+    with patch.object(unit_writer, "digest_of", lambda _values: ""):
+        to_statistics(model, paths, out)
+
+
+def unranked_shard(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Do the same for a shard."""
+    with (
+        patch.object(unit_writer, "digest_of", lambda _values: ""),
+        patch.object(UnitRanking, "add", lambda _self, _image: None),
+        patch.object(stats, "write_rankings", lambda _directory, _rankings: None),
+    ):
+        to_statistics_in_a_shard(model, paths, out)
 
 
 def prepared(model: Model, paths: Sequence[Path]) -> Iterator[tuple[Path, Tensor]]:

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from readme_hook import capture_like_a_tutorial
 from readme_screenshots import take_report, take_tensorboard
 from readme_views import PARTS, STAR, VIEWS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_images"
+sys.path.insert(0, str(SAMPLES))
+from painting.single_shape import CLASSES, paint  # noqa: E402  beside the samples
+
 REPORT_STATE = "image=star.jpg&view=maps&layer=01+features.1.conv&channel=12"  # the end of its address
 WIDTH = 1112  # pixels: the contact sheet's; the pictures beside it are as wide
 
@@ -45,6 +49,20 @@ def make_top_pictures(runs: Path, target: Path) -> None:
         draw("shapesnet", SAMPLES / "shapes.png", "--view=sheet", *looks, out=runs / "sheet") / "shapes.png" / "sheet.png"
     )
     save(resize(Image.open(sheet), width=WIDTH), target / "sheet.jpg")
+
+    channels = ["--types=ReLU", "--layers=features.5.relu", "--channels=0,2,4-6"]
+    run = draw("shapesnet", paint_many(runs / "painted"), "--view=top", *channels, out=runs / "top")
+    save(resize(Image.open(run / "_top" / "00_features.5.relu.top.png"), width=WIDTH), target / "top.jpg")
+
+
+def paint_many(folder: Path) -> Path:
+    """Paint images of one shape each, as those that shapesnet was trained with, and return their folder."""
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(7)
+    for number in range(600):
+        picture = paint(generator)
+        Image.fromarray(picture.pixels).save(folder / f"{CLASSES[picture.label]}{number}.png")
+    return folder
 
 
 def make_view_pictures(runs: Path, target: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fmapviz.runs.aggregates._ranking import (
+    BINS,
     Ranking,
     count_values,
     drop_unranked,
@@ -48,7 +50,7 @@ class Ranker:
         self._names: list[str] = []
         self._digests: list[int] = []
         self._rows: list[Floats] = []
-        self._inputs: list[NDArray[np.uint64]] = []  # sorted at the end
+        self._counts = np.zeros((0, BINS), np.int32)  # of these maps
 
     def add(self, maps: tuple[FeatureMapInfo, ...], name: str, digest: int, values: Floats) -> None:
         """Add an image.
@@ -59,9 +61,11 @@ class Ranker:
             digest: That of its prepared input, below 2**64.
             values: Of all channels, float32 `(C,)`; NaN where no value is finite.
         """
-        if maps != self._maps or len(self._rows) >= min(_MOST_IMAGES, _BLOCK_BYTES // max(4, values.nbytes)):
+        if maps != self._maps:
+            self._settle()
+            self._maps, self._counts = maps, np.zeros((len(values), BINS), np.int32)
+        elif len(self._rows) >= min(_MOST_IMAGES, _BLOCK_BYTES // max(4, values.nbytes)):
             self._rank()
-            self._maps = maps
         self._names.append(name)
         self._digests.append(digest)
         self._rows.append(values)
@@ -72,22 +76,31 @@ class Ranker:
 
     def finish(self) -> Ranking:
         """Return the ranking of all images that were added."""
-        self._rank()
+        self._settle()
         return self._ranking
+
+    def _settle(self) -> None:
+        """Rank the images that wait, and add the numbers of images by value."""
+        self._rank()
+        ranking = self._ranking
+        if ranking.maps == self._maps and ranking.counts.size:
+            self._ranking = replace(ranking, counts=ranking.counts + self._counts)
+        else:
+            self.merge(replace(no_images(ranking.by, ranking.k, self._maps, counted=False), counts=self._counts.copy()))
+        self._counts[:] = 0
 
     def _rank(self) -> None:
         if not self._rows:
             return
         block = np.stack(self._rows)
-        ranked = self._ranking
-        needed = np.ones(block.shape[1], np.bool_)
+        count_values(block, self._counts)
+        ranked, better = self._ranking, None
         if ranked.maps == self._maps and ranked.names:
             scores, last = values_of(block, ranked.by), ranked.scores[:, -1]
             # Of equal scores the first name counts, and images usually come in the order of their names.
             is_later = name_key(ranked.names[-1]) < min(map(name_key.__wrapped__, self._names))
-            better = (scores > last) if is_later else (scores >= last)
-            needed = better.any(0) | np.isnan(last)
-        self.merge(rank_block(block, ranked.by, ranked.k, self._maps, (self._names, self._digests), needed=needed))
+            better = (scores > last if is_later else scores >= last) | np.isnan(last)
+        self.merge(rank_block(block, ranked.by, ranked.k, self._maps, (self._names, self._digests), better=better))
         self._names, self._digests, self._rows = [], [], []
 
 
@@ -98,9 +111,9 @@ def rank_block(
     maps: tuple[FeatureMapInfo, ...],
     images: tuple[Sequence[str], Sequence[int]],
     *,
-    needed: NDArray[np.bool_] | None = None,
+    better: NDArray[np.bool_] | None = None,
 ) -> Ranking:
-    """Rank a block of images.
+    """Rank a block of images; they are not counted by value.
 
     Args:
         values: Float32 `(N, C)`, of N images; NaN where an image has no finite value.
@@ -108,25 +121,20 @@ def rank_block(
         k: Number of images per channel.
         maps: The feature maps, of C channels.
         images: Names and digests of the images.
-        needed: The channels whose images are ranked, `(C,)`; the others are only counted. None: all.
+        better: Which values may be ranked, `(N, C)`; None: all.
     """
     inputs = np.array(images[1], np.uint64)
     names, digests, (at,) = join_names([(images[0], inputs)])
-    rows = np.unique(at, return_index=True)[1]  # of copies one
-    ranking = no_images(by, k, maps)
-    columns = np.arange(values.shape[1]) if needed is None else np.flatnonzero(needed)
     scores = values_of(values, by)
     known = ~np.isnan(values)
-    candidates = scores[np.ix_(rows, columns)].T
-    order = np.where(np.isnan(candidates), np.int32(-1), np.arange(len(rows), dtype=np.int32))
-    keys = sort_keys(order, candidates)
-    if keys.shape[1] > k:
-        keys = np.partition(keys, k, 1)[:, :k]
-    keys.sort(1)
-    places, best = read_keys(keys)
-    ranking.places[columns, : places.shape[1]] = places
-    ranking.scores[columns, : places.shape[1]] = best
+    chosen = known if better is None else better & known
+    chosen[np.setdiff1d(np.arange(len(at)), np.unique(at, return_index=True)[1])] = False  # of copies one counts
+    ranking = no_images(by, k, maps, counted=False)
+    places, best = _first_of(scores, chosen, at, k)
+    ranking.places[:, : places.shape[1]] = places
+    ranking.scores[:, : places.shape[1]] = best
     names, digests, places = drop_unranked(names, digests, ranking.places)
+    found = np.count_nonzero(~np.isnan(values), 0)
     return Ranking(
         by,
         k,
@@ -136,8 +144,35 @@ def rank_block(
         places,
         ranking.scores,
         np.fmin.reduce(scores, 0),
-        known.sum(0),
-        len(values) - known.sum(0),
-        count_values(values),
+        found,
+        len(values) - found,
+        ranking.counts,
         np.sort(inputs),
     )
+
+
+def _first_of(
+    scores: Floats, chosen: NDArray[np.bool_], places: NDArray[np.int32], k: int
+) -> tuple[NDArray[np.int32], Floats]:
+    """Return the first k of the chosen images of each channel.
+
+    Args:
+        scores: Float32 `(N, C)`.
+        chosen: Boolean `(N, C)`.
+        places: Positions of the N images in their order.
+        k: Number of images per channel.
+
+    Returns:
+        Places and scores, `(C, M)` with M at most k; -1 and NaN behind the last image.
+    """
+    channels, images = np.nonzero(chosen.T)
+    lengths = np.bincount(channels, minlength=chosen.shape[1])
+    within = np.arange(len(channels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    shape = (chosen.shape[1], int(lengths.max(initial=0)))
+    order, own = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
+    order[channels, within], own[channels, within] = places[images], scores[images, channels]
+    keys = sort_keys(order, own)
+    if shape[1] > k:
+        keys = np.partition(keys, k, 1)[:, :k]
+    keys.sort(1)
+    return read_keys(keys)

@@ -31,6 +31,7 @@ BYS: tuple[By, ...] = get_args(By)
 _LOWEST_POWER, _OCTAVES, _PER_OCTAVE = -24, 36, 8
 _HALF = _OCTAVES * _PER_OCTAVE
 BINS = 2 * _HALF + 1
+_TOGETHER = 256
 _BLANK = np.uint64(2**64 - 1)  # the key of no image
 
 
@@ -51,7 +52,7 @@ class Ranking:
         worst: The lowest score of all images, float32 `(C,)`; NaN without an image.
         images: Number of images with a finite value, int64 `(C,)`.
         excluded: Number of images without a finite value, int64 `(C,)`.
-        counts: Number of images by their value, int32 `(C, BINS)`, see `bin_edges`.
+        counts: Number of images by their value, int32 `(C, BINS)`, see `bin_edges`; `(C, 0)` if they are not counted.
         inputs: The digest of every image of the set, sorted, uint64.
     """
 
@@ -98,7 +99,7 @@ class Ranking:
             yield info, slice(begin, end)
 
 
-def no_images(by: By, k: int, maps: tuple[FeatureMapInfo, ...] = ()) -> Ranking:
+def no_images(by: By, k: int, maps: tuple[FeatureMapInfo, ...] = (), *, counted: bool = True) -> Ranking:
     """Return the ranking of no images, which changes nothing when it is merged."""
     channels = sum(each.channels for each in maps)
     return Ranking(
@@ -112,7 +113,7 @@ def no_images(by: By, k: int, maps: tuple[FeatureMapInfo, ...] = ()) -> Ranking:
         worst=np.full(channels, np.nan, np.float32),
         images=np.zeros(channels, np.int64),
         excluded=np.zeros(channels, np.int64),
-        counts=np.zeros((channels, BINS), np.int32),
+        counts=np.zeros((channels, BINS if counted else 0), np.int32),
         inputs=np.zeros(0, np.uint64),
     )
 
@@ -136,12 +137,16 @@ def merge(one: Ranking, other: Ranking) -> Ranking:
     maps = _join_maps(one.maps, other.maps)
     one, other = (_spread(each, maps) for each in (one, other))
     names, digests, places = join_names([(each.names, each.digests) for each in (one, other)])
-    moved = [
-        np.where(each.places < 0, np.int32(-1), position[each.places]) if len(position) else each.places
+    own, others = (
+        np.where(each.places < 0, np.int32(-1), position[each.places]) if len(position) else each.places.copy()
         for each, position in zip((one, other), places, strict=True)
-    ]
-    best, scores = best_of(np.hstack(moved), np.hstack([one.scores, other.scores]), one.k)
-    names, digests, best = drop_unranked(names, digests, best)
+    )
+    scores = one.scores.copy()
+    rows = np.flatnonzero(others[:, 0] >= 0)  # of a few images, only some channels have any that rank
+    own[rows], scores[rows] = best_of(
+        np.hstack([own[rows], others[rows]]), np.hstack([scores[rows], other.scores[rows]]), one.k
+    )
+    names, digests, best = drop_unranked(names, digests, own)
     return Ranking(
         one.by,
         one.k,
@@ -153,7 +158,7 @@ def merge(one: Ranking, other: Ranking) -> Ranking:
         np.fmin(one.worst, other.worst),
         one.images + other.images,
         one.excluded + other.excluded,
-        one.counts + other.counts,
+        one.counts + other.counts if one.counts.shape == other.counts.shape else max(one.counts, other.counts, key=np.size),
         np.sort(np.concatenate([one.inputs, other.inputs]), kind="stable"),
     )
 
@@ -232,25 +237,25 @@ def identity(name: str, path: str) -> str:
     return f"{name}\0{path}"
 
 
-def count_values(values: Floats) -> NDArray[np.int32]:
+def count_values(values: Floats, counts: NDArray[np.int32]) -> None:
     """Count values by their magnitude, see `bin_edges`.
 
     Args:
         values: Float32 `(N, C)`; NaN is not counted.
-
-    Returns:
-        int32 `(C, BINS)`.
+        counts: int32 `(C, BINS)`, to which the numbers are added.
     """
-    channels = values.shape[1]
-    known = ~np.isnan(values)
-    magnitudes = np.abs(values, where=known, out=np.zeros_like(values))
-    # A float32 begins with its exponent and the first bits of its mantissa, eight for each power of two.
-    bins = (magnitudes.view(np.int32) >> 20) - ((127 + _LOWEST_POWER) << 3) + 1
-    bins = np.where(magnitudes > 0, bins.clip(1, _HALF), 0)
-    bins = np.where(values < 0, -bins, bins) + _HALF
-    bins = np.where(known, bins + np.arange(channels) * BINS, channels * BINS)
-    counts = np.bincount(bins.ravel(), minlength=channels * BINS + 1)[:-1]
-    return counts.reshape(channels, BINS).astype(np.int32)
+    for begin in range(0, len(counts), _TOGETHER):  # channels whose bins fit into the cache
+        own = np.ascontiguousarray(values[:, begin : begin + _TOGETHER])
+        some = own.shape[1]
+        bits = own.view(np.int32)
+        # A float32 begins with its exponent and the first bits of its mantissa, eight for each power of two.
+        bins = ((bits & 0x7FFFFFFF) >> 20) - (((127 + _LOWEST_POWER) << 3) - 1)
+        np.clip(bins, 0, _HALF, out=bins)
+        np.negative(bins, out=bins, where=bits < 0)
+        bins += np.arange(some, dtype=np.int32) * BINS + _HALF
+        unknown = np.isnan(own)
+        flat = bins[~unknown] if unknown.any() else bins.ravel()
+        counts[begin : begin + some] += np.bincount(flat, minlength=some * BINS).reshape(some, BINS).astype(np.int32)
 
 
 def bin_edges() -> NDArray[np.float64]:
@@ -286,7 +291,7 @@ def _spread(ranking: Ranking, maps: tuple[FeatureMapInfo, ...]) -> Ranking:
     if ranking.maps == maps:
         return ranking
     rows = rows_of(maps, ranking.maps)
-    empty = no_images(ranking.by, ranking.k, maps)
+    empty = no_images(ranking.by, ranking.k, maps, counted=ranking.counts.shape[1] > 0)
     there = rows >= 0
     for name in ("places", "scores", "worst", "images", "excluded", "counts"):
         getattr(empty, name)[there] = getattr(ranking, name)[rows[there]]
