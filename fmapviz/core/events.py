@@ -95,6 +95,7 @@ class RunSummary:
         skipped: Number of images finished by earlier runs.
         failed: Number of inputs that failed.
         pictures: Number of pictures written by this run.
+        once: Number of those that show the model, or all images of the run.
         layers: Number of layers drawn of the last image.
         not_executed: Chosen layers that no forward pass executed.
         undrawn: Executed layers without a picture, with the reason.
@@ -119,6 +120,7 @@ class RunSummary:
     undrawn: Mapping[str, str]
     failures: tuple[Failure, ...]
     seconds: float
+    once: int = 0
     model_pictures: bool = False
     stopped: bool = False
     results: Mapping[str, Any] = field(default_factory=dict)

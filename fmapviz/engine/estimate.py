@@ -23,9 +23,10 @@ from fmapviz.images.find import find_images
 from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.storage.destination import find_info, open_destination
+from fmapviz.runs.unit import holds_images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.core.config import RunConfig, RunInfo
@@ -137,7 +138,14 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
                 repair=False,
             )
         )
-        bytes_each, files_each = _measure(summary.directory, clock.info.config.to, shard=shard)
+        formats = clock.info.config.to
+        units = list(find_units(summary.directory))
+        of_images = [unit for unit in units if holds_images(checksummed_json.load(unit / UNIT_FILE) or {})]
+        bytes_each, files_each = _measure(of_images, formats, shard=shard)
+        others = [
+            unit for unit in units if unit not in of_images
+        ]  # of the model, for example: as large for any number of images
+        bytes_once, files_once = _sizes(others, formats)
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
     info = find_info(destination, info, name=config.name)
     run_directory = destination.find_run(info, name=config.name)
@@ -155,9 +163,12 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
         to_draw=to_draw,
         failing=1 - succeeding,
         sampled=summary.done,
-        pictures=round(to_draw * succeeding * summary.pictures / max(1, summary.done)),
-        bytes={form: round(size * to_draw * succeeding) for form, size in bytes_each.items()},
-        files=round(files_each * to_draw * succeeding),
+        pictures=round(to_draw * succeeding * (summary.pictures - summary.once) / max(1, summary.done)) + summary.once,
+        bytes={
+            form: round(bytes_each.get(form, 0) * to_draw * succeeding) + bytes_once.get(form, 0)
+            for form in bytes_each | bytes_once
+        },
+        files=round(files_each * to_draw * succeeding) + files_once,
         seconds=clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings)) * to_draw,
         free=free,
         free_files=free_files,
@@ -202,23 +213,30 @@ def _sample(found: Iterable[ImageFile | Failure]) -> tuple[list[ImageFile], int]
     return nsmallest(SAMPLE, images, key=lambda _: chance.random()), next(number)
 
 
-def _measure(directory: Path, formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:
+def _measure(units: Sequence[Path], formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:
     """Return the bytes by format, and the number of files, that a run has for each image."""
+    sizes, files = _sizes(units, formats, in_blocks=not shard)
+    images = len(units)
+    if shard:
+        records = [checksummed_json.load(unit / UNIT_FILE) or {} for unit in units]
+        images = sum("failed" not in image for record in records for image in record["images"])
+    each = {form: size / max(1, images) for form, size in sizes.items()}
+    return each, files / max(1, images) if not shard else files / max(1, len(units)) / shard
+
+
+def _sizes(units: Iterable[Path], formats: Iterable[str], *, in_blocks: bool = True) -> tuple[dict[str, int], int]:
+    """Return the bytes of units by format, the largest first, and the number of files and directories."""
     patterns = [(pattern, form) for form in formats for pattern in unit_patterns(form)]
-    images = files = 0
     sizes: dict[str, int] = {}
-    units = list(find_units(directory))
+    files = 0
     for unit in units:
-        record = checksummed_json.load(unit / UNIT_FILE) or {}
-        images += sum("failed" not in image for image in record["images"]) if shard else record.get("kind") is None
         for path in unit.iterdir():
             form = next((form for pattern, form in patterns if fnmatchcase(path.name, pattern)), "records")
             size = path.stat().st_size
-            sizes[form] = sizes.get(form, 0) + (size if shard else size_in_blocks([size]))
+            sizes[form] = sizes.get(form, 0) + (size_in_blocks([size]) if in_blocks else size)
             files += 1
         files += 1  # the directory itself
-    each = {form: size / max(1, images) for form, size in sorted(sizes.items(), key=lambda item: -item[1])}
-    return each, files / max(1, images) if not shard else files / max(1, len(units)) / shard
+    return dict(sorted(sizes.items(), key=lambda item: -item[1])), files
 
 
 def _format_time(seconds: float) -> str:

@@ -215,6 +215,7 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
     return replace(
         summary,
         pictures=summary.pictures + of_model + of_run,
+        once=of_model + of_run,
         undrawn={**undrawn, **summary.undrawn},
         seconds=time.monotonic() - begun,
         model_pictures=not session.plan.of_images and has_model(session.directory),

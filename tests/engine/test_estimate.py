@@ -61,6 +61,18 @@ def test_it_is_what_the_run_then_writes(inputs, tmp_path):
     assert found.fits
 
 
+def test_what_is_drawn_once_is_counted_once(inputs, tmp_path, monkeypatch):
+    """Pages of top images, and pictures of the model, are as many for any number of images."""
+    monkeypatch.setattr(estimate, "SAMPLE", 10)
+    found = plan(inputs, tmp_path / "out", views=["kernels", "top"])
+    summary = draw(inputs, tmp_path / "out", views=["kernels", "top"])
+    assert (found.images, found.sampled) == (20, 10)
+    assert found.pictures == summary.pictures == 20 + summary.once
+    taken = room_of(summary.directory, {"png": ".png"})["png"]
+    assert found.bytes["png"] == pytest.approx(taken, rel=0.2)
+    assert found.files == sum(path.parent != summary.directory or path.is_dir() for path in summary.directory.rglob("*"))
+
+
 @needs("pyarrow", "scale")
 def test_of_shards_too(inputs, tmp_path):
     found = plan(inputs, tmp_path / "out", to=["tar", "tensorboard", "stats"], shard=20)
