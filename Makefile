@@ -83,8 +83,9 @@ check: $(DEV) ## ruff, mypy, the order of imports and the measures of the archit
 	$(BIN)/python tests/architecture.py
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -q > /dev/null 2>&1 & $(BIN)/mypy; code=$$?; wait; exit $$code
 
-all-models: $(DEV) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121
+all-models: $(DEV) ## draw one picture with every torchvision model (some minutes, 8 GB) and print N/121; the slow ones' fields
 	PYTHONPATH=tests/support $(BIN)/python tests/all_models.py
+	$(PYTEST) -m zoo
 
 samples: $(DEV) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py

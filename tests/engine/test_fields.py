@@ -150,8 +150,14 @@ def test_a_detector_is_followed_from_the_picture_that_it_resizes():
     assert (field.size, field.stride, field.reason) == ((5, 6), (3, 4), "")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", models.list_models())
+# These detectors cannot run without numbers, and take up to half a minute each with them.
+SLOW = {*models.list_models(models.detection)} - {"ssdlite320_mobilenet_v3_large"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.zoo if name in SLOW else pytest.mark.thorough) for name in models.list_models()],
+)
 def test_every_layer_of_every_model_has_a_field_or_a_reason(name):
     rows = list_layers(name, types="Module")
     model = outline_model(name)

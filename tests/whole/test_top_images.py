@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from extras import needs
-from image_files import paint, pixels_of, save_pixels
+from image_files import paint, pixels_of, prepared, save_pixels
 from PIL import Image
 from safetensors.numpy import load_file
 from tiny_runs import AS_IT_IS
@@ -24,7 +24,12 @@ from fmapviz import RequestError, TopImages, top_images, visualize
 from fmapviz.core.config import InputOptions, Part
 from fmapviz.core.errors import RefusedError
 from fmapviz.core.events import Notice
+from fmapviz.engine.top.locate import Position
+from fmapviz.engine.top.options import TopOptions
+from fmapviz.engine.top.tiles import draw_tile
 from fmapviz.images.find import in_natural_order
+from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.receptive_field import trace_fields
 
 NUMBERS = ("channel", "rank", "y", "x", "left", "top", "right", "bottom", "copies")
 SIDE = 96  # of a tile
@@ -428,3 +433,58 @@ def test_the_parquet_file_holds_the_same_rows(pictures, tmp_path):
         assert {name: row[name] for name in ("layer", "channel", "image", "y", "right", "note")} == {
             name: text[name] for name in ("layer", "channel", "image", "y", "right", "note")
         }
+
+
+# --- what must not be taken for right
+
+
+def test_plain_hooks_find_the_same_only_with_a_copy(pictures, tmp_path):
+    """The in-place ReLU behind a convolution overwrites what a hook has stored."""
+    net = TwoMaps()
+    run = draw(pictures, tmp_path / "out", net, to=["stats"]).directory
+    names = sorted((path.name for path in pictures.iterdir()), key=lambda name: in_natural_order([name]))
+    values = {True: [], False: []}
+    for name, copied in product(names, values):
+        kept = []
+        hook = net.first.register_forward_hook(
+            lambda _, __, out, copied=copied, kept=kept: kept.append(out.clone() if copied else out)
+        )
+        with torch.no_grad():
+            net(prepared(pictures / name))
+        hook.remove()
+        values[copied].append(kept[0][0].amin((1, 2)).numpy())
+    lowest = TopImages.read(run, by="min")["first"]
+    for copied, found in values.items():
+        order = np.lexsort((np.arange(len(names)), np.stack(found)[:, 0]))
+        shown = [names[place] for place in order if names[place] != "x1.png"]
+        assert (shown == list(lowest.images[0])) == copied
+
+
+def test_a_contour_lies_where_the_fields_do_and_not_at_aligned_corners():
+    """One position of a map is large: the contour surrounds the centre of what it sees, also near the border."""
+    net = nn.Sequential(nn.Conv2d(1, 1, 11, stride=8, padding=0))
+    field = find_field(net, (96, 96))
+    values = np.zeros((11, 11), np.float32)
+    values[0, 9] = 1.0
+    position = Position(0, 9, field.box(0, 9), (96, 96))
+    plain = np.full((96, 96), 128, np.uint8)
+    tile = draw_tile(plain, values, field, position, TopOptions(crop="whole"), side=96)
+    rows, columns = np.nonzero((tile == (255, 230, 0)).all(2))
+    centre = rows.mean() + 0.5, columns.mean() + 0.5
+    left, _, right, bottom = field.box(0, 9)
+    assert abs(centre[1] - (left + right) / 2) < 1
+    assert rows.max() + 0.5 < bottom
+    aligned = 95 * 9 / 10
+    assert abs(centre[1] - aligned) > 5
+
+
+def find_field(net, size):
+    layers = find_layers(net)
+    return trace_fields(net.to("meta"), layers, torch.zeros(1, 1, *size, device="meta"), forward=lambda net, x: net(x))["0"]
+
+
+def test_a_counter_in_place_of_a_name_would_mix_two_calls(pictures, tmp_path):
+    run = draw(pictures, tmp_path / "out", types=["Conv2d"], to=["stats"]).directory
+    once, twice = (TopImages.read(run)[name] for name in ("again", "again#2"))
+    assert once.images != twice.images
+    assert not np.array_equal(once.values, twice.values)

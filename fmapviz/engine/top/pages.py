@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CHANNELS = 32  # on a page
 GROUP = "top"  # of the pictures
+_FEW = 20  # images, of which a share says nothing more than their number
 _WORDS = {"max": "largest value", "mean": "largest mean", "min": "smallest value"}
 
 
@@ -119,7 +120,8 @@ class Pages:
         without = f", {excluded} without a finite value" if excluded else ""
         if self._constant[row]:
             return f"constant in {images} images{without}"
-        return f"{shown} of {images}{without}"
+        share = f": the top {100 * shown / images:.2g} %" if images > _FEW else ""
+        return f"{shown} of {images}{share}{without}"
 
     def _images(self, info: FeatureMapInfo, channel: int) -> Iterator[TopImage]:
         for rank in range(self._ranking.k):
