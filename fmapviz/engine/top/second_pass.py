@@ -78,7 +78,7 @@ class SecondPass:
 
     Attributes:
         shown: What each tile shows, by feature map, channel and rank.
-        layers: A result of each feature map, by its name.
+        layers: A result of each feature map, by its name, of the first image in which it was drawn.
         failed: Why images could not be drawn again, by their path.
         difference: The largest relative difference of a value from the ranked one.
         at_border: By feature map, how many units see beyond the border of the picture, and how many do not.
@@ -93,13 +93,14 @@ class SecondPass:
         self.difference = 0.0
         self.at_border: dict[FeatureMapInfo, Counter[bool]] = defaultdict(Counter)
         self._session = session
-        self._winners = {winner.file.path: winner for winner in winners if winner.file}
+        self._winners = {winner.file.path: (number, winner) for number, winner in enumerate(winners) if winner.file}
+        self._first: dict[str, int] = {}  # images by the names of feature maps
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of inputs, by image
         self._options = options
         self._tiles = tiles
         self._k = ranking.k
         self._values = ranking.values
         self._rows = {info: own.start for info, own in ranking.slices()}
-        self._shape: tuple[int, ...] = ()
         alone = session.device.type == "cpu" and session.config.batch_size in {None, 1}
         self._allowed = 0.0 if alone else _TOLERANCE
         self._lock = Lock()
@@ -112,21 +113,24 @@ class SecondPass:
         return number
 
     def field_of(self, name: str) -> ReceptiveField | None:
-        """Return the receptive field of a feature map as it is shown, for inputs of the last shape; None if not known."""
-        return self._field_of(name, self._shape) if self._shape else None
+        """Return the receptive field of a feature map as it is shown in the first image; None if it is not known."""
+        return self._field_of(name, self._shapes[self._first[name]]) if name in self._first else None
 
     def note(self, result: Result) -> None:
         """Draw the tiles of an image."""
         if isinstance(result, Failed):
             self.failed[result.failure.path] = result.failure
             return
-        image, winner = result.image, self._winners[result.image.member.file.path]
+        image = result.image
+        number, winner = self._winners[image.member.file.path]
         view = _View(as_seen(image.values, self._session.model.preparation), image, self._place(image.size))
         shape = tuple(image.values.shape)
         layers = {layer.layer: layer for layer in result.drawn.layers if layer.of == "output"}
         with self._lock:
-            self.layers |= layers
-            self._shape = shape
+            self._shapes[number] = shape
+            for name, drawn in layers.items():
+                if number <= self._first.get(name, number):
+                    self._first[name], self.layers[name] = number, replace(drawn, maps=None, measures=None)
         for info, slots in winner.channels.items():
             layer = layers.get(info.layer)
             if layer is None or layer.measures is None or len(layer.measures.low) != info.channels:
@@ -142,7 +146,7 @@ class SecondPass:
         info, channel, rank = slot
         options, expected = self._options, self._values[self._rows[info] + channel, rank]
         found = measured(layer, options, field, channel)
-        difference = float(abs(found - expected) / max(abs(expected), np.float32(1e-30)))
+        difference = float(abs(found - expected) / max(abs(expected), abs(found), np.float32(1e-30)))
         values, position = locate(layer, options, field, channel, picture=view.picture)
         tile = draw_tile(view.seen, values, field, position, options, side=self._tiles.side)
         with writing_to(self._session.directory):
