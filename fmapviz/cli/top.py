@@ -89,6 +89,7 @@ def top(
                 "event": "summary",
                 "directory": str(summary.directory),
                 "table": str(summary.table),
+                "pages": str(summary.pages) if summary.pages else None,
                 "pictures": summary.pictures,
                 "images": summary.images,
                 "lost": list(summary.lost),
@@ -97,7 +98,8 @@ def top(
             }
         )
     else:
-        print_line(printable(str(summary.table)))
+        for path in filter(None, (summary.pages, summary.table)):
+            print_line(printable(str(path)))
     return summary.exit_code
 
 

@@ -206,7 +206,12 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
             remove_damaged_shards(session.directory, config.part)
     of_model, undrawn = draw_model(session)
     again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
-    of_run = draw_top_images(session, on_event).pictures if again else 0
+    of_run = 0
+    if again:
+        try:
+            of_run = draw_top_images(session, on_event).pictures
+        except RequestError as error:  # all images are drawn
+            on_event(Notice(f"no top images: {error}"))
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,7 @@ from trees import problems
 import fmapviz as facade
 from fmapviz import RequestError, TopImages, top_images, visualize
 from fmapviz.core.config import InputOptions, Part
-from fmapviz.core.errors import RefusedError
+from fmapviz.core.errors import NothingToDoError, RefusedError
 from fmapviz.core.events import Notice
 from fmapviz.engine.top.locate import Position
 from fmapviz.engine.top.options import TopOptions
@@ -277,8 +278,48 @@ def test_an_image_that_is_gone_is_named(pictures, tmp_path):
     gone = [row for row in table(run) if row["image"] == "x3.png"]
     assert gone
     assert {(row["note"], row["y"]) for row in gone} == {("the file is gone", "")}
+    assert top_images(run).exit_code == 3  # still
     assert {row["note"] for row in table(run) if row["image"] != "x3.png"} == {""}
     assert any("x3.png" in notice for notice in summary.notices)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("size", [None, 3])
+def test_an_image_that_has_changed_is_not_taken_for_the_ranked_one(pictures, tmp_path, inside, size):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats", shard=size).directory
+    before = (pictures / "x3.png").stat()
+    kept = (pictures / "x3.png").read_bytes()
+    shutil.copy(pictures / "x4.png", pictures / "x3.png")
+    (pictures / "x5.png").unlink()
+    summary = top_images(run, inside=inside)
+    assert (summary.lost, summary.exit_code) == (("x3.png", "x5.png"), 3)
+    notes = {row["note"] for row in table(run) if row["image"] == "x3.png"}
+    assert notes == (set() if inside else {"the file has changed"})
+    (pictures / "x3.png").write_bytes(kept)
+    os.utime(pictures / "x3.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert top_images(run, inside=inside).lost == ("x5.png",)
+    assert {row["note"] for row in table(run) if row["image"] == "x3.png"} <= {""}
+
+
+def test_where_all_images_are_gone_nothing_is_said_to_be_done(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    shutil.rmtree(pictures)
+    with pytest.raises(NothingToDoError):
+        top_images(run, inside=True)
+    assert top_images(run).exit_code == 3
+
+
+def test_channels_that_do_not_exist_are_refused(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    with pytest.raises(RequestError, match="no layer has channel 999"):
+        top_images(run, channels="999")
+
+
+def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
+    for inside in (False, True):
+        pages = top_images(run, layers="*.7.conv", inside=inside).pages
+        assert {path.name.partition("_")[0] for path in pages.glob("*.png")} == {"07"}
 
 
 def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
@@ -354,8 +395,9 @@ class Nothing(nn.Module):
 
 def test_where_no_value_is_finite_there_are_no_top_images(pictures, tmp_path):
     summary = draw(pictures, tmp_path / "out", Nothing(), types=["Conv2d"])
-    assert not (summary.directory / "_top").exists()
-    assert not (summary.directory / "top.csv").exists()
+    assert table(summary.directory) == []
+    assert len([*(summary.directory / "_top").glob("*.png")]) == 1  # it says so
+    assert any("no finite one" in notice for notice in summary.notices)
     assert summary.exit_code == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmapviz.core import files
@@ -18,7 +18,7 @@ from fmapviz.engine.top.second_pass import SecondPass, Shown, forward_again
 from fmapviz.engine.top.tiles import SIDE, TileFile
 from fmapviz.engine.top.winners import find_winners
 from fmapviz.runs.aggregates.top import CSV_FILE, KIND, UNIT, write_rows
-from fmapviz.runs.unit import commit, find_done
+from fmapviz.runs.unit import commit, find_done, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,6 +42,7 @@ class Drawn:
         lost: Names of the images that could not be drawn again.
         different: Number of values that were not the same when drawn again.
         difference: The largest relative difference among them.
+        unit: Directory of the pages.
     """
 
     pictures: int = 0
@@ -49,15 +50,17 @@ class Drawn:
     lost: tuple[str, ...] = ()
     different: int = 0
     difference: float = 0.0
+    unit: Path | None = None
 
     def remarks(self) -> Iterator[str]:
         """Yield what the user must know."""
         if self.lost:
-            yield f"top images: {len(self.lost)} could not be drawn again: {first_few(self.lost)}"
+            what = "is gone or has changed" if len(self.lost) == 1 else "are gone or have changed"
+            yield f"top images: {len(self.lost)} of the images {what}: {first_few(self.lost)}"
         if self.different:
             yield (
                 f"top images: {self.different} values were not the same when drawn again, "
-                f"by up to {self.difference:.2g} of the value"
+                f"by up to {100 * self.difference:.2g} %: the network does not reproduce them"
             )
 
 
@@ -68,6 +71,7 @@ def draw_ranking(
     on_event: Callable[[Event], None],
     *,
     layers: Collection[str] | None = None,
+    lost: Sequence[str] = (),
     force: bool = False,
 ) -> Drawn:
     """Draw the ranked images of each channel, unless that is done.
@@ -78,6 +82,7 @@ def draw_ranking(
         options: What is shown of them.
         on_event: Called with notices.
         layers: Names of the layers that were asked for; None: all.
+        lost: Names of images that should have been ranked but cannot be read as they were.
         force: Whether to draw them again.
 
     Returns:
@@ -89,17 +94,24 @@ def draw_ranking(
     run, fingerprint = session.directory, session.info.fingerprint
     winners = find_winners(run, ranking, options.channels)
     file = _identify(ranking, winners, options, session)
-    if not winners and ranking.maps:
-        on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
     is_intact = session.output.is_intact if session.config.repair else None
-    if not winners or (not force and find_done(run, file, fingerprint, is_intact=is_intact)):
-        return Drawn()
-    listed = [winner.file for winner in winners if winner.file]
-    on_event(Notice(f"top images: {len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"))
+    done = None if force else find_done(run, file, fingerprint, is_intact=is_intact)
+    if done and not (read_unit(done) or {}).get("lost"):
+        return Drawn(unit=done)
+    if not winners:
+        on_event(Notice("top images: none, as each channel has the same value in all images, or no finite one"))
+    listed = [winner.file for winner in winners if winner.file and not winner.lost]
+    if listed:
+        channels = sum(info.channels for info in ranking.maps)
+        images = f"{len(listed)} image{'s go' if len(listed) > 1 else ' goes'} through the network again"
+        on_event(Notice(f"top images of {channels:,} channels: {images}"))
     with writing_to(run), stage(run) as staging, closing(TileFile(run, SIDE * session.config.style.scale)) as tiles:
-        second = SecondPass(session, ranking, winners, options, tiles)
-        forward_again(session, listed, second.note, on_event)
+        narrowed = replace(session, layers=[layer for layer in session.layers if layers is None or layer.name in layers])
+        second = SecondPass(narrowed, ranking, winners, options, tiles)
+        forward_again(narrowed, listed, second.note, on_event)
         shown = {**_not_drawn(ranking, winners, second), **second.shown}
+        missing = [winner.name for winner in winners if winner.lost or (winner.file and winner.file.path in second.failed)]
+        missing = list(dict.fromkeys([*missing, *lost]))
         count = _write_pages(
             session,
             staging,
@@ -110,10 +122,12 @@ def draw_ranking(
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
         made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
         record = {"kind": KIND, **made_of, "options": options.record, "layers": layers and sorted(layers)}
+        record |= {"lost": missing}
         again = force or session.config.repair
-        session.output.upload(commit(staging, run, file, record, force=again, sync=session.config.fsync))
-    lost = tuple(winner.name for winner in winners if winner.file is None or winner.file.path in second.failed)
-    drawn = Drawn(count, len(listed), lost, sum(bool(each.note) for each in second.shown.values()), second.difference)
+        unit = commit(staging, run, file, record, force=again or bool(done), sync=session.config.fsync)
+        unit = session.output.upload(unit)
+    different = sum(bool(each.note) for each in second.shown.values())
+    drawn = Drawn(count, len(listed), tuple(missing), different, second.difference, unit)
     for remark in drawn.remarks():
         on_event(Notice(remark))
     return drawn
@@ -138,7 +152,7 @@ def _identify(ranking: Ranking, winners: Sequence[Winner], options: TopOptions, 
     """Identify what is shown by a digest, as size and time of modification identify an image."""
     digest = hashlib.sha256(repr((options, sorted(session.writers), session.config.style, ranking.maps)).encode())
     for winner in winners:
-        digest.update(repr((winner.name, winner.file, winner.copies)).encode())
+        digest.update(repr((winner.name, winner.file, winner.lost, winner.copies)).encode())
     for array in (ranking.places, ranking.scores, ranking.worst, ranking.images, ranking.excluded):
         digest.update(array.tobytes())
     return ImageFile(f"top:{session.info.label}", UNIT, len(winners), int.from_bytes(digest.digest()[:7]))
@@ -150,7 +164,7 @@ def _not_drawn(ranking: Ranking, winners: Sequence[Winner], second: SecondPass) 
     shown = {}
     for winner in winners:
         failure = second.failed.get(winner.file.path) if winner.file else None
-        note = "the run has no record of it" if winner.file is None else "the layer did not run again"
+        note = winner.lost or "the layer did not run again"
         if failure:
             note = "the file is gone" if failure.code == "E_MISSING" else failure.message.partition(":")[0]
         for info, slots in winner.channels.items():

@@ -12,6 +12,7 @@ from fmapviz.core.config import InputOptions, Style, check_type, explain_argumen
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.registry import WRITERS
+from fmapviz.core.urls import is_url
 from fmapviz.engine.finished_run import open_finished_run
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import needs_of
@@ -37,6 +38,7 @@ class TopSummary:
     Attributes:
         directory: The run's directory.
         table: The table of the images, `top.csv`.
+        pages: The directory of the pages.
         pictures: Number of pages that were written; 0 if they were there already.
         images: Number of images that went through the network again.
         lost: Names of the images that could not be drawn again.
@@ -45,6 +47,7 @@ class TopSummary:
 
     directory: Path
     table: Path
+    pages: Path | None
     pictures: int
     images: int
     lost: tuple[str, ...]
@@ -132,7 +135,7 @@ def top_images(
         run, model=model, weights=weights, options=options, device=device, workers=workers, aggregates=[KIND]
     ) as found:
         chosen = _choose_layers(found, split(layers), split(exclude))
-        session = _with_formats(replace(found, layers=chosen), split(to))
+        session = _with_formats(found, split(to))
         drawn = draw_top_images(
             session,
             tell,
@@ -142,7 +145,9 @@ def top_images(
         )
         Publisher(session, more=[KIND]).publish()
         address = session.output.address_of(session.directory)
-        return TopSummary(address, address / CSV_FILE, drawn.pictures, drawn.images, drawn.lost, tuple(told))
+        address = address if is_url(run) else Path(run)  # as it was given
+        pages = address / drawn.unit.name if drawn.unit else None
+        return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(told))
 
 
 _TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant

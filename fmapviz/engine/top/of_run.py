@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import NothingToDoError, RequestError, quote
 from fmapviz.engine.fields import FieldCache, effective_field, field_named
 from fmapviz.engine.top.draw import Drawn, draw_ranking
 from fmapviz.engine.top.locate import inside_values
 from fmapviz.engine.top.options import TopOptions
 from fmapviz.engine.top.second_pass import forward_again
+from fmapviz.engine.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
+from fmapviz.runs.aggregates._ranking import identity, name_key
 from fmapviz.runs.aggregates._unit_ranking import KEPT, keeps_ranking
 from fmapviz.runs.aggregates.top import KIND, UNIT, rank_units
 from fmapviz.runs.run import read_run
@@ -59,23 +61,35 @@ def draw_top_images(
         What was drawn.
 
     Raises:
-        RequestError: The run keeps no statistics, or its shards rank fewer images than are asked for.
+        RequestError: The run keeps no statistics, its shards rank fewer images than are asked for, or no layer has the
+            channels.
+        NothingToDoError: None of the images can be read any more.
         OutputError: The output could not be written.
     """
     run = session.directory
     session.output.refresh(run)
     units = find_units(run)
+    lost: list[str] = []
     if options is None:
-        record = _record_of(units) or {"options": TopOptions(channels=session.config.style.listed or ()).record}
+        record = (None if session.config.force else _record_of(units)) or {
+            "options": TopOptions(channels=session.config.style.listed or ()).record
+        }
         options, known = TopOptions.of(record["options"]), record.get("layers")
         layers = list(map(str, known)) if isinstance(known, list) else None
     if options.inside:
-        ranking = _rank_inside(session, units, options, on_event)
+        ranking, lost = _rank_inside(session, units, options, on_event)
     else:
         ranking = _rank(units, run, options, formats=session.config.to)
     if layers is not None:
         ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
-    return draw_ranking(session, ranking, options, on_event, layers=layers, force=force or session.config.force)
+    channels = max((info.channels for info in ranking.maps), default=0)
+    if ranking.maps and options.channels and min(options.channels) >= channels:
+        raise RequestError(f"no layer has channel {min(options.channels)}", hint=f"they have up to {channels} channels")
+    if not ranking.maps and lost:
+        message = "none of the images of the run can be read any more"
+        raise NothingToDoError(message, hint="their files are gone or have changed")
+    again = force or session.config.force
+    return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, force=again)
 
 
 def _layer_of(name: str) -> str:
@@ -115,21 +129,32 @@ def rank_run(run: Path, options: TopOptions) -> Ranking:
 
 def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, formats: Sequence[str]) -> Ranking:
     if options.k > KEPT and any(map(keeps_ranking, units)):
-        raise RequestError(f"the shards of a run rank {KEPT} images per channel, not {options.k}", hint=f"k={KEPT}, or less")
+        raise RequestError(
+            f"the shards of a run rank {KEPT} images per channel, not {options.k}",
+            hint=f"{KEPT} or fewer: they keep no more",
+        )
     ranking, left_out = rank_units(units, run, by=options.by, k=options.k)
     if left_out and not ranking.maps:
         raise RequestError(
             f"the run keeps no statistics of its images: {quote(run)}",
-            hint=f"draw it with to='{','.join([*formats, 'stats'])}'",
+            hint=f"to='{','.join([*formats, 'stats'])}' makes a run that does",
         )
     return ranking
 
 
-def _rank_inside(session: Session, units: Sequence[Path], options: TopOptions, on_event: Callable[[Event], None]) -> Ranking:
-    """Forward all images, and rank them by the positions whose fields lie within the picture."""
+def _rank_inside(
+    session: Session, units: Sequence[Path], options: TopOptions, on_event: Callable[[Event], None]
+) -> tuple[Ranking, list[str]]:
+    """Forward all images, and rank them by the positions whose fields lie within the picture.
+
+    Returns:
+        The ranking, and the names of images that are gone or have changed.
+    """
     inside = _Inside(session, options)
-    forward_again(session, _images_of(units, session.directory), inside.note, on_event)
-    return inside.finish()
+    images = list(_images_of(units, session.directory))
+    lost = [file.unit for file in images if why_lost(file)]
+    forward_again(session, [file for file in images if not why_lost(file)], inside.note, on_event)
+    return inside.finish(), sorted({*lost, *inside.failed}, key=name_key)
 
 
 def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
@@ -145,6 +170,8 @@ class _Inside:
     """Ranks images by the positions whose fields lie within the picture; `note` may be called by several threads."""
 
     def __init__(self, session: Session, options: TopOptions) -> None:
+        self.failed: list[str] = []  # names of images
+        self._in_shards = session.config.shard is not None
         self._by = options.by
         self._ranker = Ranker(options.by, options.k)
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers])
@@ -153,6 +180,7 @@ class _Inside:
     def note(self, result: Result) -> None:
         """Add the results of an image."""
         if isinstance(result, Failed):
+            self.failed.append(result.member.file.unit)
             return
         fields = self._fields.of(tuple(result.image.values.shape))
         layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
@@ -164,7 +192,8 @@ class _Inside:
         file = result.image.member.file
         with self._lock:
             digest = int(digest_of(result.image.values)[:16], 16)
-            self._ranker.add(maps, file.unit, digest, np.concatenate([np.zeros(0, np.float32), *values]))
+            name = identity(file.unit, file.path) if self._in_shards else file.unit
+            self._ranker.add(maps, name, digest, np.concatenate([np.zeros(0, np.float32), *values]))
 
     def finish(self) -> Ranking:
         """Return the ranking of all images."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,9 +65,8 @@ class Pages:
 
     def of(self, info: FeatureMapInfo, first: int) -> Iterator[Picture]:
         """Yield the pages of a feature map whose channels begin at a row of the ranking."""
-        layer = self._second.layers.get(info.layer) or LayerResult(
-            info.layer, info.type, 1, info.index or 0, (info.channels,)
-        )
+        index, known = info.index or 0, self._second.layers.get(info.layer)
+        layer = replace(known, index=index) if known else LayerResult(info.layer, info.type, 1, index, (info.channels,))
         shown = [channel for channel in self._options.channels or range(info.channels) if channel < info.channels]
         for page, begin in enumerate(range(0, len(shown), CHANNELS)):
             channels = shown[begin : begin + CHANNELS]
@@ -103,8 +103,8 @@ class Pages:
             drawn = shown.position is not None
             tile = self._tiles.read(self._second.number(info, channel, rank)) if drawn else shown.note
             times = f" x{shown.copies}" if shown.copies > 1 else ""
-            warning = f" ({shown.note.removesuffix(' when drawn again')})" if drawn and shown.note else ""
-            cells.append((tile, f"{number(shown.value)}{warning}{times}", shown.image))
+            off = shown.note.removeprefix("differs by ").removesuffix(" when drawn again")
+            cells.append((tile, f"{number(shown.value)}{f', {off} off' if drawn and off else ''}{times}", shown.image))
         values = None
         if ranking.images[row]:
             best, worst, last = (
@@ -117,6 +117,8 @@ class Pages:
 
     def _remark(self, row: int, shown: int) -> str:
         images, excluded = int(self._ranking.images[row]), int(self._ranking.excluded[row])
+        if not images:
+            return f"no finite value in {excluded} images"
         without = f", {excluded} without a finite value" if excluded else ""
         if self._constant[row]:
             return f"constant in {images} images{without}"

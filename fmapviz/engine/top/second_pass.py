@@ -151,7 +151,7 @@ class SecondPass:
         tile = draw_tile(view.seen, values, field, position, options, side=self._tiles.side)
         with writing_to(self._session.directory):
             self._tiles.write(self.number(*slot), tile)
-        note = "" if difference <= self._allowed else f"differs by {difference:.2g} when drawn again"
+        note = "" if difference <= self._allowed else f"differs by {100 * difference:.2g} % when drawn again"
         with self._lock:
             self.difference = max(self.difference, difference)
             self.at_border[info][view.is_cut(position)] += 1
