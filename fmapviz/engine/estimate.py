@@ -138,6 +138,7 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
                 repair=False,
             )
         )
+        clock.ended = time.monotonic()
         formats = clock.info.config.to
         units = list(find_units(summary.directory))
         of_images = [unit for unit in units if holds_images(checksummed_json.load(unit / UNIT_FILE) or {})]
@@ -169,7 +170,7 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
             for form in bytes_each | bytes_once
         },
         files=round(files_each * to_draw * succeeding) + files_once,
-        seconds=clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings)) * to_draw,
+        seconds=clock.seconds_each(summary.seconds, surveyed=is_surveyed(info.settings)) * to_draw + clock.seconds_after,
         free=free,
         free_files=free_files,
     )
@@ -180,6 +181,7 @@ class _Clock:
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
         self.info: RunInfo
+        self.ended = 0.0
         self._on_event = on_event
         self._times: list[float] = []
 
@@ -192,6 +194,11 @@ class _Clock:
             self._times.append(time.monotonic())
         if self._on_event:
             self._on_event(event)
+
+    @property
+    def seconds_after(self) -> float:
+        """The time from the last image to the end of the run, in which what is made of all images is drawn."""
+        return self.ended - self._times[-1] if self._times else 0.0
 
     def until_time_is_up(self, paths: Iterable[str]) -> Iterator[str]:
         for path in paths:

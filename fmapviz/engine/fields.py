@@ -17,6 +17,7 @@ from fmapviz.engine.layer_list import grey_picture, load_and_list
 from fmapviz.inspection.layers import find_layers, unwrap
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
+from fmapviz.models.replicas import replicate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.core.types import LayerInfo, Model
+
+
+FAILURE = "the model failed"
 
 
 @explain_arguments
@@ -104,7 +108,7 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
             network = unwrap(model.module)
             return _trace(model, copy_to_meta(network) if copied else network, names, shape)
         except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
-            failure = f"the model failed: {type(error).__name__}"
+            failure = f"{FAILURE}: {type(error).__name__}"
     return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
@@ -122,16 +126,21 @@ class FieldCache:
         self._names = names
         self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
         self._lock = Lock()
-        self._model: Model | None = None
+        self._models: list[Model] = []  # to be tried one after the other
+        network = unwrap(model.module)
         with suppress(Exception):  # of a network that cannot be copied, nothing is known
-            self._model = replace(model, module=copy_to_meta(unwrap(model.module)))
+            self._models.append(replace(model, module=copy_to_meta(network)))
+            if copied := replicate(network):
+                self._models.append(replace(model, module=copied))  # for one that reads values, such as a detector
 
     def of(self, shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
         """Return the fields by the name of the feature map, as `find_fields` does; none if they cannot be found."""
         with self._lock:
-            if shape not in self._known:
-                self._known[shape] = find_fields(self._model, self._names, shape) if self._model else {}
-            return self._known[shape]
+            for model in self._models if shape not in self._known else ():
+                self._known[shape] = fields = find_fields(model, self._names, shape)
+                if not any(field.reason.startswith(FAILURE) for field in fields.values()):
+                    break
+            return self._known.setdefault(shape, {})
 
 
 def effective_field(field: ReceptiveField | None) -> ReceptiveField | None:

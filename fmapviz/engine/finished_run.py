@@ -58,13 +58,17 @@ def open_finished_run(
         if record is None:
             raise RequestError(f"no run of fmapviz: {quote(run)}", hint=f"the directory of a run holds {RUN_FILE}")
         config = _config_of(record, run, model=model, weights=weights, options=options)
-        session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
-        info = next((each for each in (session.info, session.info.as_typed) if _is_same(each, record)), None)
+        with _explaining(config):
+            session, _ = load_session(replace(config, out=out, name=name, device=device, workers=workers))
+        known = [session.info, session.info.as_typed]
+        if session.info.sha256 is not None:  # the same weights may lie in a file of another name by now
+            known += [replace(each, weights=str(record["settings"]["weights"])) for each in known]
+        info = next((each for each in known if _is_same(each, record)), None)
         if info is None:
             different = describe_contents(directory, session.info).partition(" (")[2].removesuffix(")")
             raise RefusedError(
                 f"{quote(run)} was drawn with something else: {different or 'its settings are damaged'}",
-                hint="model=, weights= and options= name what it was drawn with",
+                hint="it needs the network, the weights and the preprocessing that it was drawn with",
             )
         session = replace(
             session,
@@ -74,6 +78,19 @@ def open_finished_run(
         )
         with moved(session.model.module, session.device):
             yield session
+
+
+@contextmanager
+def _explaining(config: RunConfig) -> Iterator[None]:
+    """Explain why the file of a network or of its weights is not found, if the run names it relative to a directory."""
+    try:
+        yield
+    except RequestError as error:
+        model = config.model.partition(":")[0] if isinstance(config.model, str) else ""
+        for name in (model, config.weights):
+            if Path(name).suffix and not Path(name).is_absolute() and not Path(name).exists():
+                error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
+        raise
 
 
 def _split(run: str | Path) -> tuple[str | Path, str]:

@@ -355,6 +355,31 @@ def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
     assert b"--to png,stats" in refused.stderr
 
 
+NET = """
+import torch
+def build():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+"""
+
+
+def test_a_network_of_a_file_is_found_again(fmapviz, pictures, tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    torch.manual_seed(0)
+    torch.save(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).state_dict(), tmp_path / "one.pth")
+    drawn = fmapviz("net.py:build", "pictures", "--weights", "one.pth", "--to", "stats", "--size", "16", cwd=tmp_path)
+    assert drawn.returncode == 0
+    run = tmp_path / "runs/net.py_build"
+    elsewhere = fmapviz("top", run, cwd=pictures)
+    assert elsewhere.returncode == 2
+    assert b"relative to the directory where it was made" in elsewhere.stderr
+    (tmp_path / "one.pth").rename(tmp_path / "two.pth")
+    assert fmapviz("top", run, cwd=tmp_path).returncode == 2
+    found = fmapviz("top", run, "--weights", "two.pth", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr.decode()
+    assert [Path(line).name for line in found.stdout.decode().splitlines()] == ["_top", "top.csv"]
+    assert table(run)
+
+
 def test_other_weights_are_refused(pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to="stats").directory
     with pytest.raises(RefusedError, match="drawn with something else"):

@@ -41,7 +41,7 @@ class TopOptions:
 
     def __post_init__(self) -> None:
         check_type("k", self.k, int, hint="number of images per channel")
-        check_number("k", self.k, f"1 to {MOST} images", most=MOST)
+        check_number("k", self.k, f"1 to {MOST} images", most=MOST, hint="nine is the default")
         check_word("by", check_type("by", self.by, str, hint=f"one of {', '.join(BYS)}"), BYS)
         check_word("crop", check_type("crop", self.crop, str, hint="auto, field or whole"), get_args(Crop))
         check_type("inside", self.inside, bool, hint="True or False")

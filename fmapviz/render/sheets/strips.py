@@ -21,6 +21,7 @@ _MARGIN, _GAP, _BELOW = 20, 6, 2
 _LABEL = 84  # width of a channel's label
 _BARS, _HEIGHT = 24, 48  # of a histogram
 _BAR = 4  # width of a bar
+_FEW = 100  # values, of which single ones can be seen
 _ABOVE, _REST, _AXIS, _BORDER, _EMPTY = 40, 170, 120, 205, 244  # grey levels
 _TITLE, _NOTE = Typeface(18, 20, 0.25), Typeface(12, 105)
 _NAME, _CAPTION = Typeface(13, 20, 0.25), Typeface(11, 90)
@@ -132,9 +133,12 @@ def _spread(values: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     edges = np.clip(values.edges, values.low, values.high)
     bars = np.linspace(values.low, values.high, _BARS + 1)
     known = np.flatnonzero(values.counts)
+    few = values.counts.sum() <= _FEW
     heights = np.zeros(_BARS)
     for number in known:
         low, high = edges[number], edges[number + 1]
+        if few:  # a bar for each value, as nearly as it is known
+            low = high = (low + high) / 2
         if high > low:
             overlaps = np.clip(np.minimum(bars[1:], high) - np.maximum(bars[:-1], low), 0, None) / (high - low)
         else:
