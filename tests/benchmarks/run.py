@@ -86,8 +86,8 @@ def main() -> None:
     print(*(f"{key}: {value}" for key, value in machine.items()), sep="\n")
     print(f"\n{'':58}{'median':>8}   {'spread':15}{'target':12}")
     ratios = []
-    # Memory first: a child begins with its parent's peak. What was written is removed when everything is measured: some file
-    # systems, ext4 without a journal for one, take ten times as long to make a file while many have just been deleted.
+    # What was written is removed when everything is measured: some file systems, ext4 without a journal for one, take ten
+    # times as long to make a file while many have just been deleted.
     with ExitStack() as places:
         for section in (memory, ranking, start_up, speed, grad_cam, statistics, decoding, batches, early, growth, skipping):
             if options.only and options.only not in section.__name__:
@@ -420,15 +420,25 @@ def seconds(way, model, paths):
     return needed
 
 
+LAUNCH = """
+import json, os, subprocess, sys, time
+begun = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - begun, usage.ru_maxrss, os.waitstatus_to_exitcode(status)]))
+"""
+
+
 def whole_process(command):
-    """Give the seconds a process takes, and the most memory it had, MiB."""
-    begun = time.perf_counter()
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return time.perf_counter() - begun, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 2**20)
+    """Give the seconds a process takes, and the most memory it had, MiB.
+
+    A small process starts it: the peak of a process is at least that of the one which started it.
+    """
+    launched = subprocess.run([sys.executable, "-c", LAUNCH, *map(str, command)], stdout=subprocess.PIPE, check=True)
+    seconds, peak, code = json.loads(launched.stdout)
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return seconds, peak / (1024 if sys.platform != "darwin" else 2**20)
 
 
 if __name__ == "__main__":

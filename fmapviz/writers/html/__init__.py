@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -194,7 +195,12 @@ def _axis(ends: NDArray[np.int64]) -> list[Any]:
         Three numbers if the intervals are regular: the first pixel of the first one, the distance between two and their
         length. Else a list of first pixels and one of last pixels; with one entry each, they are the same for all positions.
     """
-    first, last = ends
+    return _axis_of(ends.tobytes())
+
+
+@lru_cache(4096)  # the same for all images
+def _axis_of(ends: bytes) -> list[Any]:
+    first, last = np.frombuffer(ends, np.int64).reshape(2, -1)
     steps, lengths = np.unique(np.diff(first)), np.unique(last - first)
     if len(steps) == len(lengths) == 1:
         return [int(first[0]), int(steps[0]), int(lengths[0]) + 1]
