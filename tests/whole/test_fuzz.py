@@ -664,6 +664,7 @@ def words_for(command, parameter, value):
         "guide": {},
         "verify": {"directory": ["out"]},
         "extract": {"directory": ["out"]},
+        "top": {"run": ["out"]},
     }[command]
     required = {"extract": ["--image=a.png", "--layer=0"]}.get(command, [])
     if parameter.param_type_name == "argument":
