@@ -150,7 +150,7 @@ class Scratch:
         return os.pread(self._file.fileno(), size, position)
 
     def close(self) -> None:
-        """Give its space back."""
+        """Close the file, which frees its space."""
         self._file.close()
 
 

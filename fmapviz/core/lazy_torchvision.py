@@ -55,7 +55,7 @@ class _Uncompiled(ModuleType):
         return function
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
+        if name.startswith("__") and name != "__path__":  # which the import of a module inside it asks for
             raise AttributeError(name)
         self.remove()
         return getattr(import_module("torch._dynamo"), name)

@@ -20,14 +20,11 @@ from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unk
 from fmapviz.models.replicas import replicate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from torch import nn
 
     from fmapviz.core.types import LayerInfo, Model
-
-
-FAILURE = "the model failed"
 
 
 @explain_arguments
@@ -102,18 +99,14 @@ def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) ->
     Returns:
         The fields by the name of the feature map. If the model fails, the whole picture for each layer, with the reason.
     """
-    failure = ""
-    for copied in (True, False):
-        try:
-            network = unwrap(model.module)
-            return _trace(model, copy_to_meta(network) if copied else network, names, shape)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
-            failure = f"{FAILURE}: {type(error).__name__}"
-    return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
+    networks = [unwrap(model.module)]
+    with suppress(Exception):  # of a network that cannot be copied; it runs itself
+        networks.insert(0, copy_to_meta(networks[0]))
+    return _trace_first(model, networks, names, shape)
 
 
 class FieldCache:
-    """The receptive fields of a model's layers, by the shape of the input; `of` may be called by several threads at once.
+    """The receptive fields of a model's layers as they are shown; `shown` may be called by several threads at once.
 
     The network is copied at once: a copy of one that has hooks would call them.
 
@@ -123,36 +116,43 @@ class FieldCache:
     """
 
     def __init__(self, model: Model, names: Collection[str]) -> None:
+        self._model = model
         self._names = names
         self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
         self._lock = Lock()
-        self._models: list[Model] = []  # to be tried one after the other
-        network = unwrap(model.module)
+        self._networks: list[nn.Module] = []  # to be tried one after the other
         with suppress(Exception):  # of a network that cannot be copied, nothing is known
-            self._models.append(replace(model, module=copy_to_meta(network)))
-            if copied := replicate(network):
-                self._models.append(replace(model, module=copied))  # for one that reads values, such as a detector
+            self._networks.append(copy_to_meta(unwrap(model.module)))
+            if copied := replicate(unwrap(model.module)):
+                self._networks.append(copied)  # for one that reads values, such as a detector
 
-    def of(self, shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
-        """Return the fields by the name of the feature map, as `find_fields` does; none if they cannot be found."""
+    def shown(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
+        """Return the field of a feature map without gates, which see the whole picture; None if it is not known.
+
+        Args:
+            name: The feature map. All frames of a clip, such as `layer1.t03`, have the field of their layer.
+            shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        """
         with self._lock:
-            for model in self._models if shape not in self._known else ():
-                self._known[shape] = fields = find_fields(model, self._names, shape)
-                if not any(field.reason.startswith(FAILURE) for field in fields.values()):
-                    break
-            return self._known.setdefault(shape, {})
+            if shape not in self._known:
+                self._known[shape] = _trace_first(self._model, self._networks, self._names, shape)
+            fields = self._known[shape]
+        field = fields.get(name) or fields.get(re.sub(r"\.t\d+$", "", name))
+        shown = field and (field.ungated or field)
+        return None if shown is None or shown.reason else shown
 
 
-def effective_field(field: ReceptiveField | None) -> ReceptiveField | None:
-    """Return the field that is shown: without gates, which see the whole picture; None if it is not known."""
-    shown = field and (field.ungated or field)
-    return None if shown is None or shown.reason else shown
-
-
-def field_named(name: str, fields: Mapping[str, ReceptiveField]) -> ReceptiveField | None:
-    """Return the field of a feature map; all frames of a clip, such as `layer1.t03`, have that of their layer."""
-    frame = re.search(r"\.t\d+$", name)
-    return fields.get(name) or (fields.get(name.removesuffix(frame[0])) if frame else None)
+def _trace_first(
+    model: Model, networks: Iterable[nn.Module], names: Collection[str], shape: tuple[int, ...]
+) -> dict[str, ReceptiveField]:
+    """Return the fields of the first of several copies of a network that runs; else the whole picture, with the reason."""
+    failure = "the model cannot be copied"
+    for network in networks:
+        try:
+            return _trace(model, network, names, shape)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
+            failure = f"the model failed: {type(error).__name__}"
+    return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
 def _trace(model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:

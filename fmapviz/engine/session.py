@@ -141,27 +141,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         top=_count_predictions(config.top, loaded, narrowed=narrowed and not plan.of_classes),
         dtype=plan.kept or "float32",
     )
-    info = RunInfo(
-        model=loaded.name,
-        weights=loaded.weights,
-        sha256=loaded.sha256,
-        preparation=loaded.preparation.description,
-        config=resolved,
-        versions={
-            "fmapviz": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        typed_targets=config.target_names,
-        typed_style=replace(config.style, pca=style.pca),
-        request={
-            "model": config.model if isinstance(config.model, str) else None,
-            "weights": None if is_url(config.weights) else config.weights,  # an address may contain a password
-            "types": list(config.types),
-            "options": asdict(config.options),
-        },
-    )
+    info = _identify(config, resolved, loaded)
     session = Session(
         request=config,
         info=info,
@@ -177,16 +157,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     notices = [*_notices(existing, config.types, types)] if chosen else []
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
         notices.append(notice)
-    if config.targets and not takes_class:
-        notices.append(
-            f"targets= has no effect: {', '.join(resolved.views)} shows no class; views='gradcam' does, for example"
-        )
-    if idle:
-        options = ", ".join(f"{name}=" for name in idle)
-        notices.append(
-            f"{options} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(resolved.views)}; "
-            "the page looks of the guide lists what each view takes"
-        )
+    notices += _without_effect(resolved.views, idle, targets=bool(config.targets) and not takes_class)
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += loaded.notices
@@ -207,6 +178,43 @@ def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
         yield
     finally:
         module.to(home)
+
+
+def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
+    """Return the identity of a run, of its configuration as given and as resolved."""
+    return RunInfo(
+        model=loaded.name,
+        weights=loaded.weights,
+        sha256=loaded.sha256,
+        preparation=loaded.preparation.description,
+        config=resolved,
+        versions={
+            "fmapviz": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
+        typed_targets=config.target_names,
+        typed_style=replace(config.style, pca=resolved.style.pca),
+        request={
+            "model": config.model if isinstance(config.model, str) else None,
+            "weights": None if is_url(config.weights) else config.weights,  # an address may contain a password
+            "types": list(config.types),
+            "options": asdict(config.options),
+        },
+    )
+
+
+def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool) -> Iterator[str]:
+    """Yield which of the given options change nothing: those of the style, and whether the targets do."""
+    if targets:
+        yield f"targets= has no effect: {', '.join(views)} shows no class; views='gradcam' does, for example"
+    if idle:
+        options = ", ".join(f"{name}=" for name in idle)
+        yield (
+            f"{options} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(views)}; "
+            "the page looks of the guide lists what each view takes"
+        )
 
 
 def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:

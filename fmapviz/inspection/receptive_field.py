@@ -89,9 +89,14 @@ class ReceptiveField:
             >>> receptive_field("alexnet")["features.3"].visible_box(0, 0)
             (0, 0, 33, 33)
         """
-        left, top, right, bottom = self.box(y, x)
-        height, width = self.picture
-        return min(max(left, 0), width), min(max(top, 0), height), max(min(right, width), 0), max(min(bottom, height), 0)
+        return clipped(self.box(y, x), self.picture)
+
+
+def clipped(box: tuple[int, int, int, int], picture: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return the part of a box, left, top, right and bottom, that is inside a picture of a height and width."""
+    left, top, right, bottom = box
+    height, width = picture
+    return min(max(left, 0), width), min(max(top, 0), height), max(min(right, width), 0), max(min(bottom, height), 0)
 
 
 def trace_fields(

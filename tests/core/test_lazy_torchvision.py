@@ -137,6 +137,43 @@ assert sys.modules["torchvision.ops.roi_align"].is_compile_supported is utils.is
     )
 
 
+def test_the_meta_device_is_used_without_the_compiler_which_works_afterwards(run):
+    run(
+        """
+import sys
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from fmapviz.core import lazy_torchvision as vision
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+network, batch = torch.nn.Conv2d(3, 4, 3).to("meta"), torch.zeros(1, 3, 8, 8, device="meta")
+with vision.uncompiled(), Mode():
+    assert network(batch).shape == (1, 4, 6, 6)
+    assert not [name for name in sys.modules if name.startswith("torch._dynamo.")]
+assert "torch._dynamo" not in sys.modules
+with Mode():
+    network(batch)  # its operators ask for the compiler again
+assert callable(sys.modules["torch._dynamo"].optimize)
+"""
+    )
+
+
+def test_a_network_that_asks_for_the_compiler_gets_it(run):
+    run(
+        """
+import sys
+from fmapviz.core import lazy_torchvision as vision
+with vision.uncompiled():
+    import torch._dynamo.utils as utils
+    assert utils.is_compile_supported
+    import torch._dynamo
+    assert callable(torch._dynamo.optimize)
+assert sys.modules["torch._dynamo"].utils is utils
+"""
+    )
+
+
 def test_a_process_that_promises_not_to_compile_lists_layers_as_any_other(run):
     names = ["r3d_18", "shufflenet_v2_x0_5"]
     out = run(

@@ -18,7 +18,7 @@ import torch
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
-from fmapviz.engine.fields import FieldCache, effective_field, field_named
+from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
@@ -204,14 +204,10 @@ class BatchRunner:
     def _add_fields(self, drawn: ImageResult, image: Preprocessed) -> ImageResult:
         """Add what each layer sees of the picture, unless that is all of it for lack of a better answer."""
         assert self._fields
-        fields = self._fields.of(tuple(image.values.shape))
-        known = {layer.layer: effective_field(field_named(layer.layer, fields)) for layer in drawn.layers}
-        layers = [
-            replace(layer, sees=(field.rows, field.columns))
-            if (field := known[layer.layer]) and layer.of in _AT_OUTPUT
-            else layer
-            for layer in drawn.layers
-        ]
+        layers = []
+        for layer in drawn.layers:
+            field = self._fields.shown(layer.layer, image.values.shape) if layer.of in _AT_OUTPUT else None
+            layers.append(replace(layer, sees=(field.rows, field.columns)) if field else layer)
         return replace(drawn, layers=tuple(layers))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmapviz.inspection.receptive_field import clipped
 from fmapviz.runs.aggregates._unit_ranking import COLUMNS
 
 if TYPE_CHECKING:
@@ -40,13 +41,7 @@ class Position:
     @property
     def visible(self) -> tuple[int, int, int, int]:
         """The part of the box that is in the picture."""
-        (left, top, right, bottom), (height, width) = self.box, self.picture
-        return (
-            min(max(left, 0), width),
-            min(max(top, 0), height),
-            max(min(right, width), 0),
-            max(min(bottom, height), 0),
-        )
+        return clipped(self.box, self.picture)
 
 
 def first_maximum(values: Map, by: By) -> tuple[int, int]:

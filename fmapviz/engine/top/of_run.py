@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.errors import NothingToDoError, RequestError, quote
-from fmapviz.engine.fields import FieldCache, effective_field, field_named
+from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.top.draw import Drawn, draw_ranking
 from fmapviz.engine.top.locate import inside_values
 from fmapviz.engine.top.options import TopOptions
@@ -152,16 +152,18 @@ def _rank_inside(
     """
     inside = _Inside(session, options)
     images = list(_images_of(units, session.directory))
-    lost = [file.unit for file in images if why_lost(file)]
-    forward_again(session, [file for file in images if not why_lost(file)], inside.note, on_event)
-    return inside.finish(), sorted({*lost, *inside.failed}, key=name_key)
+    lost = {file for file in images if why_lost(file)}
+    forward_again(session, [file for file in images if file not in lost], inside.note, on_event)
+    return inside.finish(), sorted([*(file.unit for file in lost), *inside.failed], key=name_key)
 
 
 def _images_of(units: Sequence[Path], run: Path) -> Iterator[ImageFile]:
     for unit in units:
         record = read_unit(unit)
         if record and record.get("kind") == SHARD:
-            yield from members_of(record)
+            yield from (
+                file for file, image in zip(members_of(record), record["images"], strict=True) if "failed" not in image
+            )
         elif record and record.get("kind") is None:
             yield replace(image_of(record), unit=unit.relative_to(run).as_posix())
 
@@ -182,17 +184,16 @@ class _Inside:
         if isinstance(result, Failed):
             self.failed.append(result.member.file.unit)
             return
-        fields = self._fields.of(tuple(result.image.values.shape))
         layers = [layer for layer in result.drawn.layers if layer.of == "output" and layer.measures]
-        values = [inside_values(layer, self._by, effective_field(field_named(layer.layer, fields))) for layer in layers]
+        values = [inside_values(layer, self._by, self._fields.shown(layer.layer, result.image.shape)) for layer in layers]
         maps = tuple(
             FeatureMapInfo(layer.layer, "output", "", layer.type, len(own), layer.index)
             for layer, own in zip(layers, values, strict=True)
         )
         file = result.image.member.file
+        name = identity(file.unit, file.path) if self._in_shards else file.unit
+        digest = int(digest_of(result.image.values)[:16], 16)
         with self._lock:
-            digest = int(digest_of(result.image.values)[:16], 16)
-            name = identity(file.unit, file.path) if self._in_shards else file.unit
             self._ranker.add(maps, name, digest, np.concatenate([np.zeros(0, np.float32), *values]))
 
     def finish(self) -> Ranking:

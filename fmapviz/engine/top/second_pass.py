@@ -12,7 +12,7 @@ import numpy as np
 
 from fmapviz.core.events import Notice
 from fmapviz.core.files import writing_to
-from fmapviz.engine.fields import FieldCache, effective_field, field_named
+from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.top.locate import Position, locate, measured
 from fmapviz.engine.top.tiles import draw_tile
@@ -140,7 +140,7 @@ class SecondPass:
                 self._show(winner, (info, channel, rank), layer, field, view)
 
     def _field_of(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
-        return effective_field(field_named(name, self._fields.of(shape)))
+        return self._fields.shown(name, shape)
 
     def _show(self, winner: Winner, slot: Slot, layer: LayerResult, field: ReceptiveField | None, view: _View) -> None:
         info, channel, rank = slot

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from fmapviz.core.config import RunInfo
     from fmapviz.core.drawings import Strips
     from fmapviz.core.types import EmptyMaps, Picture, UnitImage
@@ -157,7 +155,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "name": printable(picture.layer.layer),
         "type": printable(picture.layer.type),
         "shape": list(picture.layer.shape),
-        **({"sees": [_axis(ends) for ends in picture.layer.sees]} if picture.layer.sees else {}),
+        **({"sees": [_axis(ends.tobytes()) for ends in picture.layer.sees]} if picture.layer.sees else {}),
     }
     content = picture.drawing.content if picture.drawing else None
     notices = [printable(each.text) for each in empty_maps if (each.view, each.layer) == (picture.group, picture.layer)]
@@ -188,18 +186,17 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
     }
 
 
-def _axis(ends: NDArray[np.int64]) -> list[Any]:
+@lru_cache(4096)  # the same for all images
+def _axis(ends: bytes) -> list[Any]:
     """Return the first and the last pixel that each position along an axis depends on.
+
+    Args:
+        ends: The first pixels, then the last ones, int64.
 
     Returns:
         Three numbers if the intervals are regular: the first pixel of the first one, the distance between two and their
         length. Else a list of first pixels and one of last pixels; with one entry each, they are the same for all positions.
     """
-    return _axis_of(ends.tobytes())
-
-
-@lru_cache(4096)  # the same for all images
-def _axis_of(ends: bytes) -> list[Any]:
     first, last = np.frombuffer(ends, np.int64).reshape(2, -1)
     steps, lengths = np.unique(np.diff(first)), np.unique(last - first)
     if len(steps) == len(lengths) == 1:
