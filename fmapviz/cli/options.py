@@ -29,6 +29,7 @@ _PHRASES = {
     r"fmapviz\.list_layers\(model\)": "`fmapviz layers MODEL`",
     r"fmapviz\.known_names\(\)": "`fmapviz models`",
     r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
+    r"fmapviz\.visualize\('([^']*)', inputs, to='([^']*)'\)": r"`fmapviz \1 INPUT... --to \2`",
     r"\bthe same call\b": "the same command",
 }
 

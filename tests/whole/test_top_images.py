@@ -16,9 +16,10 @@ from extras import needs
 from image_files import paint, pixels_of, prepared, save_pixels
 from PIL import Image
 from safetensors.numpy import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_runs import AS_IT_IS
 from torch import nn
-from trees import problems
+from trees import difference, problems, snapshot
 
 import fmapviz as facade
 from fmapviz import RequestError, TopImages, top_images, visualize
@@ -322,6 +323,74 @@ def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
         assert {path.name.partition("_")[0] for path in pages.glob("*.png")} == {"07"}
 
 
+PASSES = []  # of the network below, with numbers
+
+
+class Counted(TwoMaps):
+    def forward(self, x):
+        if x.device.type != "meta":
+            PASSES.append(len(x))
+        return super().forward(x)
+
+
+def test_each_ranked_image_is_forwarded_once_and_no_other(pictures, tmp_path):
+    net = Counted()
+    run = draw(pictures, tmp_path / "out", net, to=["stats"], views=["maps"]).directory
+    PASSES.clear()
+    summary = top_images(run, k=1, model=net, options=AS_IT_IS)
+    ranked = {row["image"] for row in table(run)}
+    assert 1 < len(ranked) < 7
+    assert [1] * len(ranked) == PASSES
+    assert summary.images == len(ranked)
+    PASSES.clear()
+    top_images(run, k=1, model=net, options=AS_IT_IS)  # it is drawn
+    assert PASSES == []
+
+
+def test_pages_are_steps_in_tensorboard(pictures, tmp_path):
+    run = visualize("shapesnet", pictures, out=tmp_path, views="top", to="png,tensorboard", layers="*.3.conv").directory
+    events = EventAccumulator(str(run / "_top"), size_guidance={"tensors": 0}).Reload()
+    (tag,) = events.Tags()["tensors"]
+    assert tag == "top/00 features.3.conv"
+    steps = events.Tensors(tag)
+    assert [step.step for step in steps] == [0, 1]  # 48 channels, 32 on a page
+    pages = sorted((run / "_top").glob("*.png"), key=lambda path: path.name.count("."))
+    assert [page.name for page in pages] == ["00_features.3.conv.top.png", "00_features.3.conv.top.2.png"]
+    assert [step.tensor_proto.string_val[2] for step in steps] == [page.read_bytes() for page in pages]
+
+
+def test_what_is_shown_of_an_image_may_be_chosen(samples, tmp_path):
+    run = visualize("shapesnet", samples / "shapes", out=tmp_path, to="png,stats", layers="*.[07].conv").directory
+    pages = {}
+    for crop in ("auto", "field", "whole"):
+        folder = top_images(run, crop=crop, k=3).pages
+        for layer in ("00_features.0.conv", "01_features.7.conv"):
+            pages[crop, layer] = pixels_of(folder / f"{layer}.top.png")
+    for layer, like in (("00_features.0.conv", "field"), ("01_features.7.conv", "whole")):
+        np.testing.assert_array_equal(pages["auto", layer], pages[like, layer])
+        assert (pages["field", layer] != pages["whole", layer]).any()
+    first = next(row for row in table(run) if row["layer"] == "features.7.conv")
+    seen = pixels_of(run / first["image"] / "input.png")
+    windows = np.lib.stride_tricks.sliding_window_view(pages["whole", "01_features.7.conv"][:320, 200:340], (SIDE, SIDE, 3))
+    same = max((window == seen).all(2).mean() for row in windows[60:, :, 0] for window in row)
+    assert 0.7 < same < 1  # all but the contour
+
+
+def test_a_killed_command_is_completed_by_the_next(begin, fmapviz, pictures, tmp_path):
+    arguments = ["shapesnet", pictures, "--view", "top", "--to", "png,html", "--out"]
+    assert fmapviz(*arguments, "plain").returncode == 0
+    with begin(*arguments, "out") as command:
+        while b"top images of" not in (line := command.stderr.readline()):
+            assert line
+        command.process.kill()
+        command.process.wait()
+    run = tmp_path / "out/shapesnet"
+    assert not (run / "top.csv").exists()
+    assert fmapviz(*arguments, "out").returncode == 0
+    assert difference(snapshot(run), snapshot(tmp_path / "plain/shapesnet")) == []
+    assert problems(run.parent) == []
+
+
 def test_a_damaged_page_is_drawn_again(fmapviz, pictures, tmp_path):
     run = visualize("shapesnet", pictures, out=tmp_path / "out", to=["png", "stats"]).directory
     top_images(run, layers="*.3.conv", k=2)
@@ -352,7 +421,7 @@ def test_a_run_without_statistics_is_refused(fmapviz, pictures, tmp_path):
     refused = fmapviz("top", "out/shapesnet")
     assert refused.returncode == 2
     assert b"keeps no statistics" in refused.stderr
-    assert b"--to png,stats" in refused.stderr
+    assert b"`fmapviz shapesnet INPUT... --to png,stats` makes them" in refused.stderr
 
 
 NET = """

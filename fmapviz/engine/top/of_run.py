@@ -30,7 +30,7 @@ from fmapviz.runs.unit import KIND as SHARD
 from fmapviz.runs.unit import image_of, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmapviz.core.events import Event
@@ -79,7 +79,7 @@ def draw_top_images(
     if options.inside:
         ranking, lost = _rank_inside(session, units, options, on_event)
     else:
-        ranking = _rank(units, run, options, formats=session.config.to)
+        ranking = _rank(units, run, options, settings=session.info.settings)
     if layers is not None:
         ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
     channels = max((info.channels for info in ranking.maps), default=0)
@@ -124,10 +124,10 @@ def rank_run(run: Path, options: TopOptions) -> Ranking:
     record = read_run(run)
     if record is None:
         raise RequestError(f"no run of fmapviz: {quote(run)}", hint="the directory of a run holds run.json")
-    return _rank(find_units(run), run, options, formats=record["settings"].get("formats", ()))
+    return _rank(find_units(run), run, options, settings=record["settings"])
 
 
-def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, formats: Sequence[str]) -> Ranking:
+def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, settings: Mapping[str, Any]) -> Ranking:
     if options.k > KEPT and any(map(keeps_ranking, units)):
         raise RequestError(
             f"the shards of a run rank {KEPT} images per channel, not {options.k}",
@@ -135,9 +135,10 @@ def _rank(units: Sequence[Path], run: Path, options: TopOptions, *, formats: Seq
         )
     ranking, left_out = rank_units(units, run, by=options.by, k=options.k)
     if left_out and not ranking.maps:
+        formats = ",".join([*settings["formats"], "stats"])
         raise RequestError(
             f"the run keeps no statistics of its images: {quote(run)}",
-            hint=f"to='{','.join([*formats, 'stats'])}' makes a run that does",
+            hint=f"fmapviz.visualize({quote(settings['model'])}, inputs, to='{formats}') makes them",
         )
     return ranking
 
