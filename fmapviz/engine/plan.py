@@ -189,8 +189,12 @@ def make_plan(
         elif hasattr(module, "read"):
             of_model[view] = module
         elif hasattr(module, "reduce"):
-            over, colormap = getattr(module, "OVER", True), getattr(module, "COLORMAP", HEAT_COLORMAP)
-            draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, over=over, colormap=colormap)
+            looks: dict[str, Any] = {
+                "over": getattr(module, "OVER", True),
+                "colormap": getattr(module, "COLORMAP", HEAT_COLORMAP),
+                "sharp": getattr(module, "SHARP", False),
+            }
+            draws[CAPTURES[module.NEEDS]][view] = partial(draw_reduced, module.reduce, **looks)
         else:
             draws[CAPTURES[module.NEEDS]][view] = getattr(module, "draw", None)
     return Plan(

@@ -47,9 +47,14 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def stretch(
-    raw: Tensor, size: tuple[int, int], style: Style, limits: tuple[float, float] | None = None
+    raw: Tensor,
+    size: tuple[int, int],
+    style: Style,
+    limits: tuple[float, float] | None = None,
+    *,
+    smooth: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Enlarge maps of any range bilinearly, and scale them to 0..255.
+    """Enlarge maps of any range, and scale them to 0..255.
 
     Args:
         raw: `(N, h, w)`, any range. Pixels `nearest` to a value that is not finite are 0; such values do not affect other
@@ -57,6 +62,7 @@ def stretch(
         size: Requested height and width, pixels; with those of `raw` nothing is enlarged.
         style: With its `norm` `signed` zero is in the middle.
         limits: Values at 0 and 255; None: each enlarged map's smallest and largest value.
+        smooth: Whether to interpolate bilinearly; otherwise each pixel has the nearest value.
 
     Returns:
         The levels, uint8 `(N, H, W)`, and the values at 0 and at 255, float32 `(N,)` each; NaN for a map without any finite
@@ -68,7 +74,7 @@ def stretch(
         >>> stretch(maps, (1, 2), Style())[0].tolist(), stretch(maps, (1, 2), Style("signed"))[0].tolist()
         ([[[0, 255]]], [[[64, 255]]])
     """
-    raw, finite = _enlarge(raw.float(), size)
+    raw, finite = _enlarge(raw.float(), size, smooth=smooth)
     low, high = _extremes(raw, finite)
     if style.norm == "signed":
         high = torch.maximum(low.abs(), high.abs())
@@ -159,8 +165,8 @@ def colormap_of(heat: HeatMap, style: Style) -> str:
     return "coolwarm" if heat.limits is not None and style.norm == "signed" else heat.colormap
 
 
-def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-    """Interpolate between finite values only.
+def _enlarge(raw: Tensor, size: tuple[int, int], *, smooth: bool) -> tuple[Tensor, Tensor | None]:
+    """Repeat values, or interpolate between those that are finite.
 
     Returns:
         float32 `(N, H, W)`, and which of its pixels are nearest to a finite value, boolean; None if all surely are.
@@ -169,6 +175,9 @@ def _enlarge(raw: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor | None]
     finite = None if known.is_cpu and bool(known.all()) else known  # asking a GPU would mean waiting for it
     if tuple(raw.shape[1:]) == size:
         return raw, finite
+    if not smooth:
+        rows, columns = (nearest(*sides, raw.device) for sides in zip(raw.shape[1:], size, strict=True))
+        return raw[:, rows[:, None], columns], None if finite is None else finite[:, rows[:, None], columns]
     low, high = (ends.view(-1, 1, 1) for ends in _extremes(raw, finite))
     if finite is None:
         enlarged = _interpolate(raw, size)

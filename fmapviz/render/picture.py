@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rgb
 from fmapviz.core.types import Picture
@@ -201,9 +202,12 @@ def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info:
 
 
 def _render_rgb(_layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    """Enlarge a picture of a layer's resolution to the input's, times the scale, each pixel a rectangle."""
-    scale = info.config.style.scale
-    sides = [(have, scale * max(have, want)) for have, want in zip(rgb.pixels.shape[:2], seen.shape[:2], strict=True)]
+    """Enlarge a picture of a layer's resolution to the input's, times the scale: rectangles, unless the style is smooth."""
+    style = info.config.style
+    sides = [(have, style.scale * max(have, want)) for have, want in zip(rgb.pixels.shape[:2], seen.shape[:2], strict=True)]
+    if style.smooth:
+        (_, height), (_, width) = sides
+        return Rendered(np.asarray(Image.fromarray(rgb.pixels).resize((width, height), Image.Resampling.BILINEAR)))
     rows, columns = (np.arange(wanted) * have // wanted for have, wanted in sides)
     return Rendered(rgb.pixels[rows[:, None], columns])
 

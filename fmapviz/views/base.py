@@ -19,6 +19,7 @@ Constants of a view are read without importing it, and so must be literals:
 * `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
 * `WITH`: A format that the run writes besides those that are asked for.
 * `COLORMAP`: The colour map of a heat map, unless the user chooses one.
+* `SHARP = True`: A reduction whose values are enlarged to rectangles, unless the style is `smooth`.
 """
 
 from __future__ import annotations
@@ -150,7 +151,13 @@ class ModelView(Protocol):
 
 
 def draw_reduced(
-    reduce: Callable[[Tensor], Tensor], maps: LayerMaps, style: Style, *, over: bool = True, colormap: str = HEAT_COLORMAP
+    reduce: Callable[[Tensor], Tensor],
+    maps: LayerMaps,
+    style: Style,
+    *,
+    over: bool = True,
+    colormap: str = HEAT_COLORMAP,
+    sharp: bool = False,
 ) -> BatchContent:
     """Draw all channels as one map, see `Reduction`.
 
@@ -161,7 +168,8 @@ def draw_reduced(
         raise NotAMapError("a vector, without rows and columns to lay over the image")
     raw = reduce(maps.values)
     size = maps.picture if over and maps.picture else (raw.shape[1], raw.shape[2])
-    pixels, low, high = stretch(raw, size, style, style.limits or (maps.limits if style.norm == "run" else None))
+    limits = style.limits or (maps.limits if style.norm == "run" else None)
+    pixels, low, high = stretch(raw, size, style, limits, smooth=style.smooth or not sharp)
     tensors = {"raw": raw, "pixels": pixels, "low": low, "high": high}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = maps.ranges.bad.sum(1)

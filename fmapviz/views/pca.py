@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale labels pca"
+LOOKS = "scale smooth labels pca"
 SHARES = "components"  # with `--pca shared`, those of all images of the run
 
 

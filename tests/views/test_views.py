@@ -67,7 +67,7 @@ def test_a_view_is_one_line_of_help(name):
 
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
-CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared"}
+CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True}
 
 
 def drawn_by_view(inputs, out, **style):

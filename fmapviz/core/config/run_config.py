@@ -217,7 +217,9 @@ class RunConfig(Execution, Output, Selection):
     def settings(self) -> dict[str, Any]:
         """The options that change pictures, as plain values; `run.json` stores them."""
         recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
-        style = {name: getattr(self.style, name) for name in options_of(Style)}
+        plain, looks = Style(), options_of(Style)
+        style = {name: getattr(self.style, name) for name in looks}
+        style = {name: value for name, value in style.items() if not looks[name].sparse or value != getattr(plain, name)}
         if self.style.gray_input is None:
             del style["gray_input"]
         return {**recorded, "style": style}

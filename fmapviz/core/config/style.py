@@ -72,6 +72,12 @@ class Style:
     pca: str = _option(
         "image", "Principal components of the view pca: of each image, or shared by all images.", words=("image", "shared")
     )
+    smooth: bool = _option(
+        False,
+        "Enlarge maps over the input smoothly; otherwise each value is a rectangle.",
+        "The enlargement is bilinear. Raw values are the same.",
+        sparse=True,
+    )
     # What the options mean, parsed once.
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
