@@ -23,6 +23,7 @@ Draw whole runs
 Feature maps in your own loop
     capture           Record the feature maps, and gradients, of the last forward pass.
     Captured          The recorded feature maps, a dictionary by layer name.
+    capture_attention Record the attention weights of the last forward pass.
     FeatureMap        The output of one call of one layer.
     tile              Draw feature maps as one grid, uint8, as make_grid does.
     list_layers       List the layers of a model in the order of execution.
@@ -98,17 +99,19 @@ if TYPE_CHECKING:
     from fmapviz.engine.top.finished import TopSummary, top_images
     from fmapviz.engine.top.own_loop import TopImages, TopLayer
     from fmapviz.images.load import load_image
+    from fmapviz.inspection.attention.captured import capture_attention
     from fmapviz.inspection.captured import Captured, capture
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.models.load import known_names, load_model
     from fmapviz.render.grid import tile
 
 __all__ = [
-    "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError", "InputOptions",
-    "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture", "Prediction",
-    "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started", "Style", "TopImages",
-    "TopLayer", "TopSummary", "UserCodeError", "WeightsError", "cam", "capture", "known_names", "list_layers", "load_image",
-    "load_model", "receptive_field", "tile", "top_images", "visualize",
+    "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
+    "InputOptions", "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture",
+    "Prediction", "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started",
+    "Style", "TopImages", "TopLayer", "TopSummary", "UserCodeError", "WeightsError", "cam", "capture",
+    "capture_attention", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile",
+    "top_images", "visualize",
 ]  # fmt: skip
 
 
@@ -127,8 +130,8 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
-    "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list", "engine.fields",
-    "engine.top.finished", "engine.top.own_loop",
+    "inspection.attention.captured", "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list",
+    "engine.fields", "engine.top.finished", "engine.top.own_loop",
 )  # fmt: skip
 
 

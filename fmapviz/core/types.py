@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fmapviz.core.drawings import Drawing, Strips, Tiles
 
 
-Of = Literal["output", "input", "gradient", "input gradient", "weights"]
+Of = Literal["output", "input", "gradient", "input gradient", "attention", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +345,7 @@ class LayerResult:
         target: Class whose score was differentiated, else None.
         samples: Number of samples for this image, such as regions of a detector; the first is drawn.
         automatic: Whether the layer was chosen automatically.
+        query: Whose attention it is, in words; empty if it is not attention.
         statistics: Of all channels; None if there are only heat maps. `unit.json` lists it as a layer if there are any.
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
@@ -363,6 +364,7 @@ class LayerResult:
     target: Target | None = None
     samples: int = 1
     automatic: bool = False
+    query: str = ""
     statistics: Statistics | None = None
     measures: Measures | None = None
     values: RawValues | None = None

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from fmapviz.core.errors import FmapvizError, quote
 from fmapviz.core.types import ImageResult, Prediction
+from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
+from fmapviz.inspection.attention.observe import AttentionObserver
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.types import FeatureMap, Layer, Model
     from fmapviz.engine.plan import Plan
+    from fmapviz.inspection.attention.observe import Attention
 
 TOP = 3  # predicted classes per image by default
 
@@ -74,6 +77,7 @@ class _Pass:
         results: Of these.
         enough: Number of outputs after which it ends, None if it runs to its end.
         watch: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
+        attention: Draws the attention, if requested.
         received: Number of outputs so far.
         seen: Layers that returned a tensor.
         indices: Of the feature maps so far, by their names.
@@ -86,6 +90,7 @@ class _Pass:
     results: BatchResults
     enough: int | None = None
     watch: Watch | None = None
+    attention: AttentionMaps | None = None
     received: int = 0
     seen: set[str] = field(default_factory=set)
     indices: dict[str, int] = field(default_factory=dict)
@@ -160,6 +165,7 @@ class Drawer:
         self._ordered = not is_unrolled(model.module.modules())
         self._class_maps = ClassMaps(model, plan, style, choices=choices or Choices(), ordered=self._ordered)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
+        self._observer = AttentionObserver(self.attend) if plan.of_attention else None
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -171,6 +177,8 @@ class Drawer:
             self.calls = hooks.enter_context(observed)
             if plan.of_maps:
                 hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True))
+            if self._observer:
+                hooks.enter_context(self._observer.attached(network))
             if plan.of_classes:
                 hooks.enter_context(frozen(network))
             self._hooks = hooks.pop_all()
@@ -210,9 +218,12 @@ class Drawer:
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None
                 current = self._pass = _Pass(record, results, enough, Watch() if learns else None)
+                if self._observer:
+                    current.attention = AttentionMaps.of(plan, self._style, record, results)
+                watching = self._observer.watching() if self._observer else nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
-                    with recorded, undisturbed(given.device) as self.numbers, current.watch or nullcontext():
+                    with recorded, undisturbed(given.device) as self.numbers, current.watch or nullcontext(), watching:
                         record.output = self._model.forward(network, given)
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
@@ -225,6 +236,8 @@ class Drawer:
                 if current.error is not None:
                     raise current.error
                 record.over = True
+                if current.attention:
+                    current.attention.finish(self._model.name)
             return self._finish(self._pass)
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
@@ -277,6 +290,14 @@ class Drawer:
             current.received += 1
             if current.received == current.enough:
                 raise _EnoughError
+
+    def attend(self, attention: Attention) -> None:
+        """Draw an attention that has been computed; called within the network's pass."""
+        current = self._pass
+        with current.drawing() as running:
+            if running and current.attention:
+                self._check()
+                current.attention.receive(attention, index=current.received)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and return what the layer receives instead; called by its hook."""

@@ -145,8 +145,9 @@ def draw_feature_map(
     record: ForwardRecord,
     of: Of = "output",
     targets: Sequence[Target | None] | None = None,
+    query: str = "",
 ) -> list[LayerBatch]:
-    """Draw a layer's output, input or gradient with the views of a plan.
+    """Draw a layer's output, input, gradient or attention with the views of a plan.
 
     Args:
         feature_map: The layer it belongs to.
@@ -156,6 +157,7 @@ def draw_feature_map(
         record: The forward pass.
         of: What the values are of the layer.
         targets: Of gradients the class for each image.
+        query: Of attention whose it is, in words; its values are maps `(N, heads, h, w)`.
 
     Returns:
         One value; of a clip one for each frame. What cannot be drawn is in `undrawn`, with the reason.
@@ -165,12 +167,13 @@ def draw_feature_map(
     """
     views, images, raw = plan.draws[of], len(record.pixels), None
     shape = () if values.is_nested else tuple(values.shape[1:])  # a nested tensor has none
-    template = LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape, of)
+    own = feature_map
+    template = LayerResult(own.name, own.layer.type, own.call, own.index, shape, of, query=query)
     values = values.detach() if values.requires_grad else values
     try:
         if plan.kept and (of != "output" or views.keys() - plan.reductions):
             raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
-        frames = frames_of(feature_map, values, record.pixels, ordered=record.ordered)
+        frames = {"": values} if query else frames_of(own, values, record.pixels, ordered=record.ordered)
     except NotAMapError as reason:
         undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]

@@ -67,12 +67,29 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenFlow:
+    """How attention is followed through all blocks, see `fmapviz.views.base.TokenFlow`.
+
+    Attributes:
+        flow: Follows it.
+        flow_of_class: Follows it weighted by the gradients of a class's score.
+        targets: The classes; empty if none was requested.
+    """
+
+    flow: Callable[..., Tensor]
+    flow_of_class: Callable[..., Tensor]
+    targets: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The views of a run, sorted by what they capture.
 
     Attributes:
         draws: The views of a layer by what they draw of it: from name to `draw` function.
         methods: Views that are class activation maps.
+        flows: Views of attention through all blocks.
+        attending: Names of the modules whose attention is requested; None for all.
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content is a heat map, not the values themselves.
@@ -93,6 +110,8 @@ class Plan:
 
     draws: Mapping[Of, Mapping[str, Draw]] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
+    flows: Mapping[str, TokenFlow] = field(default_factory=dict)
+    attending: frozenset[str] | None = None
     of_model: Mapping[str, ModelView] = field(default_factory=dict)
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
@@ -112,11 +131,21 @@ class Plan:
 
     def __post_init__(self) -> None:  # these are asked for at each layer
         object.__setattr__(self, "of_maps", any(not method.of_pixels for method in self.methods.values()))
-        object.__setattr__(self, "of_classes", bool(self.methods or self.of_gradients))
+        object.__setattr__(self, "of_classes", bool(self.methods or self.of_gradients or self._weighs_flows))
 
     @property
     def of_layers(self) -> bool:
         """Whether some view draws every chosen layer."""
+        return any(views for of, views in self.draws.items() if of != "attention")
+
+    @property
+    def of_attention(self) -> bool:
+        """Whether some view draws attention, whose modules are found by running the network."""
+        return bool(self.draws.get("attention") or self.flows)
+
+    @property
+    def of_channels(self) -> bool:
+        """Whether some view draws values that have channels: of layers, or of the heads of their attention."""
         return any(self.draws.values())
 
     @property
@@ -127,18 +156,23 @@ class Plan:
     @property
     def of_images(self) -> bool:
         """Whether some view needs an image."""
-        return self.of_layers or bool(self.methods)
+        return self.of_layers or self.of_attention or bool(self.methods)
 
     @property
     def from_pixels(self) -> bool:
         """Whether gradients are needed before the first layer."""
-        return bool(self.draws.get("input gradient")) or any(method.of_pixels for method in self.methods.values())
+        of_pixels = any(method.of_pixels for method in self.methods.values())
+        return bool(self.draws.get("input gradient")) or of_pixels or self._weighs_flows
+
+    @property
+    def _weighs_flows(self) -> bool:
+        return any(flow.targets for flow in self.flows.values())
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
         """Every class that some view needs, each once."""
         asked = [self.targets] if self.of_gradients else []
-        asked += [method.targets for method in self.methods.values()]
+        asked += [method.targets for method in self.methods.values()] + [flow.targets for flow in self.flows.values()]
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
 
     def without_pictures(self) -> Plan:
@@ -159,7 +193,7 @@ class Plan:
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""
-        return any(view in views for views in (*self.draws.values(), self.methods, self.of_model))
+        return any(view in views for views in (*self.draws.values(), self.methods, self.flows, self.of_model))
 
 
 def make_plan(
@@ -182,10 +216,13 @@ def make_plan(
     asked = parse(targets, classes) if targets else ()
     draws: dict[Of, dict[str, Any]] = defaultdict(dict)
     methods: dict[str, Method] = {}
+    flows: dict[str, TokenFlow] = {}
     of_model: dict[str, ModelView] = {}
     for view, module in modules.items():
         if hasattr(module, "attribute"):
             methods[view] = make_method(module, asked)
+        elif hasattr(module, "flow"):
+            flows[view] = TokenFlow(module.flow, module.flow_of_class, asked)
         elif hasattr(module, "read"):
             of_model[view] = module
         elif hasattr(module, "reduce"):
@@ -200,6 +237,7 @@ def make_plan(
     return Plan(
         dict(draws),
         methods=methods,
+        flows=flows,
         of_model=of_model,
         sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
         reductions=frozenset(view for view, module in modules.items() if hasattr(module, "reduce")),

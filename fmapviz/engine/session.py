@@ -30,6 +30,7 @@ from fmapviz.inspection.layers import (
     find_layers,
     notice_blocks,
     scripted_parts,
+    select_attention,
     select_layers,
     unwrap,
 )
@@ -126,6 +127,8 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     if plan.of_layers or plan.of_model or (plan.of_maps and not plan.automatic):
         any_type = plan.of_maps and not config.types
         chosen = select_layers(existing, types=types, include=config.layers, exclude=config.exclude, any_type=any_type)
+    if plan.of_attention and (narrowed or config.types):
+        plan = replace(plan, attending=select_attention(existing, config.types, config.layers, config.exclude))
     resolved = replace(
         config,
         model=loaded.name,
@@ -142,6 +145,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         dtype=plan.kept or "float32",
     )
     info = _identify(config, resolved, loaded)
+    stops = bool(chosen) and not plan.of_attention
     session = Session(
         request=config,
         info=info,
@@ -152,7 +156,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         device=device,
         batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
         workers=config.threads,
-        early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if chosen else None,
+        early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
@@ -226,12 +230,15 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     needs = {need for form in formats for need in needs_of(form)}
     if not plan.of_images and "pictures" not in needs:
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
-    if not plan.of_layers and any(needs_of(form) == ["measures"] for form in formats):
+    if not plan.of_channels and any(needs_of(form) == ["measures"] for form in formats):
         raise RequestError(f"{', '.join(views)} gives no statistics", hint="views='maps' too, or inputs, grads, mean, ...")
     plan = replace(plan, moments="measures" in needs, kept=dtype if "values" in needs else None, fields="fields" in needs)
     if "pictures" in needs:
         return plan
-    return replace(plan.without_pictures(), of_model={}, methods=plan.methods if "values" in needs else {})
+    kept = "values" in needs
+    return replace(
+        plan.without_pictures(), of_model={}, methods=plan.methods if kept else {}, flows=plan.flows if kept else {}
+    )
 
 
 def needs_of(form: str) -> list[str]:

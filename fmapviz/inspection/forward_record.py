@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import GradientEdge
 
     from fmapviz.core.types import FeatureMap, Layer
+    from fmapviz.inspection.attention.blocks import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,7 @@ class ForwardRecord:
         outputs: What the chosen layers returned.
         inputs: What the chosen layers received.
         kept: What layers of certain names returned, in the order of execution.
+        blocks: The attention of each block, if something is to flow through all of them.
         vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
@@ -109,6 +111,7 @@ class ForwardRecord:
     outputs: list[GraphPoint] = field(default_factory=list)
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     vectors: list[FeatureMap] = field(default_factory=list)
     known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
 

@@ -149,6 +149,30 @@ def select_layers(
     return chosen
 
 
+def select_attention(
+    layers: Sequence[Layer], types: Iterable[str], include: Iterable[str], exclude: Iterable[str]
+) -> frozenset[str]:
+    """Return the names of the modules whose attention is chosen: those that are chosen, and those within them.
+
+    Args:
+        layers: See `find_layers`.
+        types: Class names; none means any.
+        include: Globs over dotted names; none means all.
+        exclude: Globs of modules to leave out again, with what is in them.
+
+    Raises:
+        RequestError: Types or a glob that fit nothing.
+    """
+    chosen = {layer.name for layer in select_layers(layers, types=types or ("Module",), include=include)}
+    left_out = {layer.name for layer in layers if _matches(layer, split(exclude))}
+
+    def is_within(name: str, outer: set[str]) -> bool:
+        parts = name.split(".")
+        return any(".".join(parts[:count]) in outer for count in range(1, len(parts) + 1))
+
+    return frozenset(layer.name for layer in layers if is_within(layer.name, chosen) and not is_within(layer.name, left_out))
+
+
 def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
     """List the class names that no layer's class or base has: one list of types may serve many networks.
 

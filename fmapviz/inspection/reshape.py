@@ -182,11 +182,27 @@ def _fits(sides: Sequence[int], picture: tuple[int, int]) -> bool:
 
 
 def _tokens(values: Tensor, picture: tuple[int, int] | None) -> Tensor:
-    length = values.shape[1]
+    grid = token_grid(values.shape[1], picture)
+    if grid is None:
+        raise NotAMapError(f"{values.shape[1]} tokens {tuple(values.shape)} do not form a grid of patches")
+    prefix, height, width = grid
+    return values[:, prefix:].reshape(-1, height, width, values.shape[2]).permute(0, 3, 1, 2)
+
+
+def token_grid(length: int, picture: tuple[int, int] | None) -> tuple[int, int, int] | None:
+    """Return how tokens form a grid in the proportions of a picture, or a square.
+
+    Returns:
+        The number of prefix tokens, at most five, and the rows and columns of patches behind them; None if they form none.
+
+    Example:
+        >>> token_grid(197, (224, 224)), token_grid(150, (160, 240))
+        ((1, 14, 14), (0, 10, 15))
+    """
     for height, width in filter(None, (picture, (1, 1))):
         for prefix in range(min(6, length)):
             step = sqrt(height * width / (length - prefix))
             grid = round(height / step), round(width / step)
             if prod(grid) == length - prefix > 1:
-                return values[:, prefix:].reshape(-1, *grid, values.shape[2]).permute(0, 3, 1, 2)
-    raise NotAMapError(f"{length} tokens {tuple(values.shape)} do not form a grid of patches")
+                return prefix, *grid
+    return None

@@ -23,6 +23,7 @@ _SHOWS = {
     "input": "what goes into the layer",
     "gradient": "the gradient of the class's score at the layer's output",
     "input gradient": "the gradient of the class's score at the layer's input",
+    "attention": "the attention weights of each head, to each patch",
     "weights": "the layer's weights: filters, input channels, rows, columns",
 }
 _COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
@@ -38,6 +39,7 @@ def describe(layer: LayerResult, content: Content, style: Style) -> dict[str, st
         "Shape": shape_of(layer),
         "Shows": _SHOWS.get(layer.of),
         "Class": str(layer.target) if layer.target else None,
+        "Attention of": layer.query or None,
         **(_of_heat_map(content, style) if isinstance(content, HeatMap) else _of_channels(layer, content, style)),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}

@@ -185,7 +185,7 @@ def _header(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info
         return []
     first = "  ".join(facts[key] for key in ("Layer", "Type", "Shape") if key in facts)
     plain = layer.of == "output" and isinstance(drawing.content, Grid)
-    shown = [*([] if plain else [drawing.view]), *(facts[key] for key in ("Class", "Range") if key in facts)]
+    shown = [*([] if plain else [drawing.view]), *(facts[key] for key in ("Class", "Attention of", "Range") if key in facts)]
     return [first, ": ".join(shown), facts["Scaling"], facts.get("Not finite", ""), info.label]
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # What a view of a layer may capture, see `fmapviz.views.base`.
 CAPTURES: dict[str, Of] = {
-    "outputs": "output", "inputs": "input", "gradients": "gradient", "input_gradients": "input gradient"
+    "outputs": "output", "inputs": "input", "gradients": "gradient", "input_gradients": "input gradient",
+    "attention": "attention",
 }  # fmt: skip
 
 

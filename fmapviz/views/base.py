@@ -4,6 +4,7 @@ A module of this folder is a view. What it defines decides its kind:
 
 * a view of a layer has `draw` (`LayerView`) or `reduce` (`Reduction`);
 * a class activation map has `attribute` (`CamMethod`);
+* a view of what flows between tokens through all blocks has `flow` and `flow_of_class` (`TokenFlow`);
 * a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
 * a view of all images of the run has `SECOND_PASS = True`, and draws nothing of a single image; it feeds `AGGREGATES`;
 * a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
@@ -24,7 +25,7 @@ Constants of a view are read without importing it, and so must be literals:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from fmapviz.core.drawings import HeatMap
@@ -33,7 +34,7 @@ from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -125,6 +126,21 @@ class CamMethod(Protocol):
         """
 
 
+class TokenFlow(Protocol):
+    """Follows attention through all blocks.
+
+    See `fmapviz.views.rollout` for the arguments; with classes requested, `flow_of_class` is drawn.
+    """
+
+    NEEDS: str
+
+    def flow(self, query: Tensor, blocks: Iterable[Tensor], /) -> Tensor:
+        """Return what reaches each token, float32 `(N, 1, L)`."""
+
+    def flow_of_class(self, query: Tensor, blocks: Iterable[tuple[Tensor, Tensor]], /) -> Tensor:
+        """Return what reaches each token and speaks for a class, float32 `(N, 1, L)`."""
+
+
 class ImageView(Protocol):
     """Composes the maps of all layers of an image into one picture."""
 
@@ -166,15 +182,38 @@ def draw_reduced(
     """
     if maps.vector:
         raise NotAMapError("a vector, without rows and columns to lay over the image")
-    raw = reduce(maps.values)
-    size = maps.picture if over and maps.picture else (raw.shape[1], raw.shape[2])
-    limits = style.limits or (maps.limits if style.norm == "run" else None)
-    pixels, low, high = stretch(raw, size, style, limits, smooth=style.smooth or not sharp)
-    tensors = {"raw": raw, "pixels": pixels, "low": low, "high": high}
-    if maps.ranges.bad is not None:
-        tensors["nonfinite"] = maps.ranges.bad.sum(1)
+    size = maps.picture if over else None
+    content = draw_map(reduce(maps.values), size, style, maps.limits, colormap=colormap, sharp=sharp)
+    if maps.ranges.bad is None:
+        return content
+    return replace(content, tensors={**content.tensors, "nonfinite": maps.ranges.bad.sum(1)})
+
+
+def draw_map(
+    raw: Tensor,
+    size: tuple[int, int] | None,
+    style: Style,
+    limits: tuple[float, float] | None,
+    *,
+    colormap: str = HEAT_COLORMAP,
+    sharp: bool = False,
+) -> BatchContent:
+    """Draw maps in colour.
+
+    Args:
+        raw: float32 `(N, h, w)`, any range.
+        size: Height and width of the input, over which they are drawn; None draws them alone, as large as they are.
+        style: How pictures look.
+        limits: Smallest and largest value over all images of the run, if known.
+        colormap: Used unless the style names one.
+        sharp: Whether values are enlarged to rectangles, unless the style is smooth.
+    """
+    limits = style.limits or (limits if style.norm == "run" else None)
+    over = size is not None
+    shown = size or (raw.shape[1], raw.shape[2])
+    pixels, low, high = stretch(raw, shown, style, limits, smooth=style.smooth or not sharp)
 
     def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, low: float, high: float, nonfinite: int = 0) -> HeatMap:
         return HeatMap(raw, pixels, over, colormap, (low, high), nonfinite)
 
-    return BatchContent(make, tensors)
+    return BatchContent(make, {"raw": raw, "pixels": pixels, "low": low, "high": high})

@@ -59,6 +59,7 @@ VALUES = {
 TAKEN = {
     "cam": {**dict.fromkeys(("model", "x", "target", "layer", "method"), ""), "output": "None", "style": "None style"},
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
+    "capture_attention": {"model": "", "layers": NO, "exclude": f"{NO} str"},
     "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "options": "None options"},
     "receptive_field": {
         "model": "",
@@ -96,6 +97,7 @@ def ranked():
 
 CALLS = {
     "cam": lambda **changed: fmapviz.cam(**{"model": MODEL, "x": X, **changed}),
+    "capture_attention": lambda **changed: fmapviz.capture_attention(**{"model": NET, **changed}).__enter__(),
     "capture": lambda **changed: fmapviz.capture(**{"model": NET, **changed}).__enter__(),
     "list_layers": lambda **changed: fmapviz.list_layers(**{"model": NET, **changed}),
     "receptive_field": lambda **changed: fmapviz.receptive_field(**{"model": NET, **changed}),

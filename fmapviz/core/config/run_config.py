@@ -39,7 +39,8 @@ _DTYPES = ("float32", "float16")
 # In order of use, as `--help` lists them.
 _VIEWS = (
     "maps", "inputs", "contact", "mean", "max", "pca", "histogram", "kernels", "gradcam", "gradcam++", "layercam",
-    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs", "top",
+    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs", "attention",
+    "rollout", "top",
 )  # fmt: skip
 _FORMATS = ("tensorboard", "png", "html", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards

@@ -9,6 +9,7 @@ from functools import partial
 from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
+from fmapviz.core.config.positions import parse_position
 from fmapviz.core.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
@@ -78,6 +79,13 @@ class Style:
         "The enlargement is bilinear. Raw values are the same.",
         sparse=True,
     )
+    query: str | None = _option(
+        None,
+        "Whose attention is drawn: the patch at row Y and column X of the network's input, or the mean of all patches.",
+        metavar="Y,X|mean",
+        shown="the class token; without one the mean",
+        sparse=True,
+    )
     # What the options mean, parsed once.
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
@@ -85,8 +93,11 @@ class Style:
     rank: str = field(init=False, compare=False)  # statistic that ranks the channels: `max`, `mean` or `std`
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
 
+    position: tuple[int, int] | None = field(init=False, compare=False)  # row and column of `query`
+
     def __post_init__(self) -> None:
         check_types(self)
+        object.__setattr__(self, "position", parse_position(self.query) if self.query not in {None, "mean"} else None)
         top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std))?", self.channels)
         object.__setattr__(self, "limits", _parse_limits(self.norm))
         object.__setattr__(self, "top", int(top[1]) if top else None)

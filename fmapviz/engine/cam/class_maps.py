@@ -10,6 +10,7 @@ import numpy as np
 
 from fmapviz.core.drawings import HeatMap
 from fmapviz.core.types import LayerResult, Target
+from fmapviz.engine.attention.flow import draw_flow
 from fmapviz.engine.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Chosen, NoMapError
@@ -203,6 +204,8 @@ class Pass:
         edges: dict[int, GradientEdge | None] = {id(point): point.edge for point in needed}
         if any(not set(alike).isdisjoint(method.targets) for method in maps.of_pixels.values()):
             edges[id(record)] = edge_of(record.pixels)
+        flows = [view for view, flow in maps.plan.flows.items() if not set(alike).isdisjoint(flow.targets)]
+        edges |= {id(block): block.edge for block in record.blocks if flows}
         if any(self.gradients.get(key) is None for key in edges):
             found = gradients_at(values, list(edges.values()), more=more, before=before_softmax(scores, indices))
             self.gradients = dict(zip(edges, found, strict=True))
@@ -217,6 +220,12 @@ class Pass:
             for view, method in maps.of_pixels.items():
                 if wanted in method.targets:
                     self._draw_pixels(view, targets)
+            for view in flows:
+                if wanted in maps.plan.flows[view].targets:
+                    given = {id(block): self.gradients[id(block)] for block in record.blocks}
+                    draw_flow(
+                        view, maps.plan, maps.style, record=record, results=self.results, targets=targets, gradients=given
+                    )
 
     def _points_with_gradients(self, alike: Sequence[Wanted]) -> list[GraphPoint]:
         """Return the points at which some view needs the gradient of a class."""

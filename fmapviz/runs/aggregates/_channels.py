@@ -20,7 +20,7 @@ class FeatureMapInfo:
 
     Attributes:
         layer: The layer's name.
-        of: The tensor of the layer: `output`, `input`, `gradient` or `input gradient`.
+        of: The tensor of the layer: `output`, `input`, `gradient`, `input gradient` or `attention`.
         target: For gradients the class as it was requested, otherwise empty.
         type: The layer's class.
         channels: Number of channels.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IMAGE_FILE, TABLE_FILE = "stats.safetensors", "stats.parquet"
 DIGEST = "input"
-_TENSORS = {"output", "input", "gradient", "input gradient"}
+_TENSORS = {"output", "input", "gradient", "input gradient", "attention"}
 _COUNTS = ("zeros", "nonfinite")
 _TEXTS = ("layer", "of", "target", "type")
 

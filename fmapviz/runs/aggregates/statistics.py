@@ -37,7 +37,10 @@ _HEADING = (
 )
 # How the line of a feature map begins in `stats.json`, and what separates its short part from the numbers of all channels.
 _LINE, _NUMBERS = b'  {"layer": ', b', "min": ['
-_SUFFIXES = {"output": "", "input": " (input)", "gradient": " (gradient) ", "input gradient": " (input gradient) "}
+_SUFFIXES = {
+    "output": "", "input": " (input)", "gradient": " (gradient) ", "input gradient": " (input gradient) ",
+    "attention": " (attention)",
+}  # fmt: skip
 MOST_LINES = 20
 
 

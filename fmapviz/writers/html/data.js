@@ -9,7 +9,7 @@ const CACHED_UNITS = 20;
 
 const OF = {
   maps: "output", mean: "output", max: "output", pca: "output", histogram: "output",
-  inputs: "input", grads: "gradient", "grad-inputs": "input gradient",
+  inputs: "input", grads: "gradient", "grad-inputs": "input gradient", attention: "attention",
 };
 
 // Files inside the page, by their addresses.

@@ -1,0 +1,1 @@
+"""Attention: capture the weights that a network computes between tokens, also where one fused operation hides them."""

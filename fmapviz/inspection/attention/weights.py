@@ -1,0 +1,118 @@
+"""The attention weights of one call, computed only as far as they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Protocol
+
+    class Weights(Protocol):
+        """Attention weights `(N, heads, L, S)` of L queries and S keys, each row a distribution over the keys."""
+
+        @property
+        def shape(self) -> torch.Size:
+            """`(N, heads, L, S)`."""
+
+        def row(self, query: int) -> Tensor:
+            """Return the weights of one query, float32 `(N, heads, S)`."""
+
+        def of_heads(self) -> Iterator[Tensor]:
+            """Yield the weights of each head, float32 `(N, L, S)`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """Weights that the network has computed itself, `(N, heads, L, S)`."""
+
+    values: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """`(N, heads, L, S)`."""
+        return self.values.shape
+
+    def row(self, query: int) -> Tensor:
+        """Return the weights of one query, float32 `(N, heads, S)`."""
+        return self.values[:, :, query].float()
+
+    def of_heads(self) -> Iterator[Tensor]:
+        """Yield the weights of each head, float32 `(N, L, S)`."""
+        for head in range(self.values.shape[1]):
+            yield self.values[:, head].float()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """Weights that `scaled_dot_product_attention` does not return: `softmax(q k' scale + mask)`.
+
+    Attributes:
+        query: `(N, heads, L, d)`.
+        key: `(N, heads or fewer, S, d)`; of fewer heads each serves several of the queries'.
+        mask: What is added to the scores, or whether a query sees a key; of a shape that expands to `(N, heads, L, S)`.
+        causal: Whether a query sees only keys up to its own position.
+        scale: Factor of the products.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+    @property
+    def shape(self) -> torch.Size:
+        """`(N, heads, L, S)`."""
+        return torch.Size([*self.query.shape[:3], self.key.shape[2]])
+
+    def row(self, query: int) -> Tensor:
+        """Return the weights of one query, float32 `(N, heads, S)`."""
+        heads = self.shape[1] // self.key.shape[1]
+        scores = self.query[:, :, query : query + 1].float() @ self._keys(heads)
+        return self._softmax(scores, slice(None), slice(query, query + 1))[:, :, 0]
+
+    def of_heads(self) -> Iterator[Tensor]:
+        """Yield the weights of each head, float32 `(N, L, S)`."""
+        shared = self.shape[1] // self.key.shape[1]
+        for head in range(self.shape[1]):
+            keys = self.key[:, head // shared].float().mT
+            scores = self.query[:, head].float() @ keys
+            yield self._softmax(scores[:, None], slice(head, head + 1), slice(None))[:, 0]
+
+    def _keys(self, shared: int) -> Tensor:
+        keys = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
+        return keys.float().mT
+
+    def _softmax(self, scores: Tensor, heads: slice, queries: slice) -> Tensor:
+        """Scale and mask scores `(N, heads, queries, S)` in place, and normalize them."""
+        count, keys = self.shape[2:]
+        scores *= self.scale
+        if self.causal:
+            seen = torch.arange(keys, device=scores.device) <= torch.arange(count, device=scores.device)[queries, None]
+            scores.masked_fill_(~seen, -torch.inf)
+        if self.mask is not None:
+            mask = self.mask.expand(*self.shape[:2], count, keys)[:, heads, queries]
+            if mask.dtype == torch.bool:
+                scores.masked_fill_(~mask, -torch.inf)
+            else:
+                scores += mask
+        return scores.softmax(-1)
+
+
+def mean_row(weights: Weights, queries: slice) -> Tensor:
+    """Return the mean weights of several queries, float32 `(N, heads, S)`."""
+    return torch.stack([head[:, queries].mean(1) for head in weights.of_heads()], 1)
+
+
+def mean_of_heads(weights: Weights) -> Tensor:
+    """Return the mean over the heads, float32 `(N, L, S)`."""
+    total: Tensor | None = None
+    for head in weights.of_heads():
+        total = head.clone() if total is None else total.add_(head)
+    assert total is not None
+    return total.div_(weights.shape[1])
