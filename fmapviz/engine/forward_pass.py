@@ -297,7 +297,7 @@ class Drawer:
         with current.drawing() as running:
             if running and current.attention:
                 self._check()
-                current.attention.receive(attention, index=current.received)
+                current.attention.receive(attention, index=current.received if self._layers else None)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and return what the layer receives instead; called by its hook."""

@@ -61,12 +61,12 @@ class AttentionMaps:
         return cls(plan, style, record, results, picture, query)
 
     @torch.no_grad()
-    def receive(self, attention: Attention, *, index: int) -> None:
+    def receive(self, attention: Attention, *, index: int | None) -> None:
         """Draw an attention that has been computed.
 
         Args:
             attention: Of one module.
-            index: Number of layers that have been drawn before.
+            index: Number of layers that have been drawn before, among which it is sorted; None if no layers are drawn.
         """
         self.seen.append(attention.layer.name)
         plan = self.plan
@@ -81,7 +81,7 @@ class AttentionMaps:
             except NotAMapError as reason:
                 self.results.note(views, attention.name, str(reason))
                 return
-            drawn = FeatureMap(attention.layer, attention.name, attention.call, index + self.drawn, maps)
+            drawn = FeatureMap(attention.layer, attention.name, attention.call, self.drawn if index is None else index, maps)
             self.drawn += 1
             self.results.add(
                 draw_feature_map(drawn, maps, plan, self.style, record=self.record, of="attention", query=query)

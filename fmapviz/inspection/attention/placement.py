@@ -82,10 +82,10 @@ def map_of(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor
     Raises:
         NotAMapError: The keys are no patches, or the query is none of the queries, with the reason.
     """
-    count, heads, _, keys = attention.weights.shape
+    count, heads, queries, keys = attention.weights.shape
     if not picture.ordered:
         raise NotAMapError(f"attention between {keys} tokens grouped by the units of a mask: not a map of the image")
-    if count != picture.images:
+    if count != picture.images or _window_of(attention) == keys == queries:
         return _map_of_windows(attention, picture, query)
     prefix, height, width = _grid(attention, picture, keys)
     row, shown = _row(attention, picture, query)
@@ -126,8 +126,10 @@ def _row(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor, 
 def _grid(attention: Attention, picture: Picture, keys: int) -> tuple[int, int, int]:
     grid = token_grid(keys, picture.size)
     queries = attention.weights.shape[2]
-    received = _token_counts(attention.running[-1])
-    if not {keys, queries} & received:
+    shapes = attention.running[-1].shapes
+    received = {length for shape in shapes if len(shape) == 3 for length in shape[:2]}
+    cuts_itself = any(len(shape) != 3 for shape in shapes)  # patches out of maps
+    if not cuts_itself and not {keys, queries} & received:
         raise NotAMapError(
             f"attention weights {_shape(attention)} that are not between the {_listed(received)} tokens of the layer"
         )
@@ -194,14 +196,12 @@ def _windows(attention: Attention, picture: Picture) -> _Windows:
     what = f"attention within parts of the image {_shape(attention)}"
     if count % picture.images:
         raise NotAMapError(f"{what}, {count} for {picture.images} images")
-    modules = [each.layer.module for each in reversed(attention.running)]
-    owner = next((module for module in modules if _pair(module, "window_size")), None)
-    size = _pair(owner, "window_size") if owner else None
-    if owner is None or size is None:
+    size = _innermost(attention, "window_size")
+    if size is None:
         raise NotAMapError(f"{what}: no module says by window_size and shift_size where they are")
     if not queries == keys == size[0] * size[1]:
         raise NotAMapError(f"{what}: these are not the {size[0]} x {size[1]} patches of a window")
-    shift = _pair(owner, "shift_size") or (0, 0)
+    shift = _innermost(attention, "shift_size") or (0, 0)
     for grid in _grids(attention.running, picture):
         # Windows are not shifted along a side that has only one.
         moved = tuple(by if side > window else 0 for by, side, window in zip(shift, grid, size, strict=True))
@@ -211,6 +211,18 @@ def _windows(attention: Attention, picture: Picture) -> _Windows:
     raise NotAMapError(
         f"{what}: {count // picture.images} windows of {size[0]} x {size[1]} do not tile what the layer received"
     )
+
+
+def _innermost(attention: Attention, name: str) -> tuple[int, int] | None:
+    """Return the two numbers that the innermost running module has under a name, of those that have it."""
+    pairs = (_pair(each.layer.module, name) for each in reversed(attention.running))
+    return next(filter(None, pairs), None)
+
+
+def _window_of(attention: Attention) -> int:
+    """Return the number of patches of a window; 0 if no module has windows."""
+    rows, columns = _innermost(attention, "window_size") or (0, 0)
+    return rows * columns
 
 
 def _grids(running: Sequence[Running], picture: Picture) -> Iterator[tuple[int, int]]:
@@ -239,17 +251,6 @@ def _patch(position: tuple[int, int], grid: tuple[int, int], picture: Picture) -
     """Return row and column of the patch at a pixel."""
     size = picture.size or grid
     return position[0] * grid[0] // size[0], position[1] * grid[1] // size[1]
-
-
-def _token_counts(owner: Running) -> set[int]:
-    """Return how many tokens the tensors that a module received may have, without their last axis."""
-    counts = set()
-    for shape in owner.shapes:
-        if len(shape) == 3:
-            counts |= {shape[0], shape[1]}
-        elif len(shape) == 4:
-            counts |= {shape[1] * shape[2], shape[2] * shape[3], shape[1], shape[2]}
-    return counts
 
 
 def _name(query: Query) -> str:

@@ -1,0 +1,185 @@
+"""Where in the picture the tokens of an attention are."""
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional
+
+import fmapviz
+from fmapviz.inspection.attention.observe import AttentionObserver
+from fmapviz.inspection.attention.placement import Picture, Query, has_class_token, map_of
+from fmapviz.inspection.reshape import NotAMapError
+
+
+def placed(network, x, query=None):
+    """Return the map of every attention, or why there is none, by name."""
+    size = (x.shape[-2], x.shape[-1])
+    picture, found = Picture(len(x), size, has_class_token(network)), {}
+
+    def receive(attention):
+        try:
+            found[attention.name] = map_of(attention, picture, query or Query())
+        except NotAMapError as reason:
+            found[attention.name] = str(reason)
+
+    observer = AttentionObserver(receive)
+    network.eval()
+    with torch.no_grad(), observer.attached(network), observer.watching():
+        network(x)
+    return found
+
+
+def weights_of(network, x):
+    with torch.no_grad(), fmapviz.capture_attention(network) as attention:
+        network(x)
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "prefix", "shown"),
+    [
+        ("vit_tiny_patch16_224", {}, 1, "the class token"),
+        ("vit_tiny_patch16_224", {"class_token": False, "global_pool": "avg"}, 0, "mean of 196 patches, there is no class"),
+        ("vit_tiny_patch16_224", {"reg_tokens": 4}, 5, "the class token"),
+        ("vit_tiny_patch16_224", {"reg_tokens": 1, "class_token": False, "global_pool": "avg"}, 1, "mean of 196 patches"),
+        ("deit_tiny_distilled_patch16_224", {}, 2, "the class token"),
+        ("eva02_tiny_patch14_224", {}, 1, "the class token"),
+    ],
+)
+def test_the_class_token_looks_at_the_patches_without_other_tokens(name, options, prefix, shown):
+    network, x = timm.create_model(name, **options), torch.randn(2, 3, 224, 224)
+    weights, found = weights_of(network, x), placed(network, x)
+    assert found.keys() == weights.keys() != set()
+    for layer, (maps, query) in found.items():
+        assert shown in query
+        rows = weights[layer][:, :, 0] if query == "the class token" else weights[layer][:, :, prefix:].mean(2)
+        side = maps.shape[-1]
+        assert (maps - rows[:, :, prefix:].view(2, -1, side, side)).abs().max() < 1e-6
+
+
+def test_a_position_is_the_patch_at_that_pixel():
+    network, x = timm.create_model("vit_tiny_patch16_224", img_size=(96, 160)), torch.randn(1, 3, 96, 160)
+    weights, found = weights_of(network, x), placed(network, x, Query((95, 16)))
+    for layer, (maps, query) in found.items():
+        assert query == "the position 95,16 (patch in row 5, column 1)"
+        assert (maps - weights[layer][:, :, 1 + 5 * 10 + 1, 1:].view(1, 3, 6, 10)).abs().max() < 1e-6
+
+
+def test_a_position_outside_of_the_picture_is_refused():
+    picture = Picture(1, (96, 160), has_class_token=True)
+    picture.check(Query((95, 159)))
+    with pytest.raises(fmapviz.RequestError, match="96,0 is outside of the network's input of 96 x 160 pixels"):
+        picture.check(Query((96, 0)))
+    with pytest.raises(fmapviz.RequestError, match="outside"):
+        picture.check(Query((0, 160)))
+
+
+class Windowed(nn.Module):
+    """Cuts shifted windows out as Swin does; each patch looks at the patches whose vectors are alike."""
+
+    def __init__(self, window_size, shift_size):
+        super().__init__()
+        self.window_size, self.shift_size = window_size, shift_size
+        self.inner = Inner()
+
+    def forward(self, x):  # (N, H, W, C)
+        down, across = self.window_size
+        x = functional.pad(x, (0, 0, 0, -x.shape[2] % across, 0, -x.shape[1] % down))
+        x = x.roll((-self.shift_size[0], -self.shift_size[1]), (1, 2))
+        windows = x.unfold(1, down, down).unfold(2, across, across)  # (N, nH, nW, C, h, w)
+        return self.inner(windows.flatten(0, 2).flatten(2).mT)
+
+
+class Inner(nn.Module):
+    def forward(self, x):
+        return (x @ x.mT * 100).softmax(-1)[:, None].clone(), (x @ x.mT * 100)[:, None].softmax(-1)
+
+
+@pytest.mark.parametrize("window", [(4, 4), (3, 5), (7, 2)])
+@pytest.mark.parametrize("shift", [(0, 0), (2, 1), (1, 0)])
+@pytest.mark.parametrize("grid", [(8, 12), (9, 11)])
+def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
+    """Every patch has a vector of its own, so that it looks at itself only: its map is 1 at its position."""
+    height, width = grid
+    shift = tuple(by if side > size else 0 for by, side, size in zip(shift, grid, window, strict=True))
+    x = torch.eye(height * width).view(1, height, width, -1).repeat(2, 1, 1, 1)
+    for row, column in [(0, 0), (height - 1, width - 1), (3, 4), (1, width - 1)]:
+        observer_query = Query((row * 10 + 3, column * 10 + 9))
+        network = Windowed(window, shift)
+        picture, found = Picture(2, (height * 10, width * 10), has_class_token=False), []
+        observer = AttentionObserver(
+            lambda attention, at=found, of=(picture, observer_query): at.append(map_of(attention, *of))
+        )
+        with observer.attached(network), observer.watching():
+            network(x)
+        maps, shown = found[-1]
+        assert "sees its window" in shown
+        assert maps.shape == (2, 1, height, width)
+        assert maps[0, 0, row, column] > 0.99
+        assert maps.sum() < 2.01
+
+
+@pytest.mark.parametrize(
+    "network", [torchvision.models.swin_t, torchvision.models.swin_v2_t, "swin_tiny_patch4_window7_224"]
+)
+@pytest.mark.parametrize("size", [(224, 224), (160, 288)])
+def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
+    built = timm.create_model(network, img_size=size) if isinstance(network, str) else network()
+    x = torch.randn(2, 3, *size)
+    found, weights = placed(built, x), weights_of(built, x)
+    assert len(found) == 12
+    modules = dict(built.named_modules())
+    for layer, (maps, shown) in found.items():
+        assert "of each window" in shown
+        height, width = maps.shape[-2:]
+        assert size[0] / height == pytest.approx(size[1] / width, rel=0.12)
+        has_shift = next(
+            module for module in (modules[layer], modules[layer.removesuffix(".attn")]) if hasattr(module, "shift_size")
+        )
+        window, shift = has_shift.window_size, has_shift.shift_size
+        padded = [-(-length // own) * own for length, own in zip((height, width), window, strict=True)]
+        shift = [by if own < length else 0 for by, own, length in zip(shift, window, padded, strict=True)]
+        # The number of each patch, cut into windows as the paper describes.
+        numbers = torch.arange(padded[0] * padded[1]).view(padded).roll((-shift[0], -shift[1]), (0, 1))
+        numbers = numbers.unfold(0, window[0], window[0]).unfold(1, window[1], window[1]).flatten(0, 1).flatten(1)
+        mean = weights[layer].mean(2).view(2, len(numbers), -1, numbers.shape[1])
+        expected = torch.empty(2, mean.shape[2], padded[0] * padded[1])
+        for number, patches in enumerate(numbers):
+            expected[:, :, patches] = mean[:, number]
+        expected = expected.view(2, -1, *padded)[:, :, :height, :width]
+        assert (maps - expected).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "reason"),
+    [
+        (torchvision.models.maxvit_t, 224, "no module says by window_size and shift_size where they are"),
+        (lambda: timm.create_model("xcit_nano_12_p16_224"), 224, "that are not between the"),
+        (lambda: timm.create_model("mobilevit_xxs"), 256, "no module says"),
+    ],
+)
+def test_attention_that_is_not_between_patches_of_the_picture_is_refused(build, size, reason):
+    found = placed(build(), torch.randn(1, 3, size, size))
+    assert found
+    refused = [each for each in found.values() if isinstance(each, str)]
+    # XCiT ends with a class attention over all patches, MaxViT with one window that is the whole picture.
+    assert len(refused) >= 0.8 * len(found)
+    assert all(reason in each for each in refused)
+
+
+def test_pooled_keys_have_a_grid_of_their_own():
+    network = timm.create_model("pvt_v2_b0")
+    found = placed(network, torch.randn(1, 3, 224, 224), Query((100, 100)))
+    assert {tuple(maps.shape[2:]) for maps, _ in found.values()} == {(7, 7)}
+    assert "row 25, column 25" in found["stages.0.blocks.0.attn"][1]
+
+
+def test_a_class_attention_has_one_query():
+    found = placed(timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224))
+    maps, shown = found["blocks_token_only.0.attn"]
+    assert maps.shape == (1, 4, 14, 14)
+    assert shown == "its only query"
+    found = placed(timm.create_model("cait_xxs24_224"), torch.randn(1, 3, 224, 224), Query((0, 0)))
+    assert found["blocks_token_only.0.attn"] == "its only query is one token, not the patches"
