@@ -14,60 +14,60 @@ explains both. Importing fmapviz does not import torch; the first use does.
 `help(fmapviz.cam)` describes a name in full.
 
 Draw whole runs
-    visualize         Draw the views of a model for images or folders, and write them.
-    Style             How pictures look: scaling, colours, columns, labels.
-    InputOptions      How inputs are preprocessed, where it differs from the weights.
-    Engine            How a run is divided among Ray workers.
-    Part              One of several equal parts of a run.
+    visualize          Draw the views of a model for images or folders, and write them.
+    Style              How pictures look: scaling, colours, columns, labels.
+    InputOptions       How inputs are preprocessed, where it differs from the weights.
+    Engine             How a run is divided among Ray workers.
+    Part               One of several equal parts of a run.
 
 Feature maps in your own loop
-    capture           Record the feature maps, and gradients, of the last forward pass.
-    Captured          The recorded feature maps, a dictionary by layer name.
-    capture_attention Record the attention weights of the last forward pass.
-    FeatureMap        The output of one call of one layer.
-    tile              Draw feature maps as one grid, uint8, as make_grid does.
-    list_layers       List the layers of a model in the order of execution.
-    LayerInfo         One of these layers: name, type, output shape, parameters.
-    receptive_field   Compute which input pixels each position of a layer depends on.
-    ReceptiveField    The result for one layer: size, stride, a box for each position.
+    capture            Record the feature maps, and gradients, of the last forward pass.
+    Captured           The recorded feature maps, a dictionary by layer name.
+    capture_attention  Record the attention weights of the last forward pass.
+    FeatureMap         The output of one call of one layer.
+    tile               Draw feature maps as one grid, uint8, as make_grid does.
+    list_layers        List the layers of a model in the order of execution.
+    LayerInfo          One of these layers: name, type, output shape, parameters.
+    receptive_field    Compute which input pixels each position of a layer depends on.
+    ReceptiveField     The result for one layer: size, stride, a box for each position.
 
 Top images
-    top_images        Draw the images with the largest values of each channel of a run.
-    TopSummary        How that ended: table, numbers of pages and images.
-    TopImages         Rank images by the values of each channel, in your own loop.
-    TopLayer          The result for one layer: image names and values.
+    top_images         Draw the images with the largest values of each channel of a run.
+    TopSummary         How that ended: table, numbers of pages and images.
+    TopImages          Rank images by the values of each channel, in your own loop.
+    TopLayer           The result for one layer: image names and values.
 
 Class activation maps
-    cam               Compute Grad-CAM or another class activation map for each image.
-    ClassActivation   Its result: raw map, enlarged map, overlay, layer, class, score.
+    cam                Compute Grad-CAM or another class activation map for each image.
+    ClassActivation    Its result: raw map, enlarged map, overlay, layer, class, score.
 
 Models and images
-    load_model        Load a model with its weights, preprocessing and class names.
-    load_image        Read an image and preprocess it for a model.
-    known_names       List the names that load_model takes.
-    Model             A loaded network, its preprocessing and its class names.
-    Image             A decoded image, before preprocessing.
+    load_model         Load a model with its weights, preprocessing and class names.
+    load_image         Read an image and preprocess it for a model.
+    known_names        List the names that load_model takes.
+    Model              A loaded network, its preprocessing and its class names.
+    Image              A decoded image, before preprocessing.
 
 Results and events of a run
-    RunSummary        How a run ended: numbers of images, failures, directory, exit code.
-    RunInfo           The settings of a run, as run.json stores them.
-    Picture           A PNG picture and what it shows.
-    Prediction        A class that a model predicts for an image, with its score.
-    Started           Event: the run directory exists.
-    Counted           Event: the number of inputs is known.
-    Staged            Event: an image of an unfinished shard is drawn.
-    Outcome           Event: an input is done, skipped or failed.
-    Notice            Event: a remark on the whole run.
+    RunSummary         How a run ended: numbers of images, failures, directory, exit code.
+    RunInfo            The settings of a run, as run.json stores them.
+    Picture            A PNG picture and what it shows.
+    Prediction         A class that a model predicts for an image, with its score.
+    Started            Event: the run directory exists.
+    Counted            Event: the number of inputs is known.
+    Staged             Event: an image of an unfinished shard is drawn.
+    Outcome            Event: an input is done, skipped or failed.
+    Notice             Event: a remark on the whole run.
 
 Errors
-    FmapvizError      Base class, with a hint and the exit code of the command.
-    RequestError      The request is wrong: an unknown name, an impossible option.
-    WeightsError      Weights cannot be loaded, or do not match the model.
-    UserCodeError     User code failed; report is its traceback.
-    InputError        One input failed; code is the reason, such as E_DECODE.
-    NothingToDoError  No input is a readable image.
-    OutputError       The output could not be written.
-    RefusedError      The output directory belongs to something else.
+    FmapvizError       Base class, with a hint and the exit code of the command.
+    RequestError       The request is wrong: an unknown name, an impossible option.
+    WeightsError       Weights cannot be loaded, or do not match the model.
+    UserCodeError      User code failed; report is its traceback.
+    InputError         One input failed; code is the reason, such as E_DECODE.
+    NothingToDoError   No input is a readable image.
+    OutputError        The output could not be written.
+    RefusedError       The output directory belongs to something else.
 """
 
 from __future__ import annotations

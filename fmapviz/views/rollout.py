@@ -1,4 +1,4 @@
-"""Attention of all blocks multiplied, over the input (attention rollout); weighted by gradients with `--target`.
+"""Attention of all blocks, multiplied, over the input (rollout); with `--target` weighted by gradients.
 
 Each block passes on the mean attention of its heads, and as much of its own input, around which the block is a residual
 connection: `R = B_n ... B_1`, `B = (mean_h(A_h) + I) / 2`. A_h are the attention weights of head h. Drawn is the row of R of

@@ -10,7 +10,7 @@ from fmapviz.core.registry import VIEWS
 
 PACKAGE = Path(registry.__file__).parents[1]
 # Names that are words of their own too: of statistics, of what a layer receives, of the function `fmapviz.cam`, of a box.
-WORDS = {"max", "mean", "inputs", "cam", "top"}
+WORDS = {"max", "mean", "inputs", "cam", "top", "attention"}
 DEFAULTS = {("engine/cam/attribution.py", "gradcam")}
 ORDERED = {
     ("core/config/run_config.py", name) for name in registry.names(VIEWS)

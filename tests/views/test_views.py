@@ -28,11 +28,13 @@ from fmapviz.views import inputs as inputs_view
 from fmapviz.views.base import LayerMaps
 
 NAMES = registry.names(VIEWS)
+OF_ANY = [name for name in NAMES if name not in {"attention", "rollout"}]  # of any network
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
-GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights"}
+GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights", "attention": "attention"}
 REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
 OF_RUNS = {"top"}  # drawn of all images of a run
-OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS}
+OF_ATTENTION = {"attention", "rollout"}  # which not every network has
+OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS, *OF_ATTENTION}
 PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 
 # --- the family
@@ -41,7 +43,7 @@ PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 @pytest.mark.parametrize("name", NAMES)
 def test_a_view_does_one_thing_and_says_what_it_needs(name):
     module = registry.fetch(VIEWS, name)
-    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute", "SECOND_PASS")) == 1
+    assert sum(hasattr(module, function) for function in ("draw", "reduce", "attribute", "flow", "SECOND_PASS")) == 1
     assert hasattr(module, "SECOND_PASS") == (name in OF_RUNS)
     assert hasattr(module, "reduce") == (name in REDUCED)
     assert hasattr(module, "read") == (name == "kernels")
@@ -49,6 +51,8 @@ def test_a_view_does_one_thing_and_says_what_it_needs(name):
     needs = module.NEEDS
     if hasattr(module, "draw"):
         assert needs == GRIDS[name]
+    elif name == "rollout":
+        assert needs == "attention_flow"
     elif name in OF_LAYERS:
         assert needs == "outputs"
     else:
@@ -67,15 +71,15 @@ def test_a_view_is_one_line_of_help(name):
 
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
-CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True}
+CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True, "query": "0,0"}
 
 
 def drawn_by_view(inputs, out, **style):
     """Return the pixels of each picture by view and name, in a run of all views."""
     run = fmapviz.visualize(
-        "shapesnet", inputs, out=out, to="png", views=NAMES, layers=["features.[01].conv", "features"], style=Style(**style)
+        "shapesnet", inputs, out=out, to="png", views=OF_ANY, layers=["features.[01].conv", "features"], style=Style(**style)
     ).directory
-    pictures = {name: [] for name in NAMES}
+    pictures = {name: [] for name in OF_ANY}
     for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):
         if path.is_file() and not path.name.startswith("input"):
             view = next(part for part in reversed(path.stem.split(".")) if not part.isdecimal())  # behind it the page
@@ -91,8 +95,8 @@ def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(sam
     assert all(plain.values())
     for option, value in CHANGES.items():
         changed = drawn_by_view(inputs, tmp_path / option, **{option: value})
-        found = {view for view in NAMES if changed[view] != plain[view]}
-        assert found == {view for view in NAMES if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
+        found = {view for view in OF_ANY if changed[view] != plain[view]}
+        assert found == {view for view in OF_ANY if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
 
 
 def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
@@ -117,7 +121,7 @@ def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_p
 
 
 def test_heat_maps_are_told_from_grids_and_sheets():
-    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - OF_LAYERS - {"sheet"}
+    assert {name for name in NAMES if is_heat_map(name)} == set(NAMES) - OF_LAYERS - {"sheet"} | {"rollout"}
 
 
 def test_a_plan_sorts_views_by_what_they_need():
@@ -132,6 +136,8 @@ def test_a_plan_sorts_views_by_what_they_need():
     assert plan.second_pass
     assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
     assert plan.methods.keys() == set(NAMES) - OF_LAYERS
+    assert plan.flows.keys() == {"rollout"}
+    assert plan.flows["rollout"].targets == plan.targets
     assert [each.label for each in plan.targets] == ["top1", "top2", "star"]
     assert (plan.output, plan.automatic) == ("out", True)
     for name, method in plan.methods.items():

@@ -59,7 +59,7 @@ VALUES = {
 TAKEN = {
     "cam": {**dict.fromkeys(("model", "x", "target", "layer", "method"), ""), "output": "None", "style": "None style"},
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
-    "capture_attention": {"model": "", "layers": NO, "exclude": f"{NO} str"},
+    "capture_attention": {"model": "module", "layers": NO, "exclude": f"{NO} str"},
     "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "options": "None options"},
     "receptive_field": {
         "model": "",
@@ -166,9 +166,9 @@ VISUALIZE = {
 OPTIONS = {
     fmapviz.Style: {
         **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha"), ""),
-        **dict.fromkeys(("columns", "colormap"), "None"),
+        **dict.fromkeys(("columns", "colormap", "query"), "None"),
         **dict.fromkeys(("labels", "gray_input"), "None bool"),
-        "colorbar": "bool",
+        **dict.fromkeys(("colorbar", "smooth"), "bool"),
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std"), "None"),
     fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from fmapviz.core.config import explain_arguments
+from fmapviz.core.config import check_type, explain_arguments, split
 from fmapviz.core.errors import LayerKeyError, first_few, quote, suggest
 from fmapviz.inspection.attention.observe import AttentionObserver
 from fmapviz.inspection.hooks import observe
@@ -56,6 +57,8 @@ def capture_attention(
         torch.Size([1, 2, 5, 5])
     """
     network = unwrap(model)
+    layers = split(check_type("layers", layers, Sequence[str], hint="names or globs, such as 'blocks.*'"))
+    exclude = split(check_type("exclude", exclude, Sequence[str], hint="names or globs, such as 'blocks.0'"))
     chosen = select_attention(find_layers(network), (), layers, exclude) if layers or exclude else None
     captured = CapturedAttention()
 
