@@ -24,6 +24,7 @@ _MODULES = {
     "pyarrow": ("pyarrow", "scale"),
     "timm": ("timm", "timm"),
     "torchcam": ("torchcam.methods", "oracles"),
+    "transformers": ("transformers", "hf"),
     "webdataset": ("webdataset", "oracles"),
     "yaml": ("yaml", "dev"),
 }

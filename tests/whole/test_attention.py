@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 import pytest
-import timm
 import torch
+from extras import timm
 from image_files import prepared, save_pixels
 from PIL import Image
 from safetensors.numpy import load_file

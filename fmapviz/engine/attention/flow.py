@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.types import LayerResult
 from fmapviz.engine.layer_results import LayerBatch
 from fmapviz.inspection.attention.blocks import flow_through
-from fmapviz.inspection.attention.placement import Picture, Query, has_class_token
+from fmapviz.inspection.attention.placement import Picture, Query
 from fmapviz.inspection.reshape import NotAMapError, picture_size
 from fmapviz.views.base import draw_map
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from fmapviz.engine.plan import Plan, TokenFlow
     from fmapviz.inspection.attention.blocks import Flow
     from fmapviz.inspection.forward_record import ForwardRecord
-
-
-def input_of(record: ForwardRecord) -> Picture:
-    """Return the input that the tokens of a forward pass come from."""
-    return Picture(record.images, picture_size(record.pixels), has_class_token(record.network), record.ordered)
 
 
 def query_of(style: Style) -> Query:
@@ -57,7 +52,9 @@ def draw_flow(
     """
     token_flow = plan.flows[view]
     try:
-        flow = flow_through(record.blocks, input_of(record), query_of(style))
+        flow = flow_through(
+            record.blocks, Picture.of(record.network, record.pixels, ordered=record.ordered), query_of(style)
+        )
         maps = flow.as_maps(_follow(flow, token_flow, gradients))
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)

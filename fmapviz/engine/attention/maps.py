@@ -10,10 +10,10 @@ import torch
 from fmapviz.core.errors import RequestError, first_few
 from fmapviz.core.registry import VIEWS, constant, names
 from fmapviz.core.types import FeatureMap
-from fmapviz.engine.attention.flow import draw_flow, input_of, query_of
+from fmapviz.engine.attention.flow import draw_flow, query_of
 from fmapviz.engine.layer_results import draw_feature_map
 from fmapviz.inspection.attention.blocks import Block
-from fmapviz.inspection.attention.placement import map_of
+from fmapviz.inspection.attention.placement import Picture, map_of
 from fmapviz.inspection.reshape import NotAMapError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.layer_results import BatchResults
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.attention.observe import Attention
-    from fmapviz.inspection.attention.placement import Picture, Query
+    from fmapviz.inspection.attention.placement import Query
     from fmapviz.inspection.forward_record import ForwardRecord
 
 
@@ -56,7 +56,8 @@ class AttentionMaps:
         Raises:
             RequestError: The requested position is outside of the network's input.
         """
-        picture, query = input_of(record), query_of(style)
+        picture = Picture.of(record.network, record.pixels, ordered=record.ordered)
+        query = query_of(style)
         picture.check(query)
         return cls(plan, style, record, results, picture, query)
 

@@ -11,7 +11,7 @@ import torch
 
 from fmapviz.core.errors import RequestError
 from fmapviz.inspection.attention.weights import mean_row
-from fmapviz.inspection.reshape import NotAMapError, token_grid
+from fmapviz.inspection.reshape import NotAMapError, picture_size, token_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Names of parameters that are a class token: `cls_token` (timm), `class_token` (torchvision), `class_embedding` (CLIP).
 _CLASS_TOKEN = re.compile(r"cls(_tokens?|_pos)?|class_(tokens?|embedding|embed|emb)")
+
+_LEARNT_QUERIES = re.compile(r"(query|queries|object)_?\w*(embed|token|queries|feat)\w*(\.weight)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,26 @@ class Picture:
         size: Height and width, pixels; None if it is not a picture.
         has_class_token: Whether the first token may be a class token.
         ordered: Whether tokens are in the order of rows and columns.
+        learnt: Numbers of tokens that are learnt queries, such as those of a detector, not patches.
     """
 
     images: int
     size: tuple[int, int] | None
     has_class_token: bool
     ordered: bool = True
+    learnt: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, network: nn.Module, pixels: Tensor, *, ordered: bool = True) -> Picture:
+        """Return the input of a network, `(N, ...)`."""
+        names = {name.rpartition(".")[2] for name, _ in network.named_parameters()}
+        return cls(
+            len(pixels),
+            picture_size(pixels),
+            any(_CLASS_TOKEN.fullmatch(name) for name in names),
+            ordered,
+            frozenset(_learnt_queries(network)),
+        )
 
     def check(self, query: Query) -> None:
         """Raise RequestError if the query lies outside the picture."""
@@ -67,9 +83,11 @@ class Picture:
             )
 
 
-def has_class_token(network: nn.Module) -> bool:
-    """Return True if a network has a learnt class token, by the names that such parameters have."""
-    return any(_CLASS_TOKEN.fullmatch(name.rpartition(".")[2]) for name, _ in network.named_parameters())
+def _learnt_queries(network: nn.Module) -> Iterator[int]:
+    """Yield how many learnt queries a network has, by the names of such parameters: `query_embed.weight`, `query_tokens`."""
+    for name, values in network.named_parameters():
+        if _LEARNT_QUERIES.search(name) and values.ndim in {2, 3}:
+            yield values.shape[-2]
 
 
 def map_of(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor, str]:
@@ -102,6 +120,10 @@ def row_of(query: Query, count: int, picture: Picture) -> tuple[slice, str]:
         if query.position or query.mean:
             raise NotAMapError("its only query is one token, not the patches")
         return slice(0, 1), "its only query"
+    if count in picture.learnt:
+        if query.position:
+            raise NotAMapError(f"its {count} queries are learnt, and not the patches")
+        return slice(0, count), f"the mean of {count} learnt queries"
     grid = token_grid(count, picture.size)
     if grid is None:
         raise NotAMapError(f"{count} queries do not form a grid of patches")
@@ -118,7 +140,7 @@ def row_of(query: Query, count: int, picture: Picture) -> tuple[slice, str]:
 
 def _row(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor, str]:
     chosen, shown = row_of(query, attention.weights.shape[2], picture)
-    if chosen.stop is not None:
+    if chosen.stop == chosen.start + 1:
         return attention.weights.row(chosen.start), shown
     return mean_row(attention.weights, chosen), shown
 
@@ -133,6 +155,8 @@ def _grid(attention: Attention, picture: Picture, keys: int) -> tuple[int, int, 
         raise NotAMapError(
             f"attention weights {_shape(attention)} that are not between the {_listed(received)} tokens of the layer"
         )
+    if keys in picture.learnt:
+        raise NotAMapError(f"attention to {keys} learnt queries, not to patches")
     if grid is None:
         raise NotAMapError(f"attention to {keys} tokens, which do not form a grid of patches")
     return grid

@@ -1,10 +1,9 @@
 """Attention weights against what PyTorch, timm and an own loop compute: the same to rounding, and no output changes."""
 
 import pytest
-import timm
 import torch
 import torchvision
-from timm.layers import set_fused_attn
+from extras import timm
 from torch import nn
 from torch.nn import functional
 
@@ -215,10 +214,86 @@ def test_weights_of_halves_are_computed_in_float32():
 
 
 def test_fused_attention_may_be_disabled_for_a_whole_process():
-    set_fused_attn(enable=False)
+    timm.layers.set_fused_attn(enable=False)
     try:
         network = timm.create_model("vit_tiny_patch16_224")
     finally:
-        set_fused_attn(enable=True)
+        timm.layers.set_fused_attn(enable=True)
     found, *_ = observed(network, torch.randn(1, 3, 224, 224))
     assert all(each.explicit for each in found)
+
+
+def three_implementations():
+    """Return one architecture with the same weights, as torchvision, timm and transformers implement it."""
+    from extras import transformers
+
+    torch.manual_seed(5)
+    width, heads, depth, classes = 48, 4, 3, 7
+    theirs = torchvision.models.VisionTransformer(64, 16, depth, heads, width, 2 * width, num_classes=classes)
+    for value in theirs.parameters():
+        nn.init.normal_(value, std=0.4)
+    own = timm.models.VisionTransformer(
+        64, 16, embed_dim=width, depth=depth, num_heads=heads, mlp_ratio=2, num_classes=classes
+    )
+    config = transformers.ViTConfig(
+        hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads, intermediate_size=2 * width, image_size=64,
+        patch_size=16, num_labels=classes, layer_norm_eps=1e-6,
+    )  # fmt: skip
+    third = transformers.ViTForImageClassification(config)
+    given = dict(theirs.named_parameters())
+    by_name = {
+        "class_token": ("cls_token", "vit.embeddings.cls_token"),
+        "conv_proj": ("patch_embed.proj", "vit.embeddings.patch_embeddings.projection"),
+        "encoder.pos_embedding": ("pos_embed", "vit.embeddings.position_embeddings"),
+        "encoder.ln": ("norm", "vit.layernorm"),
+        "heads.head": ("head", "classifier"),
+    }
+    in_block = {
+        "ln_1": ("norm1", "layernorm_before"),
+        "self_attention.in_proj_": ("attn.qkv.", "attention.{}_proj."),
+        "self_attention.out_proj": ("attn.proj", "attention.o_proj"),
+        "ln_2": ("norm2", "layernorm_after"),
+        "mlp.0": ("mlp.fc1", "mlp.fc1"),
+        "mlp.3": ("mlp.fc2", "mlp.fc2"),
+    }
+    for number in range(depth):
+        prefixes = (f"blocks.{number}", f"vit.layers.{number}")
+        for name, names in in_block.items():
+            pair = tuple(f"{prefix}.{each}" for prefix, each in zip(prefixes, names, strict=True))
+            by_name[f"encoder.layers.encoder_layer_{number}.{name}"] = pair
+    for_timm, for_third = {}, {}
+    for name, value in given.items():
+        prefix = max((each for each in by_name if name.startswith(each)), key=len)
+        rest = name.removeprefix(prefix)
+        first, second = by_name[prefix]
+        for_timm[f"{first}{rest}"] = value.detach()
+        if "{}" in second:
+            parts = zip(("q", "k", "v"), value.detach().chunk(3), strict=True)
+            for_third |= {f"{second.format(part)}{rest}": own_part for part, own_part in parts}
+        else:
+            for_third[f"{second}{rest}"] = value.detach()
+    own.load_state_dict(for_timm)
+    third.load_state_dict(for_third)
+    return theirs, own, third
+
+
+def test_torchvision_timm_and_transformers_attend_alike():
+    """One architecture with the same weights, by three libraries, the third also by its explicit attention."""
+    theirs, own, third = three_implementations()
+    x = torch.randn(2, 3, 64, 64)
+    found = []
+    for network in (theirs, own, third):
+        with torch.no_grad(), fmapviz.capture_attention(network) as attention:
+            network(x)
+        found.append(list(attention.values()))
+    third.set_attn_implementation("eager")
+    with torch.no_grad():
+        found.append(third(x, output_attentions=True).attentions)
+    with torch.no_grad(), fmapviz.capture_attention(third) as attention:
+        third(x)
+    found.append(list(attention.values()))
+    assert [len(each) for each in found] == [3] * 5
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert one.std() > 0.01  # not uniform
+            assert (one - other).abs().max() < 1e-5

@@ -1,22 +1,21 @@
 """Where in the picture the tokens of an attention are."""
 
 import pytest
-import timm
 import torch
 import torchvision
+from extras import timm
 from torch import nn
 from torch.nn import functional
 
 import fmapviz
 from fmapviz.inspection.attention.observe import AttentionObserver
-from fmapviz.inspection.attention.placement import Picture, Query, has_class_token, map_of
+from fmapviz.inspection.attention.placement import Picture, Query, map_of
 from fmapviz.inspection.reshape import NotAMapError
 
 
 def placed(network, x, query=None):
     """Return the map of every attention, or why there is none, by name."""
-    size = (x.shape[-2], x.shape[-1])
-    picture, found = Picture(len(x), size, has_class_token(network)), {}
+    picture, found = Picture.of(network, x), {}
 
     def receive(attention):
         try:
