@@ -27,6 +27,8 @@ from PIL import Image
 from plot import draw_plot
 from torch import nn
 from ways import (
+    attention_of_heads,
+    attention_rollout,
     decoded_in_threads,
     forward_alone,
     in_batches,
@@ -89,7 +91,20 @@ def main() -> None:
     # What was written is removed when everything is measured: some file systems, ext4 without a journal for one, take ten
     # times as long to make a file while many have just been deleted.
     with ExitStack() as places:
-        for section in (memory, ranking, start_up, speed, grad_cam, statistics, decoding, batches, early, growth, skipping):
+        for section in (
+            memory,
+            ranking,
+            start_up,
+            attention,
+            speed,
+            grad_cam,
+            statistics,
+            decoding,
+            batches,
+            early,
+            growth,
+            skipping,
+        ):
             if options.only and options.only not in section.__name__:
                 continue
             place = Path(places.enter_context(tempfile.TemporaryDirectory()))
@@ -158,6 +173,31 @@ def grad_cam(place, quick):
     for name, target in (("captum", 1), ("torchcam", 1), ("grad-cam", 2)):
         rounds = [other / o for other, o in zip(times[name], own, strict=True)]
         yield Ratio(f"resnet18, 4 images, gradcam: times faster than {name}", f">= {target}", rounds)
+
+
+def attention(place, quick):
+    """Attention of all blocks of vision transformers, against the forward passes alone: time, and memory at 518 pixels."""
+    model = fmapviz.load_model("vit_b_16", weights="random")
+    paths = copies(place, 4 if quick else 16)
+    forward_alone(model, paths[:2], place)
+    times = {way: [] for way in (forward_alone, attention_of_heads, attention_rollout)}
+    for _ in range(2 if quick else 5):
+        for way, measured in times.items():
+            measured.append(seconds(way, model, paths))
+    alone, heads, rollout = times.values()
+    note = f"{median(alone) / len(paths) * 1e3:.0f}, {median(heads) / len(paths) * 1e3:.0f} ms"
+    yield Ratio(
+        "vit_b_16: attention / forward passes alone", "<= 1.4", [h / a for h, a in zip(heads, alone, strict=True)], note
+    )
+    yield Ratio("vit_b_16: rollout / forward passes alone", "<= 1.4", [r / a for r, a in zip(rollout, alone, strict=True)])
+    name, folder = "timm:vit_small_patch14_dinov2", place / "large"
+    folder.mkdir()
+    copies(folder, 2 if quick else 8)
+    _, forward = whole_process([sys.executable, "-c", FORWARD, name, folder])
+    with tempfile.TemporaryDirectory() as out:
+        views = "attention,rollout"
+        _, own = whole_process([*COMMAND, name, folder, "--weights", "random", "--view", views, "--out", out, "--quiet"])
+    yield Ratio("DINOv2, 518 pixels: peak memory above forward, MiB", "<= 300", [own - forward], f"{forward:.0f} MiB alone")
 
 
 def statistics(place, quick):

@@ -91,6 +91,16 @@ def to_report(model: Model, paths: Sequence[Path], out: Path) -> None:
     visualize(model, paths, out=out, to="html")
 
 
+def attention_of_heads(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write the attention of all blocks to TensorBoard."""
+    visualize(model, paths, out=out, views="attention")
+
+
+def attention_rollout(model: Model, paths: Sequence[Path], out: Path) -> None:
+    """Have fmapviz write attention rollout to TensorBoard."""
+    visualize(model, paths, out=out, views="rollout")
+
+
 def to_statistics(model: Model, paths: Sequence[Path], out: Path) -> None:
     """Have fmapviz write nothing but statistics of every channel."""
     visualize(model, paths, out=out, to="stats")

@@ -52,9 +52,8 @@ def draw_flow(
     """
     token_flow = plan.flows[view]
     try:
-        flow = flow_through(
-            record.blocks, Picture.of(record.network, record.pixels, ordered=record.ordered), query_of(style)
-        )
+        picture = Picture.of(record.network, record.pixels, ordered=record.ordered)
+        flow = flow_through(record.blocks, picture, query_of(style), record.pixels.device)
         maps = flow.as_maps(_follow(flow, token_flow, gradients))
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)

@@ -66,7 +66,9 @@ class BatchRunner:
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
-        shareable = session.batch_size is None and session.several and not session.plan.of_classes
+        # The weights of an attention are larger than its map: what is drawn does not tell what a batch needs.
+        plain = not (session.plan.of_classes or session.plan.of_attention)
+        shareable = session.batch_size is None and session.several and plain
         self._sharing = (session.sharing or Sharing(module)) if shareable else None
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
         self._idle = [self._attach(module)]

@@ -27,23 +27,28 @@ class Block:
     """The attention of one block.
 
     Attributes:
-        attention: As it was computed.
+        name: Of the attention.
+        shape: Of its weights, `(N, heads, L, S)`.
         matrix: Mean of its heads, float32 `(N, L, S)`, unless gradients are requested.
+        attention: As it was computed, if gradients are requested; it keeps queries and keys in memory.
         edge: Position of its output in the graph, if gradients are requested; None if it is outside of one.
         versions: Of the tensors from which weights are computed after the pass.
     """
 
-    attention: Attention
-    matrix: Tensor | None
-    edge: GradientEdge | None
+    name: str
+    shape: torch.Size
+    matrix: Tensor | None = None
+    attention: Attention | None = None
+    edge: GradientEdge | None = None
     versions: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, attention: Attention, *, differentiated: bool) -> Block:
         """Keep what is needed of an attention: its matrix, or its position in the graph."""
+        known = attention.name, attention.weights.shape
         if not differentiated:
-            return cls(attention, mean_of_heads(attention.weights), None)
-        return cls(attention, None, edge_of(attention.output), _versions(attention))
+            return cls(*known, matrix=mean_of_heads(attention.weights))
+        return cls(*known, attention=attention, edge=edge_of(attention.output), versions=_versions(attention))
 
     def with_gradient(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights and the gradient with respect to them, float32 `(N, heads, L, S)` each.
@@ -58,6 +63,7 @@ class Block:
             NotAMapError: The network has overwritten what the weights are computed from.
         """
         own = self.attention
+        assert own
         if _versions(own) != self.versions:
             raise NotAMapError(f"the network has overwritten what the attention weights of {own.name} are computed from")
         weights = torch.stack(list(own.weights.of_heads()), 1)
@@ -90,7 +96,7 @@ class Flow:
         return row[:, 0, prefix:].reshape(len(row), height, width)
 
 
-def flow_through(blocks: Sequence[Block], picture: Picture, query: Query) -> Flow:
+def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device: torch.device) -> Flow:
     """Return the flow through all blocks whose tokens are the same.
 
     Poolings by a single query behind the blocks, as in SigLIP, are left out.
@@ -100,25 +106,22 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query) -> Flo
     """
     if not picture.ordered:
         raise NotAMapError("the tokens are grouped by the units of a mask")
-    blocks = [block for block in blocks if block.attention.weights.shape[2] > 1]
+    blocks = [block for block in blocks if block.shape[2] > 1]
     if not blocks:
         raise NotAMapError("no attention between patches")
-    count = blocks[0].attention.weights.shape[2]
+    count = blocks[0].shape[2]
     for block in blocks:
-        samples, _, queries, keys = shape = block.attention.weights.shape
-        name = block.attention.name
+        samples, _, queries, keys = block.shape
         if samples != picture.images:
-            raise NotAMapError(f"attention of {name} is within parts of the image {tuple(shape)}")
+            raise NotAMapError(f"attention of {block.name} is within parts of the image {tuple(block.shape)}")
         if not queries == keys == count:
-            first = f"{blocks[0].attention.name} has {count} tokens"
-            raise NotAMapError(
-                f"the tokens are not the same in all blocks: {first}, {name} {queries} queries and {keys} keys"
-            )
+            here = f"{blocks[0].name} has {count} tokens, {block.name} {queries} queries and {keys} keys"
+            raise NotAMapError(f"the tokens are not the same in all blocks: {here}")
     grid = token_grid(count, picture.size)
     if grid is None:
         raise NotAMapError(f"{count} tokens do not form a grid of patches")
     chosen, shown = row_of(query, count, picture)
-    begin = torch.zeros(picture.images, 1, count, device=blocks[0].attention.output.device)
+    begin = torch.zeros(picture.images, 1, count, device=device)
     begin[:, :, chosen] = 1 / len(range(count)[chosen])
     return Flow(blocks, begin, grid, shown)
 

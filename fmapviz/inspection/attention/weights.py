@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+_ALL = slice(None)
+_PIECE = 2**18  # values
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Protocol
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
         def row(self, query: int) -> Tensor:
             """Return the weights of one query, float32 `(N, heads, S)`."""
 
-        def of_heads(self) -> Iterator[Tensor]:
-            """Yield the weights of each head, float32 `(N, L, S)`."""
+        def of_heads(self, queries: slice = _ALL) -> Iterator[Tensor]:
+            """Yield the weights of each head, float32 `(N, L, S)`, of all queries or some."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +44,10 @@ class Given:
         """Return the weights of one query, float32 `(N, heads, S)`."""
         return self.values[:, :, query].float()
 
-    def of_heads(self) -> Iterator[Tensor]:
-        """Yield the weights of each head, float32 `(N, L, S)`."""
+    def of_heads(self, queries: slice = _ALL) -> Iterator[Tensor]:
+        """Yield the weights of each head, float32 `(N, L, S)`, of all queries or some."""
         for head in range(self.values.shape[1]):
-            yield self.values[:, head].float()
+            yield self.values[:, head, queries].float()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +79,13 @@ class Fused:
         scores = self.query[:, :, query : query + 1].float() @ self._keys(heads)
         return self._softmax(scores, slice(None), slice(query, query + 1))[:, :, 0]
 
-    def of_heads(self) -> Iterator[Tensor]:
-        """Yield the weights of each head, float32 `(N, L, S)`."""
+    def of_heads(self, queries: slice = _ALL) -> Iterator[Tensor]:
+        """Yield the weights of each head, float32 `(N, L, S)`, of all queries or some."""
         shared = self.shape[1] // self.key.shape[1]
         for head in range(self.shape[1]):
             keys = self.key[:, head // shared].float().mT
-            scores = self.query[:, head].float() @ keys
-            yield self._softmax(scores[:, None], slice(head, head + 1), slice(None))[:, 0]
+            scores = self.query[:, head, queries].float() @ keys
+            yield self._softmax(scores[:, None], slice(head, head + 1), queries)[:, 0]
 
     def _keys(self, shared: int) -> Tensor:
         keys = self.key if shared == 1 else self.key.repeat_interleave(shared, 1)
@@ -106,13 +109,32 @@ class Fused:
 
 def mean_row(weights: Weights, queries: slice) -> Tensor:
     """Return the mean weights of several queries, float32 `(N, heads, S)`."""
-    return torch.stack([head[:, queries].mean(1) for head in weights.of_heads()], 1)
+    first, last, _ = queries.indices(weights.shape[2])
+    total: Tensor | None = None
+    for piece in _pieces(weights):
+        chosen = slice(max(piece.start, first), min(piece.stop, last))
+        if chosen.start < chosen.stop:
+            sums = torch.stack([head.sum(1) for head in weights.of_heads(chosen)], 1)
+            total = sums if total is None else total.add_(sums)
+    assert total is not None
+    return total.div_(last - first)
 
 
 def mean_of_heads(weights: Weights) -> Tensor:
     """Return the mean over the heads, float32 `(N, L, S)`."""
-    total: Tensor | None = None
-    for head in weights.of_heads():
-        total = head.clone() if total is None else total.add_(head)
-    assert total is not None
-    return total.div_(weights.shape[1])
+    samples, heads, count, keys = weights.shape
+    mean: Tensor | None = None
+    for queries in _pieces(weights):
+        for head in weights.of_heads(queries):
+            mean = head.new_zeros(samples, count, keys) if mean is None else mean
+            mean[:, queries] += head
+    assert mean is not None
+    return mean.div_(heads)
+
+
+def _pieces(weights: Weights) -> Iterator[slice]:
+    """Yield parts of the queries whose weights take a megabyte for each head: less memory, and in the cache of a core."""
+    samples, _, count, keys = weights.shape
+    step = max(1, _PIECE // (samples * keys))
+    for first in range(0, count, step):
+        yield slice(first, first + step)
