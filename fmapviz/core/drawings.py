@@ -7,8 +7,13 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     import numpy as np
     from numpy.typing import NDArray
+
+Size = tuple[int, int]  # height and width
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,12 @@ class Rgb:
     Attributes:
         pixels: uint8 `(h, w, 3)` at the layer's resolution.
         nonfinite: Number of positions with a value that is NaN or infinite.
+        foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
     """
 
     pixels: NDArray[np.uint8]
     nonfinite: int = 0
+    foreground: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +114,8 @@ class HeatMap:
         colormap: Used unless the style names one.
         limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
         nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
+        shows: What the values are, if they have a scale of their own that no norm changes; else empty.
+        mark: Row and column of a pixel of the input to mark; None: nothing is marked.
     """
 
     raw: NDArray[np.float32]
@@ -115,6 +124,13 @@ class HeatMap:
     colormap: str
     limits: tuple[float, float] | None = None
     nonfinite: int = 0
+    shows: str = ""
+    mark: tuple[int, int] | None = None
+
+    @property
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """The raw values, by what is added to the name of the map."""
+        return {"": self.raw}
 
     @property
     def finite(self) -> NDArray[np.bool_]:
@@ -132,6 +148,69 @@ class HeatMap:
     def empty(self) -> bool:
         """Whether all pixels are 0: no positive value, or the same value everywhere."""
         return not bool(self.pixels.any())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Content of a drawing: the number of the cluster of each position.
+
+    Attributes:
+        numbers: int16 `(h, w)`, from 0; -1 where a value is NaN or infinite.
+        count: Number of clusters.
+    """
+
+    numbers: NDArray[np.int16]
+    count: int
+
+    @property
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """The raw values, by what is added to the name of the map."""
+        return {"": self.numbers}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two positions that match.
+
+    Attributes:
+        theirs: Row and column in the reference's picture, pixels.
+        ours: Row and column in the picture itself.
+        cosine: Of their vectors, -1..1.
+        mutual: Whether each is the best match of the other.
+    """
+
+    theirs: tuple[float, float]
+    ours: tuple[float, float]
+    cosine: float
+    mutual: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """Content of a drawing: which position of another image matches best.
+
+    Attributes:
+        index: Of the best match, row by row, int32 `(h, w)`; -1 where a value is NaN or infinite.
+        cosine: Of the match, float32 `(h, w)`; NaN there.
+        mutual: Whether the position is the best match of its match too, boolean `(h, w)`.
+        image: Name of the other image.
+        picture: The other image, uint8 `(H, W)` or `(H, W, 3)`.
+        grid: Height and width of its map.
+        pairs: Those that are drawn.
+    """
+
+    index: NDArray[np.int32]
+    cosine: NDArray[np.float32]
+    mutual: NDArray[np.bool_]
+    image: str
+    picture: NDArray[np.uint8]
+    grid: Size
+    pairs: tuple[Pair, ...]
+
+    @property
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """The raw values, by what is added to the name of the map."""
+        return {"": self.index, ".cosine": self.cosine, ".mutual": self.mutual}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +246,7 @@ class Strips:
     remarks: tuple[str, ...] = ()
 
 
-Content = Grid | Histogram | Rgb | HeatMap
+Content = Grid | Histogram | Rgb | HeatMap | Labels | Matches
 
 
 @dataclass(slots=True, eq=False)

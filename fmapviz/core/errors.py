@@ -44,6 +44,10 @@ class RequestError(FmapvizError):
     """The request is wrong: an unknown name, an impossible option. Nothing was written."""
 
 
+class PositionError(RequestError):
+    """A position is outside the picture; of a later image than the first one it is that image's own failure."""
+
+
 class WeightsError(RequestError):
     """Weights cannot be loaded, cannot be trusted or do not match the model."""
 

@@ -7,7 +7,7 @@ from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
-from fmapviz.core.drawings import HeatMap
+from fmapviz.core.drawings import HeatMap, Labels, Matches
 from fmapviz.core.file_names import picture_file
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ class LayerResult:
         statistics: Of all channels; None if there are only heat maps. `unit.json` lists it as a layer if there are any.
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
-        maps: All channels, float32 `(N, C, h, w)` of N samples, if the run's principal components are computed from them.
+        maps: All channels, float32 `(N, C, h, w)` of N samples, if something that all images share is computed from them.
         sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
             `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
         drawings: In the order of the views.
@@ -399,6 +399,14 @@ class ImageResult:
         for layer in self.layers:
             for drawing in layer.drawings:
                 if isinstance(drawing.content, HeatMap):
+                    yield layer, drawing.view, drawing.content
+
+    @property
+    def valued(self) -> Iterator[tuple[LayerResult, str, HeatMap | Labels | Matches]]:
+        """Iterate over layer result, view and content of each drawing that has values of its own."""
+        for layer in self.layers:
+            for drawing in layer.drawings:
+                if isinstance(drawing.content, HeatMap | Labels | Matches):
                     yield layer, drawing.view, drawing.content
 
     @property

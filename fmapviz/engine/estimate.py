@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.core.config import RunConfig, RunInfo
+    from fmapviz.core.config.positions import Seed
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
     from fmapviz.runs.storage.destination import Destination
@@ -118,7 +119,8 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, destination: Destination) -> Estimate:
-    sample, images = _sample(require_one(find_images(config.paths, avoid=destination.address), config.paths))
+    found = require_one(find_images(config.paths, avoid=destination.address), config.paths)
+    sample, images = _sample(found, config.style.start)
     if not sample:
         raise no_image(config.paths)
     shard, parts = config.shard, config.part.count if config.part else 1
@@ -213,11 +215,21 @@ class _Clock:
         return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
 
 
-def _sample(found: Iterable[ImageFile | Failure]) -> tuple[list[ImageFile], int]:
-    """Choose images with equal probability, the same for the same inputs, and count all inputs."""
+def _sample(found: Iterable[ImageFile | Failure], seed: Seed | None) -> tuple[list[ImageFile], int]:
+    """Choose images with equal probability, the same for the same inputs, and count all inputs; the seed's is first."""
     chance, number = random.Random(0), count()  # noqa: S311  not for a secret
-    images = (file for file, _ in zip(found, number, strict=False) if not isinstance(file, Failure))
-    return nsmallest(SAMPLE, images, key=lambda _: chance.random()), next(number)
+    needed: dict[str, ImageFile] = {}
+
+    def images() -> Iterator[ImageFile]:
+        for file, _ in zip(found, number, strict=False):
+            if isinstance(file, Failure):
+                continue
+            if seed and seed.image and (seed.is_path(file.path) or seed.names(file.path, file.unit)):
+                needed[file.path] = file
+            yield file
+
+    chosen = nsmallest(SAMPLE, images(), key=lambda _: chance.random())
+    return [*needed.values(), *(file for file in chosen if file.path not in needed)], next(number)
 
 
 def _measure(units: Sequence[Path], formats: Iterable[str], *, shard: int | None) -> tuple[dict[str, float], float]:

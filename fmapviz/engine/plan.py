@@ -92,7 +92,7 @@ class Plan:
         attending: Names of the modules whose attention is requested; None for all.
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
-        reductions: The views of a layer whose content is a heat map, not the values themselves.
+        reductions: The views of a layer whose content are values too, not only a picture.
         unscaled: The views that no norm changes.
         second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top`.
         targets: The classes whose scores are differentiated.
@@ -102,7 +102,8 @@ class Plan:
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.
         shared: Ranges over all images of the run: by what was captured (or the view), the feature map's name, and the class.
         fields: Whether the receptive field of each layer is requested.
-        principal: Whether all channels are requested, for principal components shared by all images.
+        whole: Whether all channels are requested, for what all images share.
+        seed_path: Path of the image in which the seed is; empty if it is in each image.
         drawn: Whether pictures are requested.
         of_maps: Whether there are heat maps of layers.
         of_classes: Whether the whole forward pass is needed, and its output.
@@ -124,7 +125,8 @@ class Plan:
     kept: str | None = None
     shared: Mapping[tuple[str, str, str], Shared] = field(default_factory=dict)
     fields: bool = False
-    principal: bool = False
+    whole: bool = False
+    seed_path: str = ""
     drawn: bool = True
     of_maps: bool = field(init=False)
     of_classes: bool = field(init=False)
@@ -176,20 +178,25 @@ class Plan:
         return tuple(dict.fromkeys(wanted for targets in asked for wanted in targets))
 
     def without_pictures(self) -> Plan:
-        """Return a plan that captures and measures the same but draws nothing except reductions, which are values too."""
+        """Return a plan that captures and measures the same but draws nothing except what are values too."""
         draws = {
             of: {view: draw if view in self.reductions else None for view, draw in views.items()}
             for of, views in self.draws.items()
         }
         return replace(self, draws=draws, drawn=False)
 
-    def to_survey(self, *, principal: bool) -> Plan:
-        """Return a plan for what the images of a run share: ranges, and principal components if requested."""
+    def to_survey(self, *, whole: bool) -> Plan:
+        """Return a plan for what the images of a run share: ranges, and what is made of all channels if requested."""
         plan = self.without_pictures()
         draws = {
-            of: {view: draw for view, draw in views.items() if view not in self.unscaled} for of, views in plan.draws.items()
+            of: {
+                view: None if view in self.unscaled else draw
+                for view, draw in views.items()
+                if view not in self.unscaled or (whole and of == "output")
+            }
+            for of, views in plan.draws.items()
         }
-        return replace(plan, draws=draws, moments=False, kept=None, methods={}, principal=principal)
+        return replace(plan, draws=draws, moments=False, kept=None, methods={}, whole=whole)
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""
@@ -240,7 +247,9 @@ def make_plan(
         flows=flows,
         of_model=of_model,
         sheets={view: module.compose for view, module in modules.items() if hasattr(module, "compose")},
-        reductions=frozenset(view for view, module in modules.items() if hasattr(module, "reduce")),
+        reductions=frozenset(
+            view for view, module in modules.items() if hasattr(module, "reduce") or getattr(module, "VALUES", False)
+        ),
         second_pass=any(getattr(module, "SECOND_PASS", False) for module in modules.values()),
         unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
         targets=asked or (TOP1,),

@@ -27,12 +27,20 @@ from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, load_session, moved
-from fmapviz.engine.shared_ranges import survey
+from fmapviz.engine.survey.first_pass import survey
 from fmapviz.engine.top.of_run import draw_top_images, has_top_images
 from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
-from fmapviz.runs.run import check_name, describe_contents, is_surveyed, names_of, remedy_of, removed_if_refused
+from fmapviz.runs.run import (
+    check_name,
+    describe_contents,
+    is_surveyed,
+    names_of,
+    remedy_of,
+    removed_if_refused,
+    shares_values,
+)
 from fmapviz.runs.run_files import has_more_units
 from fmapviz.runs.shards import remove_damaged_shards
 from fmapviz.runs.storage.destination import find_info, open_destination
@@ -196,9 +204,11 @@ def _check_order(model: object, inputs: object) -> None:
 def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
     """Draw every image, then the model itself, and write what is made of all images."""
     config, begun = session.config, time.monotonic()
-    if session.plan.of_images and session.plan.drawn and is_surveyed(session.info.settings):
+    settings = session.info.settings
+    if session.plan.of_images and (is_surveyed(settings) if session.plan.drawn else shares_values(settings)):
         found = list(found)
-        session = replace(session, plan=replace(session.plan, shared=survey(session, found, on_event)))
+        known = survey(session, found, on_event)
+        session = replace(session, plan=replace(session.plan, shared=known.shared, seed_path=known.path))
     publisher = Publisher(session)
     summary = _draw_images(session, found, on_event, publisher)
     if config.shard and (config.repair or config.force) and not summary.stopped:

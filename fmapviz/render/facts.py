@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Rgb
 from fmapviz.render.heatmap import colormap_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _SHOWS = {
     "attention": "the attention weights of each head, to each patch",
     "weights": "the layer's weights: filters, input channels, rows, columns",
 }
+_SIDE = "the side of the first component with fewer places at the border; the others are black"
 _COMPONENTS_OF = {"image": "this image", "shared": "all images of the run"}
 
 
@@ -37,7 +38,7 @@ def describe(layer: LayerResult, content: Content, style: Style) -> dict[str, st
         "Layer": f"{layer.layer}{chosen}" if named else None,
         "Type": layer.type if named else None,
         "Shape": shape_of(layer),
-        "Shows": _SHOWS.get(layer.of),
+        "Shows": _SHOWS.get(layer.of) or (content.shows or None if isinstance(content, HeatMap) else None),
         "Class": str(layer.target) if layer.target else None,
         "Attention of": layer.query or None,
         **(_of_heat_map(content, style) if isinstance(content, HeatMap) else _of_channels(layer, content, style)),
@@ -78,16 +79,28 @@ def value_range(heat: HeatMap) -> str:
     return "no finite value" if heat.limits and isnan(low) else f"{number(low)} to {number(high)}"
 
 
-def _of_channels(layer: LayerResult, content: Grid | Histogram | Rgb, style: Style) -> dict[str, str | None]:
+def _of_channels(
+    layer: LayerResult, content: Grid | Histogram | Rgb | Labels | Matches, style: Style
+) -> dict[str, str | None]:
     """Return the facts about all channels of a layer."""
     statistics = layer.statistics
     assert statistics is not None
     known, bad = statistics.minimum is not None, statistics.nonfinite
+    more: dict[str, str | None] = {}
     if isinstance(content, Histogram):
         scaling, shown = "the share of values in each of equal parts of the range", "not counted"
     elif isinstance(content, Rgb):
-        scaling = f"the first three principal components, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
-        shown = f"at {content.nonfinite} of {content.pixels[..., 0].size} places, drawn as a checkerboard"
+        places = content.pixels[..., 0].size
+        of_what = "" if content.foreground is None else " of the foreground"
+        scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
+        shown = f"at {content.nonfinite} of {places} places, drawn as a checkerboard"
+        more["Foreground"] = None if content.foreground is None else f"{content.foreground} of {places} places: {_SIDE}"
+    elif isinstance(content, Labels):
+        scaling, shown = _scaling_of_labels(content), "and their places drawn as a checkerboard"
+        more["Clusters"] = _shares(content)
+    elif isinstance(content, Matches):
+        scaling, shown = _scaling_of_matches(content, style), "and their places match nothing"
+        more["Matches"] = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(content.pairs, 1)) or "none"
     else:
         scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
     samples = f"the layer saw {layer.samples} samples for this image; the first is drawn"
@@ -95,11 +108,34 @@ def _of_channels(layer: LayerResult, content: Grid | Histogram | Rgb, style: Sty
         "Range": f"{number(statistics.minimum)} to {number(statistics.maximum)}" if known else "no finite value",
         "Mean": number(statistics.mean),
         "Scaling": scaling,
+        **more,
         "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,
         "Dead channels": _list_numbers(statistics.constant),
         "Not finite": f"{bad} values are NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,
     }
+
+
+def _scaling_of_labels(labels: Labels) -> str:
+    return f"each colour is one of {labels.count} clusters of all images of the run: k-means of vectors of length one"
+
+
+def _shares(labels: Labels) -> str:
+    """Return which part of the image each cluster is."""
+    counts = np.bincount(labels.numbers[labels.numbers >= 0], minlength=labels.count)
+    return ", ".join(
+        f"{number}: {count / labels.numbers.size:.1%}".replace("%", " %") for number, count in enumerate(counts)
+    )
+
+
+def _scaling_of_matches(matches: Matches, style: Style) -> str:
+    """Return what the lines of a picture of matches mean."""
+    start = style.start
+    if start and start.at:
+        mutual = "the best match of each other" if matches.pairs and matches.pairs[0].mutual else "not the other way round"
+        return f"the best match, by cosine, of {start}, {mutual}"
+    count = np.count_nonzero(matches.mutual)
+    return f"the best {len(matches.pairs)} of {count} mutual nearest neighbours, by cosine, with {matches.image} on the left"
 
 
 def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
@@ -131,7 +167,7 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
     if heat.limits is None:
         scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
     elif isfinite(sum(heat.limits)):
-        whose = ", the range of all images of the run" if style.norm == "run" else ""
+        whose = ", the range of all images of the run" if style.norm == "run" and not heat.shows else ""
         scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"
     else:
         scaling = f"no finite value: {colours}"

@@ -22,6 +22,8 @@ from fmapviz.render.colormaps import checkerboard, colorize
 
 if TYPE_CHECKING:
     from fmapviz.render.pca import Basis
+    from fmapviz.render.tokens.foreground import Foreground
+    from fmapviz.render.tokens.matches import Reference
 
 _PLAIN = Style()
 _MAPS = "such as maps['layer1'].values of fmapviz.capture"
@@ -74,17 +76,25 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """The range of one layer over all images of a run.
+    """What all images of a run share of one layer.
 
     Attributes:
         low: Smallest finite value of all channels; NaN if no value is finite.
         high: Largest finite value of all channels; NaN if no value is finite.
         basis: Principal components of all images, if requested.
+        foreground: What separates their foreground from the background, if requested.
+        centres: Centres of the clusters of all images, float32 `(K, C)`, if requested.
+        seed: Direction of the seed in its image, float32 `(1, C)`, if requested.
+        reference: The map of the seed's image, if requested.
     """
 
     low: float
     high: float
     basis: Basis | None = None
+    foreground: Foreground | None = None
+    centres: Tensor | None = None
+    seed: Tensor | None = None
+    reference: Reference | None = None
 
 
 @explain_arguments

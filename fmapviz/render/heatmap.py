@@ -162,7 +162,8 @@ def colormap_of(heat: HeatMap, style: Style) -> str:
     """Return the colour map that a heat map is drawn in."""
     if style.colormap:
         return style.colormap
-    return "coolwarm" if heat.limits is not None and style.norm == "signed" else heat.colormap
+    scaled = heat.limits is not None and not heat.shows
+    return "coolwarm" if scaled and style.norm == "signed" else heat.colormap
 
 
 def _enlarge(raw: Tensor, size: tuple[int, int], *, smooth: bool) -> tuple[Tensor, Tensor | None]:

@@ -152,6 +152,30 @@ def add_colorbar(
     return draw(row([picture(pixels), scale]), BLACK)
 
 
+def add_legend(pixels: NDArray[np.uint8], colours: NDArray[np.uint8], texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Add a legend on the right of a picture: colours from top to bottom, each with its text.
+
+    Args:
+        pixels: uint8 `(H, W, 3)`.
+        colours: uint8 `(K, 3)`.
+        texts: One per colour.
+
+    Returns:
+        uint8 `(H', W', 3)`, with the picture at the top left. H' exceeds H only if H is too low for the texts.
+
+    Example:
+        >>> add_legend(np.zeros((224, 224, 3), np.uint8), np.zeros((2, 3), np.uint8), ["0", "1"]).shape
+        (224, 273, 3)
+    """
+    lines = [set_lines(wrap(text, _MARK, _LONGEST), ground=BLACK) for text in texts]
+    height = max(len(pixels), _LOWEST, _MARK.leading * len(lines) + 2 * _ENDS)
+    length = height - 2 * _ENDS
+    edges = np.linspace(0, length, len(colours) + 1).round().astype(int)
+    bar = np.repeat(colours, np.diff(edges), axis=0)[:, None].repeat(_BAR, 1)
+    middles = ((edges[1:] + edges[:-1]) // 2 + _ENDS).tolist()
+    return draw(row([picture(pixels), _lay_out_scale(bar, middles, lines)]), BLACK)
+
+
 def add_header(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.uint8]:
     """Add lines of text above a picture.
 

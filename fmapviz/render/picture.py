@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Rgb
 from fmapviz.core.types import Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.facts import describe, number, shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map
 from fmapviz.render.histogram import draw_histogram
-from fmapviz.render.labels import add_colorbar, add_header, number_rows, number_tiles
+from fmapviz.render.labels import add_colorbar, add_header, add_legend, number_rows, number_tiles
 from fmapviz.render.png import encode
+from fmapviz.render.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,11 +48,13 @@ class Rendered:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         colormap: Of the colour bar; None for grey.
         marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
+        legend: Texts of the colours of clusters; none: no legend.
     """
 
     pixels: NDArray[np.uint8]
     colormap: str | None = None
     marks: Marks = ()
+    legend: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +83,7 @@ def make_pictures(
     info: RunInfo,
     *,
     sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
+    marked: bool = True,
 ) -> Iterator[Picture]:
     """Encode one image's drawings, one at a time.
 
@@ -89,6 +93,7 @@ def make_pictures(
         file: The image.
         info: The run's settings.
         sheets: The views that compose the maps of all layers into one picture.
+        marked: Whether the seed, if there is one, is in this image.
 
     Yields:
         The input, then the other drawings in the order of execution, then heat maps, then sheets.
@@ -107,7 +112,7 @@ def make_pictures(
         if isinstance(drawing.content, HeatMap) and drawing.view in cells:
             cells[drawing.view].append((layer, drawing.content))
         else:
-            yield make_picture(layer, drawing, info, seen=seen, common=common, digits=digits)
+            yield make_picture(layer, drawing, info, seen=seen, common=common, digits=digits, marked=marked)
     for view, compose in sheets.items():
         if cells[view]:
             pixels, facts = compose(Sheet(cells[view], seen, f"{info.label}: {file.unit}", result, info.config.style))
@@ -122,6 +127,7 @@ def make_picture(
     seen: NDArray[np.uint8] = _NOTHING,
     common: Mapping[str, str] | None = None,
     digits: int,
+    marked: bool = True,
 ) -> Picture:
     """Encode one drawing.
 
@@ -132,9 +138,12 @@ def make_picture(
         seen: The input as the network saw it; nothing for a drawing of the model itself.
         common: Facts about the image; None for the model's alone.
         digits: Digits of the index in the name.
+        marked: Whether the seed, if there is one, is in this image.
     """
     content = drawing.content
     assert content is not None
+    if isinstance(content, HeatMap) and not marked:
+        content = replace(content, mark=None)
     facts = describe(layer, content, info.config.style)
     rendered = _RENDERERS[type(content)](layer, content, seen, info)
     pixels, tiles = frame(rendered, content, info.config.style, _header(layer, drawing, facts, info))
@@ -164,6 +173,8 @@ def frame(
         tiles = None if content.rows else tiles
     if style.colorbar and rendered.marks:
         pixels = add_colorbar(pixels, colormap=rendered.colormap, marks=rendered.marks)
+    if style.colorbar and rendered.legend:
+        pixels = add_legend(pixels, cluster_colours()[: len(rendered.legend)], rendered.legend)
     if style.labels and lines:
         height = pixels.shape[0]
         pixels = add_header(pixels, lines)
@@ -225,7 +236,22 @@ def _render_heat_map(_layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8]
     pixels = draw_heat_map(heat, seen, style)
     if style.scale > 1:
         pixels = pixels.repeat(style.scale, 0).repeat(style.scale, 1)
+    if heat.mark:
+        row, column = ((at + 0.5) * style.scale for at in heat.mark)
+        pixels = mark_position(pixels, row, column)
     return Rendered(pixels, None if colormap == "gray" else colormap, marks)
+
+
+def _render_labels(_layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    rows, columns = (max(have, want) for have, want in zip(labels.numbers.shape, seen.shape[:2], strict=True))
+    scale = info.config.style.scale
+    return Rendered(
+        colour_labels(labels, (scale * rows, scale * columns)), legend=[str(each) for each in range(labels.count)]
+    )
+
+
+def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    return Rendered(draw_matches(matches, seen, scale=info.config.style.scale))
 
 
 def _mark_ends(low: float, high: float) -> Marks:
@@ -238,4 +264,6 @@ _RENDERERS: dict[type[Content], Callable[[LayerResult, Any, NDArray[np.uint8], R
     Rgb: _render_rgb,
     Histogram: _render_histogram,
     HeatMap: _render_heat_map,
+    Labels: _render_labels,
+    Matches: _render_matches,
 }

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.config import Style
+from fmapviz.core.config.positions import parse_seed
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.files import stage, writing_to
@@ -147,9 +149,25 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 
 
 def is_surveyed(settings: Mapping[str, Any]) -> bool:
-    """Return True if pictures of a run with these settings depend on all of its images."""
-    style = settings["style"]
-    return bool(style["norm"] == "run" or shares_components(settings))
+    """Return True if pictures of a run with these settings depend on others of its images."""
+    return shares_ranges(settings) or shares_components(settings) or shares_values(settings)
+
+
+def shares_values(settings: Mapping[str, Any]) -> bool:
+    """Return True if values depend on other images of the run, not only pictures: clusters, and a seed in one of them."""
+    seed = settings["style"].get("seed")
+    return bool(clusters_of(settings) or (seed and parse_seed(str(seed)).image))
+
+
+def clusters_of(settings: Mapping[str, Any]) -> int:
+    """Return the number of clusters of all images of a run; 0 if there are none."""
+    clustered = registry.any_has(VIEWS, settings["views"], "SURVEYED")
+    return int(settings["style"].get("clusters", Style().clusters)) if clustered else 0
+
+
+def shares_ranges(settings: Mapping[str, Any]) -> bool:
+    """Return True if all images of a run have one range."""
+    return bool(settings["style"]["norm"] == "run")
 
 
 def shares_components(settings: Mapping[str, Any]) -> bool:

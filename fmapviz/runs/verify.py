@@ -26,7 +26,7 @@ from fmapviz.core.file_names import (
 from fmapviz.runs import run_files
 from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
-from fmapviz.runs.run import is_surveyed, read_run
+from fmapviz.runs.run import is_surveyed, read_run, shares_values
 from fmapviz.runs.storage.local_copy import local_copy
 from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
 
@@ -229,8 +229,8 @@ def _record_problems(record: Path) -> Iterator[Problem]:
 
 
 def _is_surveyed(directory: Path, settings: Mapping[str, Any]) -> bool:
-    """Return True if the run's pictures depend on ranges or components that all images share."""
-    if not any(map(draws_pictures, settings["formats"])) or not is_surveyed(settings):
+    """Return True if the run's pictures or values depend on what all images share."""
+    if not (is_surveyed(settings) if any(map(draws_pictures, settings["formats"])) else shares_values(settings)):
         return False
     return any((record := read_unit(unit)) and holds_images(record) for unit in run_files.find_units(directory))
 
@@ -240,9 +240,10 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
     settings: Any = run.get("settings")  # Any: a JSON file may hold any value
     try:
         style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
+        style |= {"seed": str(settings["style"].get("seed", ""))}
         return {"formats": list(map(str, settings["formats"])), "views": list(map(str, settings["views"])), "style": style}
     except (KeyError, TypeError, IndexError):
-        return {"formats": [], "views": [], "style": {"norm": "", "pca": ""}}
+        return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "seed": ""}}
 
 
 def _failure_problems(path: Path) -> Iterator[Problem]:

@@ -15,6 +15,9 @@ Constants of a view are read without importing it, and so must be literals:
   the parameters of `attribute`, of which `weights` are the classifier's.
 * `LOOKS`: The options of a style that change its pictures.
 * `SCALED = False`: No norm changes it.
+* `SURVEYED = True`: Its values depend on all images of the run.
+* `SEED`: What `--seed` must name for it: a `position`, or an `image`.
+* `VALUES = True`: What it draws are values too, which the formats of raw values store.
 * `SHARES`: What `--pca shared` computes once for all images of a run.
 * `OVER = False`: A heat map that is not laid over the input.
 * `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.

@@ -13,6 +13,7 @@ import torch
 from fmapviz.core.drawings import Rgb
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.pca import fit, paint
+from fmapviz.render.tokens.foreground import border, separate
 from fmapviz.views.base import BatchContent
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale smooth labels pca"
+LOOKS = "scale smooth labels pca foreground"
 SHARES = "components"  # with `--pca shared`, those of all images of the run
 
 
-def draw(maps: LayerMaps, _style: Style) -> BatchContent:
+def draw(maps: LayerMaps, style: Style) -> BatchContent:
     """Draw one picture per image, by its own principal components or by those shared by the run.
 
     Returns:
@@ -37,20 +38,41 @@ def draw(maps: LayerMaps, _style: Style) -> BatchContent:
     """
     if maps.vector:
         raise NotAMapError("is a vector, not a map")
+    tensors = _foreground(maps) if style.foreground else {"pixels": _everything(maps)}
+    if maps.ranges.bad is not None:
+        tensors["nonfinite"] = _count_nonfinite(maps.values)
+    return BatchContent(Rgb, tensors)
+
+
+def _everything(maps: LayerMaps) -> Tensor:
     shared = maps.ranges.shared
     if shared and shared.basis is not None:
-        pixels = paint(maps.values, shared.basis)
-    else:
-        pixels = torch.cat([paint(image, fit(image)) for image in torch.split(maps.values, 1)])
-    if maps.ranges.bad is None:
-        return BatchContent(Rgb, {"pixels": pixels})
-    return BatchContent(Rgb, {"pixels": pixels, "nonfinite": _count_nonfinite(maps.values)})
+        return paint(maps.values, shared.basis)
+    return torch.cat([paint(image, fit(image)) for image in torch.split(maps.values, 1)])
+
+
+def _foreground(maps: LayerMaps) -> dict[str, Tensor]:
+    """Draw the foreground in the colours of its own components, and the background black."""
+    shared, (height, width) = maps.ranges.shared, maps.values.shape[2:]
+    pixels, counts = [], []
+    for image in torch.split(maps.values, 1):
+        known = shared.foreground if shared else None
+        known = known or separate(image[0].flatten(1), border(height, width, image.device))
+        mask = known.mask(image)
+        finite = ~_nonfinite(image)
+        pixels.append(paint(image, known.basis).masked_fill((~mask & finite)[..., None], 0))
+        counts.append((mask & finite).sum())
+    return {"pixels": torch.cat(pixels), "foreground": torch.stack(counts)}
 
 
 def _count_nonfinite(maps: Tensor) -> Tensor:
-    """Count the positions with a value that is not finite, leaving out channels without any finite value."""
+    counts: Tensor = _nonfinite(maps).sum((1, 2))
+    return counts
+
+
+def _nonfinite(maps: Tensor) -> Tensor:
+    """Return which positions have a value that is not finite, but for channels without any finite value: `(N, h, w)`."""
     bad = ~maps.isfinite()
     silent = bad.flatten(2).all(2)
     silent &= ~silent.all(1, keepdim=True)
-    counts: Tensor = (bad & ~silent[..., None, None]).any(1).sum((1, 2))
-    return counts
+    return (bad & ~silent[..., None, None]).any(1)

@@ -9,8 +9,9 @@ from fmapviz.core import registry
 from fmapviz.core.registry import VIEWS
 
 PACKAGE = Path(registry.__file__).parents[1]
-# Names that are words of their own too: of statistics, of what a layer receives, of the function `fmapviz.cam`, of a box.
-WORDS = {"max", "mean", "inputs", "cam", "top", "attention"}
+# Names that are words of their own too: of statistics, of what a layer receives, of the function `fmapviz.cam`, of a box, of
+# machines.
+WORDS = {"max", "mean", "inputs", "cam", "top", "clusters", "attention"}
 DEFAULTS = {("engine/cam/attribution.py", "gradcam")}
 ORDERED = {
     ("core/config/run_config.py", name) for name in registry.names(VIEWS)
@@ -18,8 +19,8 @@ ORDERED = {
 # The report's page draws a content of the class `Histogram`, whichever view it is of.
 REPORT = {(f"writers/html/{name}.py", "histogram") for name in ("__init__", "page", "single_file")}
 OPTION = {
-    (path, "pca") for path in ("core/config/style.py", "runs/run.py", "runs/verify.py")
-}  # `--pca`, a field of the style
+    (path, option) for path in ("core/config/style.py", "runs/run.py", "runs/verify.py") for option in ("pca", "clusters")
+}  # `--pca` and `--clusters`, fields of the style
 
 
 def strings(path):

@@ -31,6 +31,8 @@ NAMES = registry.names(VIEWS)
 OF_ANY = [name for name in NAMES if name not in {"attention", "rollout"}]  # of any network
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
 GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights", "attention": "attention"}
+OF_TOKENS = {"similarity", "clusters", "correspondence"}  # drawings that are values too
+GRIDS |= dict.fromkeys(OF_TOKENS, "outputs")
 REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
 OF_RUNS = {"top"}  # drawn of all images of a run
 OF_ATTENTION = {"attention", "rollout"}  # which not every network has
@@ -72,12 +74,20 @@ def test_a_view_is_one_line_of_help(name):
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
 CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True, "query": "0,0"}
+CHANGES |= {"seed": "ring.jpg:20,70", "clusters": 3, "foreground": True}
+SEEDED = {"seed": "star.jpg:40,40"}
 
 
 def drawn_by_view(inputs, out, **style):
     """Return the pixels of each picture by view and name, in a run of all views."""
     run = fmapviz.visualize(
-        "shapesnet", inputs, out=out, to="png", views=OF_ANY, layers=["features.[01].conv", "features"], style=Style(**style)
+        "shapesnet",
+        inputs,
+        out=out,
+        to="png",
+        views=OF_ANY,
+        layers=["features.[01].conv", "features"],
+        style=Style(**SEEDED | style),
     ).directory
     pictures = {name: [] for name in OF_ANY}
     for path in sorted(run.rglob("*.*.png")) + sorted(run.rglob("contact.png")) + sorted(run.rglob("sheet.png")):
@@ -131,7 +141,8 @@ def test_a_plan_sorts_views_by_what_they_need():
         drawn = {name: draw for name, draw in plan.draws[CAPTURES[need]].items() if name not in REDUCED | OF_RUNS}
         assert drawn == {name: registry.fetch(VIEWS, name).draw for name in names}
     assert plan.draws["output"].keys() >= REDUCED
-    assert (plan.reductions, plan.unscaled, plan.sheets.keys()) == (REDUCED, {"histogram", "top"}, SHEETS)
+    assert plan.reductions == REDUCED | OF_TOKENS
+    assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, SHEETS)
     assert [plan.draws["output"][name] for name in OF_RUNS] == [None]
     assert plan.second_pass
     assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}

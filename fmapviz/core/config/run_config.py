@@ -38,9 +38,9 @@ _ITERATOR = (
 _DTYPES = ("float32", "float16")
 # In order of use, as `--help` lists them.
 _VIEWS = (
-    "maps", "inputs", "contact", "mean", "max", "pca", "histogram", "kernels", "gradcam", "gradcam++", "layercam",
-    "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads", "grad-inputs", "attention",
-    "rollout", "top",
+    "maps", "inputs", "contact", "mean", "max", "pca", "similarity", "clusters", "correspondence", "histogram", "kernels",
+    "gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads",
+    "grad-inputs", "attention", "rollout", "top",
 )  # fmt: skip
 _FORMATS = ("tensorboard", "png", "html", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
@@ -189,6 +189,24 @@ class RunConfig(Execution, Output, Selection):
         _check_shards(self.shard, self.to)
         check_word("dtype", self.dtype, _DTYPES)
         self._check_single_file()
+        self._check_seed()
+
+    def _check_seed(self) -> None:
+        start = self.style.start
+        for view in self.views:
+            needed = registry.constant(VIEWS, view, "SEED")
+            if needed == "position" and (start is None or start.at is None):
+                given = f", not only an image: {quote(self.style.seed)}" if start else ""
+                raise RequestError(
+                    f"{view} needs a position{given}",
+                    hint="Style(seed='112,80'), row and column of the input; Style(seed='photo.jpg:112,80') of one image",
+                )
+            if needed == "image" and (start is None or not start.image):
+                given = f", not only a position: {quote(self.style.seed)}" if start else ""
+                raise RequestError(
+                    f"{view} needs an image to compare with{given}",
+                    hint="Style(seed='photo.jpg'): one of the inputs; Style(seed='photo.jpg:112,80'): of one position in it",
+                )
 
     def _check_single_file(self) -> None:
         pages = registry.constants(WRITERS, "PAGE")

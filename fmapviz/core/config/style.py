@@ -9,10 +9,11 @@ from functools import partial
 from fmapviz.core.config.arguments import explain_arguments
 from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
-from fmapviz.core.config.positions import parse_position
+from fmapviz.core.config.positions import Seed, parse_position, parse_seed
 from fmapviz.core.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
+MOST_CLUSTERS = 20  # as many colours can be told apart
 _option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
 
@@ -86,13 +87,28 @@ class Style:
         shown="the class token; without one the mean",
         sparse=True,
     )
+    seed: str | None = _option(
+        None,
+        "What similarity and correspondence compare with: row and column in the input's pixels, an image, or both.",
+        "`Y,X` is a position of each image, `IMAGE:Y,X` one of that image for all, `IMAGE` all positions of that image.",
+        metavar="[IMAGE:]Y,X|IMAGE",
+        shown="none",
+        sparse=True,
+    )
+    clusters: int = _option(6, "Number of clusters of the view clusters, 2 to 20.", metavar="N", sparse=True)
+    foreground: bool = _option(
+        False,
+        "Draw the principal components of the foreground only, the view pca.",
+        "The foreground is one side of the first component: that with fewer positions at the border.",
+        sparse=True,
+    )
     # What the options mean, parsed once.
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
     top: int | None = field(init=False, compare=False)  # K of `top:K`
     rank: str = field(init=False, compare=False)  # statistic that ranks the channels: `max`, `mean` or `std`
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
-
+    start: Seed | None = field(init=False, compare=False)  # what `seed` refers to
     position: tuple[int, int] | None = field(init=False, compare=False)  # row and column of `query`
 
     def __post_init__(self) -> None:
@@ -103,6 +119,7 @@ class Style:
         object.__setattr__(self, "top", int(top[1]) if top else None)
         object.__setattr__(self, "rank", (top and top[2]) or "max")
         object.__setattr__(self, "listed", _parse_listed(self.channels))
+        object.__setattr__(self, "start", None if self.seed is None else parse_seed(self.seed))
         if self.norm not in {"channel", "layer", "signed", "run"} and self.limits is None:
             forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
@@ -114,6 +131,7 @@ class Style:
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
         check_number("alpha", self.alpha, "0 to 1", least=0, most=1)
         check_word("pca", self.pca, ("image", "shared"))
+        check_number("clusters", self.clusters, "2 to 20", least=2, most=MOST_CLUSTERS)
         # The settings of two runs are compared as JSON, in which 1 and 1.0 differ.
         object.__setattr__(self, "alpha", float(self.alpha))
         if self.colormap is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import PositionError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
 from fmapviz.engine.fields import FieldCache
@@ -166,6 +166,7 @@ class BatchRunner:
         path = image.member.file.path
         code, reason = ("E_MEMORY", "out of memory") if is_out_of_memory(error) else ("E_MODEL", str(error))
         code = "E_CLASS" if isinstance(error, RequestError) else code
+        code = "E_POSITION" if isinstance(error, PositionError) else code
         report = report_of(error.__cause__) if self._session.model.own and error.__cause__ else None
         hint = getattr(error, "hint", None)
         return Failed(image.member, Failure(path, code, f"{reason}: {quote(path)}", hint=hint, report=report))

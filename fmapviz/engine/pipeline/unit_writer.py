@@ -124,7 +124,8 @@ class UnitWriter:
         seen = as_seen(result.image.values, self._session.model.preparation)
         file = replace(file, unit=file.unit.removesuffix(distinction(file)))
         pictures = []
-        for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets) if plan.drawn else ():
+        marked = plan.seed_path in {"", file.path}
+        for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked) if plan.drawn else ():
             self._check()
             pictures.append(picture)
         empty_maps = tuple(find_empty_maps(drawn, sheets=plan.sheets))

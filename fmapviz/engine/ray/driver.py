@@ -43,11 +43,12 @@ from fmapviz.runs.storage.destination import open_destination
 from fmapviz.runs.unit import Member, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from fmapviz.core.config import Engine, RunConfig
     from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
+    from fmapviz.render.grid import Shared
     from fmapviz.runs.shard_grouping import Item
 
 _START_SECONDS = 120.0  # without any worker
@@ -69,12 +70,14 @@ class _Recipe:
         options: The same as text, without a network.
         fingerprint: Of the run.
         working_directory: The driver's.
+        shared: What all images of the run share, and the path of the seed's image.
     """
 
     config: RunConfig = field(compare=False)
     options: str
     fingerprint: str
     working_directory: Path
+    shared: tuple[Mapping[tuple[str, str, str], Shared], str] = field(compare=False)
 
 
 def work(session: Session, items: Iterable[Item], *, progress: Progress) -> Generator[Outcome | Notice | Staged, None, None]:
@@ -313,7 +316,13 @@ def _make_recipe(session: Session, engine: Engine) -> _Recipe:
         out=address if is_url(address) else session.directory.parent.absolute(),
         name=session.directory.name,
     )
-    return _Recipe(config, repr(replace(config, model="")), session.info.fingerprint, Path.cwd())
+    return _Recipe(
+        config,
+        repr(replace(config, model="")),
+        session.info.fingerprint,
+        Path.cwd(),
+        (session.plan.shared, session.plan.seed_path),
+    )
 
 
 _opened = ExitStack()  # for the sessions of this worker process, as long as it lasts
@@ -324,6 +333,8 @@ def _work(recipe: _Recipe, task: Task) -> Iterator[str | Begun | Staged | Receip
     yield str(_ray().get_runtime_context().get_node_id())
     try:
         session = _load(recipe)
+        shared, seed_path = recipe.shared
+        session = replace(session, plan=replace(session.plan, shared=shared, seed_path=seed_path))
         groups = {item.group for item in task.items if isinstance(item, Member)}
         units = (item for item in task.items if isinstance(item, ImageFile))
         session.output.fetch_records(session.directory, [*units, *(identify(group, ()) for group in groups)])

@@ -207,9 +207,7 @@ def forward_again(
     Raises:
         OutputError: The output could not be written.
     """
-    plan = replace(
-        session.plan.without_pictures(), methods={}, of_model={}, sheets={}, kept=None, moments=True, principal=True
-    )
+    plan = replace(session.plan.without_pictures(), methods={}, of_model={}, sheets={}, kept=None, moments=True, whole=True)
     plan = replace(plan, draws={"output": dict.fromkeys(session.config.views)})
     config = replace(session.config, top=0)  # the output is not needed
     alone = replace(

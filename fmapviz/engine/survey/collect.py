@@ -1,0 +1,176 @@
+"""Collect what all images of a run share: ranges, components, samples of vectors, and the map of the seed's image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fmapviz.core.config.positions import cell_of
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.images.preprocess import as_seen, digest_of
+from fmapviz.inspection.reshape import picture_size
+from fmapviz.render.grid import Shared
+from fmapviz.render.pca import Covariance
+from fmapviz.render.tokens.clusters import find_centres
+from fmapviz.render.tokens.foreground import separate
+from fmapviz.render.tokens.matches import Reference, averaged
+from fmapviz.render.tokens.sample import Sample
+from fmapviz.render.tokens.vectors import direction_at
+from fmapviz.runs.shard_grouping import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config.positions import Seed
+    from fmapviz.core.types import LayerResult, Preparation
+    from fmapviz.engine.pipeline.scheduler import Result
+
+    Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be found out besides ranges.
+
+    Attributes:
+        ranges: Whether ranges are needed at all.
+        components: Whether all images share their principal components.
+        foreground: Whether these are of the foreground.
+        clusters: Number of clusters; 0: none.
+        seed: What the pictures are compared with, if that is an image.
+        path: Path of that image; empty if there is none.
+    """
+
+    ranges: bool = False
+    components: bool = False
+    foreground: bool = False
+    clusters: int = 0
+    seed: Seed | None = None
+    path: str = ""
+
+    @property
+    def of_all(self) -> bool:
+        """Whether every image must be read."""
+        return bool(self.ranges or self.components or self.clusters)
+
+    @property
+    def maps(self) -> bool:
+        """Whether the channels themselves are needed."""
+        return bool(self.components or self.clusters or self.seed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What all images of a run share.
+
+    Attributes:
+        images: Number of images surveyed.
+        shared: By feature map.
+        path: Path of the seed's image; empty if there is none.
+    """
+
+    images: int
+    shared: Mapping[Key, Shared]
+    path: str = ""
+
+
+class Surveyor:
+    """Collects what images share; its methods may be called by several threads at once.
+
+    Args:
+        wanted: What to find out.
+        preparation: The preprocessing, to draw the seed's image.
+    """
+
+    def __init__(self, wanted: Wanted, preparation: Preparation) -> None:
+        self.paths: set[str] = set()
+        self.failure = ""  # why the seed's image could not be drawn
+        self._wanted = wanted
+        self._preparation = preparation
+        self._lock = Lock()
+        self._ranges: dict[Key, tuple[float, float]] = {}
+        self._covariances: dict[Key, Covariance] = {}
+        self._samples: dict[Key, Sample] = {}
+        self._maps: dict[Key, NDArray[np.float32]] = {}  # of the seed's image
+        self._picture: NDArray[np.uint8] | None = None  # likewise
+        self._size = (0, 0)  # likewise, of the network's input
+        self._image = ""  # likewise, its name
+
+    def note(self, result: Result) -> None:
+        """Add the results of an image."""
+        wanted = self._wanted
+        if isinstance(result, Failed):
+            if result.member.file.path == wanted.path:
+                self.failure = result.failure.message
+            return
+        file = result.image.member.file
+        is_seed = bool(wanted.path) and file.path == wanted.path
+        digest = digest_of(result.image.values) if wanted.clusters or wanted.foreground else ""
+        with self._lock:
+            self.paths.add(file.path)
+            if is_seed:
+                self._picture = as_seen(result.image.values, self._preparation)
+                self._size, self._image = picture_size(result.image.values[None]) or (0, 0), file.unit
+            for layer in result.drawn.layers:
+                self._note_layer(layer, digest=digest, is_seed=is_seed)
+            for layer, view, heat in result.drawn.heat_maps:
+                finite = heat.raw[np.isfinite(heat.raw)]
+                if heat.limits is not None and finite.size:
+                    self._widen((view, layer.layer, ""), float(finite.min()), float(finite.max()))
+
+    def _note_layer(self, layer: LayerResult, *, digest: str, is_seed: bool) -> None:
+        if not layer.statistics:
+            return
+        key = (layer.of, layer.layer, layer.target.label if layer.target else "")
+        self._widen(key, layer.statistics.minimum, layer.statistics.maximum)
+        if layer.maps is None:
+            return
+        if self._wanted.components:
+            self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(layer.maps))
+        if digest:
+            self._samples.setdefault(key, Sample(layer.maps.shape[1])).add(layer.maps, digest=digest)
+        if is_seed:
+            self._maps[key] = layer.maps[:1]
+
+    def _widen(self, key: Key, low: float | None, high: float | None) -> None:
+        if low is not None and high is not None:
+            before = self._ranges.get(key, (low, high))
+            self._ranges[key] = min(before[0], low), max(before[1], high)
+
+    def finish(self) -> Survey:
+        """Return the survey of all images that were added.
+
+        Raises:
+            RequestError: The seed's image was not drawn, or the seed is outside it.
+        """
+        if self._wanted.path and self._picture is None:
+            raise RequestError(
+                f"the image of the seed could not be drawn: {self.failure or quote(self._wanted.path)}",
+                hint="choose another image of the inputs, Style(seed='photo.jpg:112,80')",
+            )
+        shared = {key: self._share(key, Shared(low, high)) for key, (low, high) in sorted(self._ranges.items())}
+        return Survey(len(self.paths), shared, self._wanted.path)
+
+    def _share(self, key: Key, shared: Shared) -> Shared:
+        """Add to the range of a feature map what else its images share."""
+        wanted, sample = self._wanted, self._samples.get(key)
+        if key in self._covariances:
+            shared = replace(shared, basis=self._covariances[key].basis())
+        if sample and len(sample.vectors) and wanted.foreground:
+            vectors = torch.from_numpy(sample.vectors).mT
+            shared = replace(shared, foreground=separate(vectors, torch.from_numpy(sample.at_border), shared.basis))
+        if sample and len(sample.vectors) and wanted.clusters:
+            shared = replace(shared, centres=torch.from_numpy(find_centres(sample.vectors, wanted.clusters)))
+        if key in self._maps and wanted.seed and self._picture is not None:
+            maps = torch.from_numpy(self._maps[key])
+            if wanted.seed.at:
+                cell = cell_of(wanted.seed.at, picture=self._size, grid=(maps.shape[2], maps.shape[3]))
+                shared = replace(shared, seed=direction_at(maps, *cell))
+            shared = replace(shared, reference=Reference(averaged(maps)[0], self._image, self._picture))
+        return shared

@@ -1,0 +1,1 @@
+"""Compare the channel vectors at the positions of maps: cosines, clusters, foreground, matches."""

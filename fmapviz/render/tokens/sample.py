@@ -1,0 +1,79 @@
+"""A random sample of channel vectors of many images: the same whatever their order is, bounded for any number of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BYTES = 8 * 2**20  # of a sample of one layer
+_FEWEST, _MOST = 1024, 4096  # vectors
+
+
+class Sample:
+    """Keeps the vectors with the smallest of random numbers, which depend on the image and the position alone.
+
+    Every vector of all images is kept with the same probability; all of them while there are few.
+
+    Args:
+        channels: Length of a vector.
+
+    Example:
+        >>> sample = Sample(3)
+        >>> sample.add(np.ones((1, 3, 4, 5), np.float32), digest="ab")
+        >>> sample.vectors.shape, int(sample.at_border.sum())
+        ((20, 3), 14)
+    """
+
+    def __init__(self, channels: int) -> None:
+        self.most = min(_MOST, max(_FEWEST, _BYTES // (4 * channels)))
+        self._numbers = np.zeros(0, np.uint64)
+        self._vectors = np.zeros((0, channels), np.float32)
+        self._borders = np.zeros(0, np.bool_)
+
+    def add(self, maps: NDArray[np.float32], *, digest: str) -> None:
+        """Add the vectors of an image.
+
+        Args:
+            maps: `(N, C, h, w)` of N samples of the image. Vectors with a value that is NaN or infinite are left out;
+                channels without any finite value count as zero.
+            digest: Of the image, hexadecimal.
+        """
+        samples, _, height, width = maps.shape
+        numbers = np.random.default_rng(int(digest, 16)).integers(0, 2**64, samples * height * width, np.uint64)
+        if len(self._numbers) == self.most:
+            chosen = np.flatnonzero(numbers < self._numbers.max())
+        else:
+            chosen = np.arange(len(numbers))
+        if len(chosen) > self.most:
+            chosen = np.sort(chosen[np.argpartition(numbers[chosen], self.most - 1)[: self.most]])
+        if not len(chosen):
+            return
+        sample, row, column = np.unravel_index(chosen, (samples, height, width))
+        vectors = maps[sample, :, row, column].astype(np.float32)
+        finite = np.isfinite(vectors)
+        if not finite.all():
+            spoken = np.logical_or.reduce(np.isfinite(maps), (2, 3))
+            silent = (~spoken & spoken.any(1, keepdims=True))[sample]
+            vectors[silent] = 0
+            whole = (finite | silent).all(1)
+            chosen, row, column, vectors = chosen[whole], row[whole], column[whole], vectors[whole]
+        borders = (row == 0) | (row == height - 1) | (column == 0) | (column == width - 1)
+        numbers = np.concatenate([self._numbers, numbers[chosen]])
+        kept = np.argsort(numbers, kind="stable")[: self.most]
+        self._numbers = numbers[kept]
+        self._vectors = np.concatenate([self._vectors, vectors])[kept]
+        self._borders = np.concatenate([self._borders, borders])[kept]
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """The vectors in the order of their numbers, float32 `(n, C)`."""
+        return self._vectors
+
+    @property
+    def at_border(self) -> NDArray[np.bool_]:
+        """Which of them are at the border of their map, boolean `(n)`."""
+        return self._borders

@@ -1,0 +1,35 @@
+"""Clusters of each layer's positions over all images (k-means), each cluster in one colour."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fmapviz.core.drawings import Labels
+from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.tokens.clusters import find_labels
+from fmapviz.views.base import BatchContent
+
+if TYPE_CHECKING:
+    from fmapviz.core.config import Style
+    from fmapviz.views.base import LayerMaps
+
+NEEDS = "outputs"
+LOOKS = "scale labels colorbar clusters"
+SURVEYED = True
+VALUES = True
+SCALED = False
+
+
+def draw(maps: LayerMaps, _style: Style) -> BatchContent:
+    """Find the cluster of each position, of those that all images of the run share.
+
+    Raises:
+        NotAMapError: A vector, or a layer that no image of the run had when the clusters were found.
+    """
+    shared = maps.ranges.shared
+    if maps.vector:
+        raise NotAMapError("is a vector, not a map")
+    if shared is None or shared.centres is None or shared.centres.shape[1] != maps.values.shape[1]:
+        raise NotAMapError("has no clusters: no image that the run began with has such a map")
+    return BatchContent(partial(Labels, count=len(shared.centres)), {"numbers": find_labels(maps.values, shared.centres)})

@@ -1,0 +1,69 @@
+"""Positions of each layer that match those of another image best, as numbered points in both pictures.
+
+The other image is `--seed IMAGE`. Drawn are mutual nearest neighbours by cosine, the best first, spread over the pictures;
+of `--seed IMAGE:Y,X` the best match of that position alone. Maps of more than 64 x 64 positions are averaged to fewer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.config.positions import cell_of
+from fmapviz.core.drawings import Matches
+from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.tokens.matches import averaged, best_pair, choose_pairs, match
+from fmapviz.render.tokens.vectors import cosines, direction_at
+from fmapviz.views.base import BatchContent
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import Style
+    from fmapviz.views.base import LayerMaps
+
+NEEDS = "outputs"
+LOOKS = "scale labels seed"
+SEED = "image"
+VALUES = True
+SCALED = False
+
+
+def draw(maps: LayerMaps, style: Style) -> BatchContent:
+    """Match each image with that of the seed.
+
+    Raises:
+        NotAMapError: A vector, or a layer that the image of the seed does not have.
+    """
+    seed, shared, picture = style.start, maps.ranges.shared, maps.picture
+    assert seed
+    if maps.vector or picture is None:
+        raise NotAMapError("is a vector, not a map")
+    reference = shared.reference if shared else None
+    if reference is None or len(reference.maps) != maps.values.shape[1]:
+        raise NotAMapError(f"{seed.image} has no such map")
+    own = averaged(maps.values)
+    index, cosine, mutual = match(own, reference.maps)
+    tensors = {"index": index.to(torch.int32), "cosine": cosine, "mutual": mutual}
+    grid = reference.maps.shape[1], reference.maps.shape[2]
+    theirs = reference.picture.shape[0], reference.picture.shape[1]
+    cell = cell_of(seed.at, picture=theirs, grid=grid) if seed.at else None
+    if cell:
+        tensors["similar"] = cosines(own, direction_at(reference.maps[None], *cell))
+
+    def make(
+        index: NDArray[np.int32],
+        cosine: NDArray[np.float32],
+        mutual: NDArray[np.bool_],
+        similar: NDArray[np.float32] | None = None,
+    ) -> Matches:
+        sizes = grid, theirs, picture
+        if cell is None or similar is None:
+            pairs = choose_pairs(index, cosine, mutual, sizes=sizes)
+        else:
+            pairs = best_pair(similar, index, at=cell, sizes=sizes)
+        return Matches(index, cosine, mutual, reference.image, reference.picture, grid, pairs)
+
+    return BatchContent(make, tensors)
