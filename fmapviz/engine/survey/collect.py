@@ -166,7 +166,7 @@ class Surveyor:
             vectors = torch.from_numpy(sample.vectors).mT
             shared = replace(shared, foreground=separate(vectors, torch.from_numpy(sample.at_border), shared.basis))
         if sample and len(sample.vectors) and wanted.clusters:
-            shared = replace(shared, centres=torch.from_numpy(find_centres(sample.vectors, wanted.clusters)))
+            shared = replace(shared, centres=find_centres(torch.from_numpy(sample.vectors), wanted.clusters))
         if key in self._maps and wanted.seed and self._picture is not None:
             maps = torch.from_numpy(self._maps[key])
             if wanted.seed.at:

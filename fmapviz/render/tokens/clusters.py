@@ -7,56 +7,56 @@ clusters; its import alone takes 0.7 s, and it would be the only use of a depend
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fmapviz.render.tokens.vectors import vectors_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    Array = NDArray[np.float64]
-
 _STARTS, _MOST_STEPS = 8, 100
-_FIRST_STEPS = 5  # of each start; then only the best one goes on
+_FIRST, _FIRST_STEPS = 1024, 5  # vectors and steps of each start; then only the best one goes on, with all vectors
 _TOLERANCE = 1e-4  # of the variance, as in scikit-learn: a smaller move of all centres ends the search
+_NOISE = 1e-6  # a squared distance that may be a rounding error
 UNKNOWN = -1  # the cluster of a position with a value that is NaN or infinite
 
 
-def find_centres(vectors: NDArray[np.float32], clusters: int) -> NDArray[np.float32]:
+def find_centres(vectors: Tensor, clusters: int) -> Tensor:
     """Return the centres of clusters of directions, the largest cluster first.
 
     Lloyd's algorithm, begun with k-means++ (Arthur and Vassilvitskii, "k-means++: The Advantages of Careful Seeding", 2007)
-    from several starts with fixed random numbers.
+    from several starts with fixed random numbers. One core does it: several would mostly wait for each other.
 
     Args:
-        vectors: `(n, C)`, finite.
+        vectors: float32 `(n, C)`, finite, in random order.
         clusters: Their number; there are fewer if the vectors have fewer directions.
 
     Returns:
         Means of vectors of length one, float32 `(K, C)`.
 
     Example:
-        >>> find_centres(np.float32([[2, 0], [5, 0], [0, 3]]), 2)
-        array([[1., 0.],
-               [0., 1.]], dtype=float32)
+        >>> find_centres(torch.tensor([[2.0, 0.0], [5.0, 0.0], [0.0, 3.0]]), 2)
+        tensor([[1., 0.],
+                [0., 1.]])
     """
-    peaks = np.abs(vectors).max(1, keepdims=True).astype(np.float64)
-    scaled = vectors / np.where(peaks > 0, peaks, 1)
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    points: Array = scaled / np.where(lengths > 0, lengths, 1)
-    squares = (points**2).sum(1)
-    tolerance = _TOLERANCE * points.var(0).mean()
-    chance = np.random.default_rng(0)
-    starts = [_refine(points, squares, _choose(points, clusters, chance), _FIRST_STEPS, tolerance) for _ in range(_STARTS)]
-    best = min(starts, key=lambda each: each[1])[0]
-    centres, _, labels = _refine(points, squares, best, _MOST_STEPS, tolerance)
-    counts = np.bincount(labels, minlength=len(centres))
-    order = np.lexsort((*centres.T[::-1], -counts))
-    return centres[order][counts[order] > 0].astype(np.float32)
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        points = vectors_of(vectors.mT[None, :, :, None]).units[0].mT.contiguous()
+        tolerance = _TOLERANCE * float(points.var(0, correction=0).mean())
+        chance = torch.Generator().manual_seed(0)
+        some = points[:_FIRST]
+        starts = [_refine(some, _choose(some, clusters, chance), _FIRST_STEPS, tolerance) for _ in range(_STARTS)]
+        centres, _ = _refine(points, min(starts, key=lambda each: each[1])[0], _MOST_STEPS, tolerance)
+        labels = _nearness(points, centres).argmax(1)
+        counts = torch.bincount(labels, minlength=len(centres))
+        kept = sorted(range(len(centres)), key=lambda each: (-int(counts[each]), centres[each].tolist()))
+        return centres[[each for each in kept if counts[each]]]
+    finally:
+        torch.set_num_threads(cores)
 
 
 def find_labels(maps: Tensor, centres: Tensor) -> Tensor:
@@ -73,42 +73,43 @@ def find_labels(maps: Tensor, centres: Tensor) -> Tensor:
     return labels.to(torch.int16).view(-1, *maps.shape[2:])
 
 
-def _choose(points: Array, clusters: int, chance: np.random.Generator) -> Array:
+def _choose(points: Tensor, clusters: int, chance: torch.Generator) -> Tensor:
     """Choose points far from each other, each the best of several candidates."""
-    trials = 2 + int(np.log(clusters))
-    chosen = [int(chance.integers(len(points)))]
+    trials = 2 + int(log(clusters))
+    chosen = [int(torch.randint(len(points), (1,), generator=chance))]
     nearest = _distances(points, points[chosen])[:, 0]
-    while len(chosen) < clusters and nearest.sum() > 1e-12 * len(points):
-        limits = np.cumsum(nearest)
-        candidates = np.searchsorted(limits, chance.random(trials) * limits[-1]).clip(max=len(points) - 1)
-        closer = np.minimum(nearest[:, None], _distances(points, points[candidates]))
+    while len(chosen) < clusters and float(nearest.max()) > _NOISE:
+        limits = nearest.double().cumsum(0)
+        drawn = torch.rand(trials, generator=chance, dtype=torch.float64) * limits[-1]
+        candidates = torch.searchsorted(limits, drawn).clamp_(max=len(points) - 1)
+        closer = torch.minimum(nearest[:, None], _distances(points, points[candidates]))
         best = int(closer.sum(0).argmin())
         chosen.append(int(candidates[best]))
         nearest = closer[:, best]
     return points[chosen]
 
 
-def _refine(
-    points: Array, squares: Array, centres: Array, steps: int, tolerance: float
-) -> tuple[Array, float, NDArray[np.intp]]:
-    """Move centres to the means of their points; return them, the sum of squared distances, and the labels."""
+def _refine(points: Tensor, centres: Tensor, steps: int, tolerance: float) -> tuple[Tensor, float]:
+    """Move centres to the means of their points; return them, and the sum of squared distances, less a constant."""
     for _ in range(steps):
-        nearness = points @ centres.T - (centres**2).sum(1) / 2
-        labels = nearness.argmax(1)
-        members = np.zeros((len(centres), len(points)))
-        members[labels, np.arange(len(points))] = 1
-        counts = members.sum(1, keepdims=True)
-        moved = np.where(counts > 0, members @ points / np.maximum(counts, 1), centres)
-        shift = float(((moved - centres) ** 2).sum())
+        labels = _nearness(points, centres).argmax(1)
+        members = torch.zeros(len(centres), len(points))
+        members[labels, torch.arange(len(points))] = 1
+        counts = members.sum(1, keepdim=True)
+        moved = (members @ points / counts.clamp(min=1)).where(counts > 0, centres)
+        shift = float((moved - centres).square().sum())
         centres = moved
         if shift <= tolerance:
             break
-    nearness = points @ centres.T - (centres**2).sum(1) / 2
-    labels = nearness.argmax(1)
-    return centres, float((squares - 2 * nearness[np.arange(len(points)), labels]).sum()), labels
+    return centres, -2 * float(_nearness(points, centres).amax(1).sum(dtype=torch.float64))
 
 
-def _distances(points: Array, others: Array) -> Array:
-    """Return squared distances of vectors of length one, or zero, `(n, m)`."""
-    found: Array = (points**2).sum(1)[:, None] - 2 * points @ others.T + (others**2).sum(1)
-    return found.clip(min=0)
+def _nearness(points: Tensor, centres: Tensor) -> Tensor:
+    """Return how near points are to centres: half of the negative squared distance, but for a constant of each point."""
+    return points @ centres.mT - centres.square().sum(1) / 2
+
+
+def _distances(points: Tensor, others: Tensor) -> Tensor:
+    """Return the squared distances of vectors of length one, or zero, `(n, m)`."""
+    squares = points.square().sum(1)[:, None], others.square().sum(1)
+    return (squares[0] - 2 * points @ others.mT + squares[1]).clamp_(min=0)

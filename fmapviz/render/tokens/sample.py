@@ -30,9 +30,11 @@ class Sample:
 
     def __init__(self, channels: int) -> None:
         self.most = min(_MOST, max(_FEWEST, _BYTES // (4 * channels)))
-        self._numbers = np.zeros(0, np.uint64)
-        self._vectors = np.zeros((0, channels), np.float32)
-        self._borders = np.zeros(0, np.bool_)
+        self._limit = 2**64  # numbers from here on are too large
+        self._count = 0
+        self._pieces: list[tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.bool_]]] = []
+        self._channels = channels
+        self._sorted = False
 
     def add(self, maps: NDArray[np.float32], *, digest: str) -> None:
         """Add the vectors of an image.
@@ -44,10 +46,7 @@ class Sample:
         """
         samples, _, height, width = maps.shape
         numbers = np.random.default_rng(int(digest, 16)).integers(0, 2**64, samples * height * width, np.uint64)
-        if len(self._numbers) == self.most:
-            chosen = np.flatnonzero(numbers < self._numbers.max())
-        else:
-            chosen = np.arange(len(numbers))
+        chosen = np.flatnonzero(numbers < self._limit) if self._limit < 2**64 else np.arange(len(numbers))
         if len(chosen) > self.most:
             chosen = np.sort(chosen[np.argpartition(numbers[chosen], self.most - 1)[: self.most]])
         if not len(chosen):
@@ -62,18 +61,31 @@ class Sample:
             whole = (finite | silent).all(1)
             chosen, row, column, vectors = chosen[whole], row[whole], column[whole], vectors[whole]
         borders = (row == 0) | (row == height - 1) | (column == 0) | (column == width - 1)
-        numbers = np.concatenate([self._numbers, numbers[chosen]])
-        kept = np.argsort(numbers, kind="stable")[: self.most]
-        self._numbers = numbers[kept]
-        self._vectors = np.concatenate([self._vectors, vectors])[kept]
-        self._borders = np.concatenate([self._borders, borders])[kept]
+        self._sorted = False
+        self._pieces.append((numbers[chosen], vectors, borders))
+        self._count += len(chosen)
+        if self._count > 2 * self.most:
+            self._reduce()
 
     @property
     def vectors(self) -> NDArray[np.float32]:
         """The vectors in the order of their numbers, float32 `(n, C)`."""
-        return self._vectors
+        return self._reduce()[1]
 
     @property
     def at_border(self) -> NDArray[np.bool_]:
         """Which of them are at the border of their map, boolean `(n)`."""
-        return self._borders
+        return self._reduce()[2]
+
+    def _reduce(self) -> tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.bool_]]:
+        """Keep the vectors with the smallest numbers, in their order."""
+        if not self._sorted:
+            none = np.zeros(0, np.uint64), np.zeros((0, self._channels), np.float32), np.zeros(0, np.bool_)
+            numbers, vectors, borders = (np.concatenate(parts) for parts in zip(none, *self._pieces, strict=True))
+            kept = np.argsort(numbers, kind="stable")[: self.most]
+            self._pieces = [(numbers[kept], vectors[kept], borders[kept])]
+            self._count = len(kept)
+            self._sorted = True
+            if self._count == self.most:
+                self._limit = int(self._pieces[0][0][-1])
+        return self._pieces[0]
