@@ -18,6 +18,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -104,6 +105,7 @@ def main() -> None:
             early,
             growth,
             skipping,
+            tokens,
         ):
             if options.only and options.only not in section.__name__:
                 continue
@@ -413,6 +415,36 @@ def skipping(place, quick):
     yield Ratio(f"{count} finished images passed over, seconds", "<= 5", again)
 
 
+FEATLENS = """
+import sys, featlens
+method, model, folder, out = sys.argv[1:]
+options = {"cosine": {"seed": (0.5, 0.5)}, "kmeans": {"k": 6}}[method] | {"method": method, "pretrained": False}
+featlens.batch(f"timm:{model}", folder, out, mode="visualize", layers=list(range(12)), **options)
+"""
+
+
+def tokens(place, quick):
+    """Tokens of all blocks of a vision transformer as pictures, against FeatLens: CPU seconds of whole processes."""
+    if find_spec("featlens") is None:
+        print("tokens: needs featlens[timm], which no extra installs")
+        return
+    name, folder = "vit_small_patch16_224", place / "pictures"
+    folder.mkdir()
+    for path in copies(folder, 4 if quick else 16):
+        with Image.open(path) as picture:
+            picture.resize((224, 224)).save(path)
+    for method, options in (("cosine", ["--view", "similarity", "--seed", "112,112"]), ("kmeans", ["--view", "clusters"])):
+        own, other = [], []
+        for _ in range(1 if quick else 3):
+            with tempfile.TemporaryDirectory() as out:
+                other.append(processor_seconds([sys.executable, "-c", FEATLENS, method, name, folder, out]))
+            with tempfile.TemporaryDirectory() as out:
+                command = [*COMMAND, f"timm:{name}", folder, "--weights", "random", "--types", "Block", "--to", "png"]
+                own.append(processor_seconds([*command, *options, "--out", out, "--quiet"]))
+        note = f"{median(other):.1f} s, {median(own):.1f} s"
+        yield Ratio(f"{name}, {options[1]}: CPU of FeatLens / ours", ">= 3", [each / median(own) for each in other], note)
+
+
 def describe_machine():
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
@@ -465,20 +497,29 @@ import json, os, subprocess, sys, time
 begun = time.perf_counter()
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
 _, status, usage = os.wait4(process.pid, 0)
-print(json.dumps([time.perf_counter() - begun, usage.ru_maxrss, os.waitstatus_to_exitcode(status)]))
+used = usage.ru_utime + usage.ru_stime
+print(json.dumps([time.perf_counter() - begun, usage.ru_maxrss, used, os.waitstatus_to_exitcode(status)]))
 """
 
 
 def whole_process(command):
-    """Give the seconds a process takes, and the most memory it had, MiB.
+    """Give the seconds a process takes, and the most memory it had, MiB."""
+    seconds, peak, _ = launch(command)
+    return seconds, peak / (1024 if sys.platform != "darwin" else 2**20)
 
-    A small process starts it: the peak of a process is at least that of the one which started it.
-    """
+
+def processor_seconds(command):
+    """Give the seconds of all cores that a process and those that it starts take."""
+    return launch(command)[2]
+
+
+def launch(command):
+    """Run a process that a small one starts: the peak of a process is at least that of the one which started it."""
     launched = subprocess.run([sys.executable, "-c", LAUNCH, *map(str, command)], stdout=subprocess.PIPE, check=True)
-    seconds, peak, code = json.loads(launched.stdout)
+    *measured, code = json.loads(launched.stdout)
     if code:
         raise subprocess.CalledProcessError(code, command)
-    return seconds, peak / (1024 if sys.platform != "darwin" else 2**20)
+    return measured
 
 
 if __name__ == "__main__":
