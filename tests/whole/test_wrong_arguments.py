@@ -165,10 +165,11 @@ VISUALIZE = {
 }
 OPTIONS = {
     fmapviz.Style: {
-        **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha"), ""),
+        **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha", "clusters"), ""),
         **dict.fromkeys(("columns", "colormap", "query"), "None"),
         **dict.fromkeys(("labels", "gray_input"), "None bool"),
-        **dict.fromkeys(("colorbar", "smooth"), "bool"),
+        **dict.fromkeys(("colorbar", "smooth", "foreground"), "bool"),
+        "seed": "None str",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std"), "None"),
     fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
