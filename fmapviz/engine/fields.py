@@ -48,7 +48,7 @@ def receptive_field(
         size: Input size in pixels: a number, or height and width. By default that of the model's preparation.
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
-        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
         options: Changes to the preparation of the input.
 
     Returns:

@@ -128,7 +128,7 @@ def _config_of(
             settings["model"] if model is None else model,
             layers=settings["layers"],
             exclude=settings["exclude"],
-            types=request.get("types", settings["types"]),
+            types=request.get("types") or settings["types"],
             views=settings["views"],
             to=settings["formats"],
             top=settings["top"],

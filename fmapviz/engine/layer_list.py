@@ -45,7 +45,7 @@ def list_layers(
         model: A name such as `alexnet`, any `nn.Module` that takes a batch `(N, 3, H, W)`, or what `load_model` returns.
         layers: Globs over dotted names; none means all of the types.
         exclude: Globs of names to leave out again.
-        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
         options: Changes to the preparation of the input, such as its size.
 
     Raises:

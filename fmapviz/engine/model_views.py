@@ -46,13 +46,15 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
     info, config, run, views = session.info, session.config, session.directory, session.plan.of_model
     known: dict[tuple[int, str], torch.Tensor] = {}
     undrawn: dict[str, str] = {}
+    chosen = session.request.types or session.request.layers
     for index, layer in enumerate(session.layers):
         for view, module in views.items():
             try:
                 with evaluating(layer.module):  # in training mode, reading what is parametrized may change it
                     known[index, view] = module.read(layer.module, config.style)
             except NotAMapError as reason:
-                undrawn[layer.name] = str(reason)
+                if chosen or not any(layer.module.children()):  # blocks of a transformer are there for other views
+                    undrawn[layer.name] = str(reason)
     file = _identify(known.values(), info)
     is_intact = session.output.is_intact if config.repair else None
     if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):

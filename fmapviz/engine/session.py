@@ -108,7 +108,6 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     loaded = _load(config.model, config.weights, config.options)
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
-    types = tuple(sorted(config.types)) or default_types(existing)
     narrowed = bool(config.layers or config.exclude)
     members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
     implied = (registry.constant(package, name, "WITH") for package, name in members)
@@ -120,6 +119,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
         output=config.output,
         automatic=not (narrowed or config.types),
     )
+    types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
     plan = _adapt(plan, formats, config.dtype, config.views)
     style, idle = effective_style(config.style, config.views)

@@ -39,7 +39,7 @@ def capture(
         model: Any `nn.Module`; run it inside the `with` block, on any device, any number of times: the last pass counts.
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
-        types: Class names, matched through base classes; none means Conv2d, or Conv3d where there is no Conv2d.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
         gradients: Whether `backward` will be called; no tensor needs to require gradients. The model must run outside of
             `torch.no_grad()`.
 

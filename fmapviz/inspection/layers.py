@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _NAMES = "names or globs, such as 'layer4.*'"
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -183,35 +184,71 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
     return [name for name in types if not any(is_type(layer, name) for layer in layers)]
 
 
-def default_types(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the default types: Conv2d, or Conv3d in a model without Conv2d."""
-    return ("Conv3d",) if absent_types(layers, ["Conv2d", "Conv3d"]) == ["Conv2d"] else ("Conv2d",)
+def default_types(layers: Sequence[Layer], *, blocks: bool = True) -> tuple[str, ...]:
+    """Return the default types: Conv2d, or Conv3d in a model without Conv2d; of a transformer its blocks too.
+
+    A network with fewer convolutions than blocks counts as a transformer: its convolutions only embed patches.
+
+    Args:
+        layers: All layers of a network.
+        blocks: Whether blocks are wanted.
+
+    Example:
+        >>> patches = nn.Conv2d(3, 8, 4, stride=4)
+        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
+        >>> default_types(find_layers(nn.Sequential(patches, nn.Flatten(2), encoder)))
+        ('Conv2d', 'TransformerEncoderLayer')
+    """
+    kind = "Conv3d" if absent_types(layers, ["Conv2d", "Conv3d"]) == ["Conv2d"] else "Conv2d"
+    block, count = repeated_block(layers), sum(is_type(layer, kind) for layer in layers)
+    if not blocks or block is None or count >= block[1]:
+        return (kind,)
+    return tuple(sorted([block[0], *([kind] if count else [])]))
 
 
 def repeated_block(layers: Sequence[Layer]) -> tuple[str, int] | None:
     """Return the class of the blocks that a network repeats, and their number: those with the most parameters together.
+
+    Blocks are members of the same list, if any classes are. Of stages that consist of blocks, the blocks are returned.
 
     Example:
         >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
         >>> repeated_block(find_layers(encoder))
         ('TransformerEncoderLayer', 3)
     """
-    sizes: dict[str, list[int]] = defaultdict(list)
+    found: dict[str, list[nn.Module]] = defaultdict(list)
     for layer in layers:
-        if any(layer.module.children()) and not isinstance(layer.module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-            sizes[layer.type].append(sum(values.numel() for values in layer.module.parameters()))
-    repeated = [name for name, numbers in sizes.items() if len(numbers) > 1]
-    largest = max(repeated, key=lambda name: sum(sizes[name]), default=None)
-    return (largest, len(sizes[largest])) if largest else None
+        if any(layer.module.children()) and not isinstance(layer.module, _LISTS):
+            found[layer.type].append(layer.module)
+    sizes = {name: sum(map(_size, modules)) for name, modules in found.items() if len(modules) > 1}
+    counts = (
+        Counter(type(each).__name__ for each in layer.module.children())
+        for layer in layers
+        if isinstance(layer.module, _LISTS)
+    )
+    listed = {name for count in counts for name, number in count.items() if number > 1 and name in sizes}
+    largest = max(listed or sizes, key=lambda name: sizes[name], default=None)
+    while largest:
+        parts = {type(part).__name__ for whole in found[largest] for part in whole.modules()} & listed - {largest}
+        inner = max(parts, key=lambda name: sizes[name], default=None)
+        if inner is None or 2 * sizes[inner] < sizes[largest]:
+            break
+        largest = inner
+    return (largest, len(found[largest])) if largest else None
 
 
 def notice_blocks(name: str, layers: Sequence[Layer]) -> str | None:
-    """Return a notice for a network, such as a transformer, with fewer layers of the default type than blocks."""
-    block, (kind,) = repeated_block(layers), default_types(layers)
-    count = sum(is_type(layer, kind) for layer in layers)
-    if block is None or not 0 < count < block[1]:
+    """Return a notice if the default types include the blocks of a transformer."""
+    block, (kind, *more) = repeated_block(layers), default_types(layers)
+    if block is None or block[0] not in {kind, *more}:
         return None
-    return f"{name} has {count} {kind} and {block[1]} blocks: types={block[0]!r} draws the blocks"
+    if not more:
+        return f"{name} has no convolutions: its {block[1]} blocks are drawn, types={block[0]!r}"
+    kind = next(other for other in (kind, *more) if other != block[0])
+    count = sum(is_type(layer, kind) for layer in layers)
+    return (
+        f"{name} has {count} {kind} and {block[1]} blocks, {block[0]}: both are drawn; types={kind!r} leaves out the blocks"
+    )
 
 
 def scripted_parts(layers: Sequence[Layer]) -> list[str]:
@@ -223,6 +260,10 @@ def scripted_parts(layers: Sequence[Layer]) -> list[str]:
 def is_type(layer: Layer, name: str) -> bool:
     """Return True if a layer's class or one of its bases has this name."""
     return any(base.__name__ == name for base in type(layer.module).__mro__)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(values.numel() for values in module.parameters())
 
 
 def _base(name: str) -> str:

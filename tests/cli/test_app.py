@@ -340,9 +340,10 @@ class TestRun:
 
     def test_a_transformer_is_listed_with_a_notice_about_its_blocks(self, fmapviz):
         result = fmapviz("layers", "vit_b_32")
-        expected = "notice: vit_b_32 has 1 Conv2d and 12 blocks: --types EncoderBlock draws the blocks"
-        assert lines(result.stderr) == [expected]
-        assert len(lines(result.stdout)) == 2
+        assert lines(result.stderr) == [
+            "notice: vit_b_32 has 1 Conv2d and 12 blocks, EncoderBlock: both are drawn; --types Conv2d leaves out the blocks"
+        ]
+        assert len(lines(result.stdout)) == 14
 
     def test_python_m_and_layers(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)

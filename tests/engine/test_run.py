@@ -816,15 +816,26 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     ("options", "noticed"),
     [({}, True), ({"types": ["Conv2d"]}, False), ({"layers": "0"}, False), ({"views": ["kernels"]}, False)],
 )
-def test_a_notice_names_the_blocks_of_a_transformer_that_are_not_drawn(options, noticed, folder, look):
+def test_a_notice_names_the_blocks_of_a_transformer_that_are_drawn_by_default(options, noticed, folder, look):
     def build():
         block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
         return nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.Flatten(2), nn.Linear(16, 4), nn.TransformerEncoder(block, 3))
 
     events = []
     look([folder], build(), on_event=events.append, **options)
-    blocks = "sequential has 1 Conv2d and 3 blocks: types='TransformerEncoderLayer' draws the blocks"
+    blocks = (
+        "sequential has 1 Conv2d and 3 blocks, TransformerEncoderLayer: both are drawn; types='Conv2d' leaves out the blocks"
+    )
     assert (blocks in [event.message for event in events if isinstance(event, Notice)]) == noticed
+
+
+def test_blocks_that_nobody_asked_for_are_not_reported_as_without_kernels(folder, look):
+    block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.Flatten(2), nn.Linear(16, 4), nn.TransformerEncoder(block, 2))
+    summary = look([folder], network, views=["maps", "kernels"])
+    assert (summary.layers, dict(summary.undrawn)) == (3, {})
+    summary = look([folder], network, views=["maps", "kernels"], types=["Conv2d", "TransformerEncoderLayer"])
+    assert dict(summary.undrawn) == {f"3.layers.{number}": "has no kernels" for number in (0, 1)}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -15,10 +15,12 @@ from fmapviz.inspection.layers import (
     find_layers,
     is_type,
     notice_blocks,
+    repeated_block,
     scripted_parts,
     select_layers,
     unwrap,
 )
+from fmapviz.models.load import known_names, outline_model
 
 
 def names(layers):
@@ -210,12 +212,66 @@ def test_a_glob_that_fits_layers_of_another_type_says_so():
 def test_a_transformer_has_a_notice_about_its_blocks_and_a_network_of_convolutions_has_none():
     with torch.device("meta"):
         transformer, convolutions = torchvision.models.vit_b_32(), torchvision.models.resnet18()
-    expected = "vit has 1 Conv2d and 12 blocks: types='EncoderBlock' draws the blocks"
+    expected = "vit has 1 Conv2d and 12 blocks, EncoderBlock: both are drawn; types='Conv2d' leaves out the blocks"
     assert notice_blocks("vit", find_layers(transformer)) == expected
     assert notice_blocks("resnet", find_layers(convolutions)) is None
+    alone = find_layers(transformer.encoder)
+    assert default_types(alone) == ("EncoderBlock",)
+    assert notice_blocks("encoder", alone) == "encoder has no convolutions: its 12 blocks are drawn, types='EncoderBlock'"
+    assert default_types(alone, blocks=False) == ("Conv2d",)
     with pytest.raises(RequestError) as caught:
-        chosen(transformer.encoder)
+        chosen(transformer.encoder, types=["Conv2d"])
     assert caught.value.hint.startswith("types='EncoderBlock' draws its 12 blocks; there are: ")
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.grow, self.shrink = nn.Linear(8, 32), nn.Linear(32, 8)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(8), Mlp()
+
+
+class Stage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.merge = nn.Sequential(Block(), Block()), nn.Linear(8, 8)
+
+
+def test_blocks_are_neither_the_stages_around_them_nor_the_parts_in_them():
+    stages = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ModuleList([Stage(), Stage(), Stage()]))
+    assert repeated_block(find_layers(stages)) == ("Block", 6)
+    assert default_types(find_layers(stages)) == ("Block", "Conv2d")
+    apart = nn.Module()
+    apart.first, apart.second = Block(), Block()
+    assert repeated_block(find_layers(apart)) == ("Block", 2)
+    assert repeated_block(find_layers(nn.Sequential(*(nn.Linear(8, 8) for _ in range(9))))) is None
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_a_network_has_blocks_by_default_only_if_it_has_fewer_convolutions(count):
+    network = nn.Sequential(*(nn.Conv2d(8, 8, 1) for _ in range(count)), nn.ModuleList([Stage(), Stage(), Stage()]))
+    expected = ("Block", "Conv2d") if count < 6 else ("Conv2d",)
+    assert default_types(find_layers(network)) == expected
+    assert (notice_blocks("net", find_layers(network)) is None) == (count >= 6)
+
+
+@pytest.mark.thorough
+def test_of_torchvisions_models_only_transformers_draw_blocks_by_default():
+    found = {}
+    for name in known_names():
+        layers = find_layers(outline_model(name).module)
+        if not set(default_types(layers)) <= {"Conv2d", "Conv3d"}:
+            found[name] = default_types(layers)
+    plain = dict.fromkeys(known_names("vit_*"), ("Conv2d", "EncoderBlock"))
+    shifted = {name: ("Conv2d", f"SwinTransformerBlock{'V2' if '_v2' in name else ''}") for name in known_names("swin_*")}
+    clips = dict.fromkeys(known_names("swin3d_*"), ("Conv3d", "SwinTransformerBlock"))
+    assert found == plain | shifted | clips
+    assert (len(plain), len(shifted), len(clips)) == (5, 6, 3)
 
 
 def test_leaving_nothing_is_refused():

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 import fmapviz as package
 from fmapviz.core import checksummed_json
@@ -79,6 +81,20 @@ def test_a_run_that_recorded_options_as_they_were_typed_is_continued(tmp_path, o
     settings = json.loads((run / "run.json").read_bytes())["settings"]
     assert settings["targets"] == [options["targets"]] if "targets" in options else settings["style"]["columns"] == 4
     assert not any(unit.problems for unit in verify(run))
+
+
+def test_a_transformer_that_was_drawn_without_its_blocks_is_drawn_on_as_it_was(tmp_path):
+    def build():
+        torch.manual_seed(0)
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+        return nn.Sequential(nn.Conv2d(3, 8, 32, 32), nn.Flatten(2), nn.Linear(49, 8), encoder)
+
+    run = package.visualize(build(), STAR, to="stats", types="Conv2d", out=tmp_path).directory
+    record = json.loads((run / "run.json").read_bytes())
+    record["request"]["types"] = []  # the default types of earlier versions
+    (run / "run.json").write_text(json.dumps(record))
+    package.top_images(run, model=build())
+    assert json.loads((run / "run.json").read_bytes())["settings"]["types"] == ["Conv2d"]
 
 
 def test_a_run_with_heat_maps_is_continued_in_its_look(tmp_path):

@@ -71,7 +71,7 @@ class Selection:
         (),
         "Classes of layers, with their subclasses: Linear, ReLU, Block.",
         metavar="NAME,...",
-        shown="Conv2d; Conv3d in models without it",
+        shown="Conv2d, else Conv3d; blocks of transformers",
         commas=True,
         recorded="types",
     )
