@@ -83,7 +83,7 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
     """Load a model with its weights and its preprocessing.
 
     Args:
-        spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; `timm:NAME`; or user code,
+        spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; `timm:NAME`; `hf:NAME`; or user code,
             which is run: `my_net.py:build`, `my.package:Net`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint.
         options: How inputs are preprocessed; what is not set is as the weights were trained.
@@ -152,15 +152,11 @@ def _no_model(spec: str) -> RequestError:
             f"not a PyTorch model, but {_FOREIGN[suffix]} file: {quote(spec)}",
             hint="name the PyTorch model that it was exported from, such as my_net.py:build",
         )
-    if hub := re.fullmatch(r"(?:hf[-_]hub:)?(\w[\w.-]*)/(\w[\w.-]*)", spec):
-        source, model = hub.groups()
-        similar = re.sub(r"[\W_]+", "*", model)
+    if hub := re.fullmatch(r"(?:hf[-_]hub:)?((\w[\w.-]*)/(\w[\w.-]*))", spec):
+        full, source, model = hub.groups()
         return RequestError(
-            f"no such model: {quote(spec)} looks like a name of the Hugging Face hub, which is not searched",
-            hint=f"type {source}:{model}"
-            if source in registry.names(SOURCES)
-            else f"fmapviz.known_names('timm:*{similar}*') lists similar models of timm; code of yours can load any other: "
-            "my_net.py:build",
+            f"no such model: {quote(spec)} looks like a name of the Hugging Face hub",
+            hint=f"type {source}:{model}" if source in registry.names(SOURCES) else f"type hf:{full}",
         )
     module, _, name = spec.rpartition(".")
     for file, attribute in ((f"{spec}.py", "build"), (f"{module}.py", name)):

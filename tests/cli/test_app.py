@@ -80,7 +80,7 @@ class TestAnswersWithoutTorch:
         (
             ["google/vit-base-patch16-224", "x.png"],
             "'google/vit-base-patch16-224' looks like a name of the Hugging Face hub",
-            "`fmapviz models 'timm:*vit*base*patch16*224*'` lists similar models",
+            "type hf:google/vit-base-patch16-224",
         ),
         (["timm/vit_tiny.x", "x.png"], "looks like a name of the Hugging Face hub", "type timm:vit_tiny.x"),
         (["alexnet", "x.png", "--mean", "128"], "mean must be at most 1: '128'", "divided by 255 it is 0.502"),

@@ -25,6 +25,7 @@ _MODULES = {
     "playwright": ("playwright.sync_api", "browser"),
     "pyarrow": ("pyarrow", "scale"),
     "timm": ("timm", "timm"),
+    "transformers": ("transformers", "hf"),
     "torchcam": ("torchcam.methods", "oracles"),
     "transformers": ("transformers", "hf"),
     "webdataset": ("webdataset", "oracles"),

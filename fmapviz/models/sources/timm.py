@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.config import sides_of
@@ -13,17 +12,19 @@ from fmapviz.core.types import Model, Preparation
 from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
-from fmapviz.models.weights.download import download_error, fetch, unreachable
+from fmapviz.models.weights.download import fetch
 from fmapviz.models.weights.file import DAMAGED, digesting
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
+from fmapviz.models.weights.hub_file import find_on_hub
 from fmapviz.models.weights.read import read_checkpoint
 
 # isort: split
-import huggingface_hub
 import timm
 from timm import data
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from fmapviz.core.config import InputOptions
@@ -174,15 +175,8 @@ def _fetch(name: str, config: Any) -> Path:
             raise WeightsError(f"no published weights for {quote(name)}", hint="pass weights=FILE or weights='random'")
         return fetch(config.url)
     files = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
-    for file in files:
-        cached = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, file)
-        if isinstance(cached, str):
-            return Path(cached)
-    url = huggingface_hub.hf_hub_url(config.hf_hub_id, files[0])
-    reason = unreachable(url)
-    if reason is None:
-        try:
-            return Path(huggingface_hub.hf_hub_download(config.hf_hub_id, files[0]))
-        except Exception as error:  # noqa: BLE001  the hub raises errors of several libraries
-            reason = one_line(error)
-    raise download_error(url, reason, f"fill the Hugging Face hub's cache, {quote(huggingface_hub.constants.HF_HUB_CACHE)}")
+    path = find_on_hub(config.hf_hub_id, files)
+    if path is None:
+        message = f"no weights of {quote(name)} in {quote(config.hf_hub_id)}"
+        raise WeightsError(message, hint="pass weights=FILE or weights='random'")
+    return path

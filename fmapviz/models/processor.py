@@ -1,0 +1,109 @@
+"""Preprocess as an image processor of transformers does, by calling it: each family rounds and crops in its own way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image as PillowImage
+from torch import Tensor
+
+from fmapviz.core.errors import RequestError
+from fmapviz.images.preprocess import by_callable, standard
+from fmapviz.models.user_code import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmapviz.core.config import InputOptions
+    from fmapviz.core.types import Preparation
+
+_UNTOLD = {"image_processor_type", "processor_class", "data_format", "return_tensors", "device", "default_to_square"}
+
+
+def by_processor(processor: Any, options: InputOptions) -> Preparation:
+    """Preprocess as a processor does, for a network that takes RGB.
+
+    Args:
+        processor: Called as `processor(images=picture, return_tensors="pt")`, returns a dict with `pixel_values`.
+        options: The user's options, which take precedence: a size or a fit replaces the processor's geometry.
+
+    Raises:
+        RequestError: It does not return pictures `(3, H, W)`, or the user's mean or standard deviation has neither 1 nor 3
+            numbers.
+    """
+    # Any: transformers has a class for each family.
+    size, mean, std = _measure(processor)
+    usual = standard(options, size=size, mean=mean, std=std)
+    if options.size or options.fit:
+        return usual
+    words = f"{type(processor).__name__}: {', '.join(_settings(processor))}"
+    if options.mean or options.std:
+        words += f"; instead mean {usual.mean}, std {usual.std}"
+    own = (mean, std) if options.mean or options.std else None
+    return by_callable(_Processor(processor, usual.mean, usual.std, replaced=own), description=words)
+
+
+class _Processor:
+    """A processor as a function of one picture, with the mean and standard deviation of its result as attributes."""
+
+    def __init__(
+        self,
+        processor: Any,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        *,
+        replaced: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    ) -> None:
+        # Any: as above.
+        self.mean, self.std = mean, std
+        self._processor, self._replaced = processor, replaced
+
+    def __call__(self, picture: PillowImage.Image | Tensor) -> Tensor:
+        values = _call(self._processor, picture)
+        if self._replaced is None:
+            return values
+        (mean, std), (own_mean, own_std) = (
+            (values.new_tensor(each).view(-1, 1, 1) for each in pair) for pair in (self._replaced, (self.mean, self.std))
+        )
+        return (values * std + mean - own_mean) / own_std
+
+
+def _call(processor: Any, picture: PillowImage.Image | Tensor) -> Tensor:
+    if isinstance(picture, Tensor):  # values 0..1; a processor takes 0..255
+        given = processor(images=picture * 255, return_tensors="pt", input_data_format="channels_first")
+    else:
+        given = processor(images=picture, return_tensors="pt")
+    values: Tensor = torch.as_tensor(given["pixel_values"])
+    return values[0] if values.ndim == 4 and len(values) == 1 else values
+
+
+def _measure(processor: Any) -> tuple[tuple[int, int], tuple[float, ...], tuple[float, ...]]:
+    """Return the size of a square picture's result, and the mean and standard deviation, from a black and a white one.
+
+    They may be spread over several settings: a factor, an offset, a mean and a deviation.
+    """
+    try:
+        black, white = (_call(processor, PillowImage.new("RGB", (512, 512), colour)) for colour in ("black", "white"))
+        _, height, width = black.shape
+        low, high = (each[:, height // 2, width // 2].double() for each in (black, white))
+    except Exception as error:
+        raise _no_picture(processor, one_line(error)) from error
+    if len(low) != 3 or not bool((high > low).all()):
+        raise _no_picture(processor, f"it returns {tuple(black.shape)}")
+    deviation = 1 / (high - low)
+    mean, std = (tuple(round(number, 6) + 0.0 for number in each.tolist()) for each in (-low * deviation, deviation))
+    return (height, width), mean, std
+
+
+def _no_picture(processor: Any, reason: str) -> RequestError:
+    return RequestError(
+        f"{type(processor).__name__} does not make one picture (3, height, width) of an image: {reason}",
+        hint="code of yours can load the model with its own preprocessing: my_net.py:build",
+    )
+
+
+def _settings(processor: Any) -> Iterator[str]:
+    for name, value in sorted(processor.to_dict().items()):
+        if value is not None and name not in _UNTOLD and not name.startswith("_"):
+            yield f"{name} {value}"

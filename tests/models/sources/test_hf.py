@@ -1,0 +1,342 @@
+"""The models of transformers, with random weights and with a cache of the hub made here; nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cases import thorough
+from extras import needs
+from PIL import Image
+
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError, WeightsError
+from fmapviz.core.events import Outcome
+from fmapviz.engine.layer_list import list_layers
+from fmapviz.engine.run import visualize
+from fmapviz.models.load import check_name, known_names, load_model, outline_model
+
+pytestmark = needs("transformers", "hf")
+
+TINY = "num_hidden_layers=2, hidden_size=24, num_attention_heads=3, intermediate_size=32"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CLASSES = ("tench", "goldfish", "great white shark")
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    from extras import transformers  # takes seconds
+
+    return transformers
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "gradient.png"
+    generator = np.random.default_rng(1)
+    noise = Image.fromarray(generator.integers(0, 256, (26, 30, 3), dtype=np.uint8))
+    noise.resize((300, 260)).save(path)
+    return path
+
+
+def tiny_vit(transformers, **options):
+    torch.manual_seed(4)
+    config = transformers.ViTConfig(
+        num_hidden_layers=2,
+        hidden_size=24,
+        num_attention_heads=3,
+        intermediate_size=32,
+        image_size=64,
+        id2label=dict(enumerate(CLASSES)),
+        **options,
+    )
+    return transformers.ViTForImageClassification(config).eval()
+
+
+@pytest.fixture
+def hub(transformers, tmp_path, monkeypatch):
+    """A cache of the hub with one model in it, and no network."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    refuse_connections(monkeypatch)
+    network = tiny_vit(transformers)
+    home = tmp_path / "hub" / "models--some--vit"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(COMMIT)
+    network.save_pretrained(home / "snapshots" / COMMIT)
+    processor = transformers.ViTImageProcessor(size={"height": 64, "width": 64}, image_mean=[0.4, 0.5, 0.6])
+    processor.save_pretrained(home / "snapshots" / COMMIT)
+    network.folder = home / "snapshots" / COMMIT
+    return network
+
+
+def refuse_connections(monkeypatch):
+    connect = socket.socket.connect
+
+    def refuse(self, address):
+        if self.family != socket.AF_UNIX:
+            raise OSError("no network in this test")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def pixels_of(picture):
+    with Image.open(picture) as image:
+        return image.convert("RGB")
+
+
+def test_published_weights_are_taken_from_the_hubs_cache_with_the_names_of_the_classes(hub, transformers, picture, tmp_path):
+    for name in ("hf:some/vit", "hf:some/vit@main", f"hf:some/vit@{COMMIT}"):
+        model = load_model(name)
+        assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in hub.state_dict().items())
+        assert (model.name, model.weights, model.classes) == (name, f"revision {COMMIT[:12]}", CLASSES)
+        assert len(model.sha256) == 64
+        assert model.notices == ()
+    events = []
+    summary = visualize(model, picture, to="png", out=tmp_path / "out", on_event=events.append, views=["maps", "gradcam"])
+    assert (summary.done, dict(summary.undrawn)) == (1, {})
+    (outcome,) = (event for event in events if isinstance(event, Outcome))
+    with torch.no_grad():
+        given = transformers.AutoImageProcessor.from_pretrained(hub.folder)(pixels_of(picture), return_tensors="pt")
+        scores = hub(**given).logits.softmax(1)[0]
+    assert outcome.predictions[0].name == CLASSES[scores.argmax()]
+    assert outcome.predictions[0].score == pytest.approx(scores.max().item(), rel=1e-4)
+
+
+def test_layers_and_blocks_have_the_values_that_transformers_returns(hub, picture, tmp_path):
+    summary = visualize("hf:some/vit", picture, to="raw", out=tmp_path / "out")
+    from safetensors.torch import load_file
+
+    (file,) = summary.directory.rglob("*.safetensors")
+    values = load_file(file)
+    batch = load_model("hf:some/vit").preparation.apply(pixels_of(picture))[None]
+    with torch.no_grad():
+        states = hub(pixel_values=batch, output_hidden_states=True).hidden_states
+    for number in (0, 1):
+        (key,) = (key for key in values if f"layers.{number}" in key)
+        assert torch.allclose(values[key], states[number + 1][0], atol=1e-6), key
+
+
+def test_a_folder_of_the_user_is_a_model_too(hub, tmp_path):
+    folder = shutil.copytree(hub.folder, tmp_path / "mine")
+    first = load_model(f"hf:{folder}")
+    assert all(torch.equal(value, first.module.state_dict()[key]) for key, value in hub.state_dict().items())
+    assert (first.weights, first.classes) == ("model.safetensors", CLASSES)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
+    assert load_model(f"hf:{folder}").sha256 != first.sha256
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match="cannot read"):
+        load_model(f"hf:{folder}")
+
+
+def test_a_file_is_fitted_in_whatever_version_wrote_its_keys(hub, transformers, tmp_path):
+    state = hub.state_dict()
+    torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}}, tmp_path / "own.pth")
+    for file in (tmp_path / "own.pth", hub.folder / "model.safetensors", hub.folder):
+        model = load_model("hf:some/vit", weights=str(file))
+        assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in state.items())
+    torch.save({key: value for key, value in state.items() if "layers.1" not in key}, tmp_path / "less.pth")
+    with pytest.raises(WeightsError, match=r"do not fit: missing vit\.layers\.1\."):
+        load_model("hf:some/vit", weights=str(tmp_path / "less.pth"))
+    torch.save(state | {"more": torch.zeros(2)}, tmp_path / "more.pth")
+    with pytest.raises(WeightsError, match="do not fit: unexpected more"):
+        load_model("hf:some/vit", weights=str(tmp_path / "more.pth"))
+    with pytest.raises(WeightsError, match=r"classifier\.weight is \(3, 24\), not \(7, 24\)") as caught:
+        load_model("hf:some/vit(num_labels=7)", weights=str(tmp_path / "own.pth"))
+    assert "num_labels=3" in caught.value.hint
+    assert load_model("hf:some/vit(num_labels=7)", weights="random").module.classifier.out_features == 7
+
+
+def test_without_a_head_the_backbone_is_drawn_and_a_missing_pooler_is_named(transformers, tmp_path):
+    network = tiny_vit(transformers)
+    network.config.architectures = ["ViTModel"]
+    network.save_pretrained(tmp_path / "mine")
+    config = json.loads((tmp_path / "mine/config.json").read_text()) | {"architectures": ["ViTModel"]}
+    (tmp_path / "mine/config.json").write_text(json.dumps(config))
+    model = load_model(f"hf:{tmp_path / 'mine'}")
+    assert type(model.module).__name__ == "ViTModel"
+    assert model.classes == ()
+    expected = ("pooler.dense.bias", "not used of", "no classification head", "no preprocessing is published")
+    assert all(any(part in notice for notice in model.notices) for part in expected), model.notices
+    again = load_model(f"hf:{tmp_path / 'mine'}")
+    assert torch.equal(model.module.pooler.dense.weight, again.module.pooler.dense.weight)
+
+
+def test_of_a_model_of_pictures_and_texts_the_vision_part_is_drawn(picture, tmp_path):
+    parts = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    texts = parts | {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    spec = f"hf:blip(vision_config={parts | {'image_size': 32, 'patch_size': 8}}, text_config={texts})"
+    model = load_model(spec, weights="random", options=InputOptions(size=32))
+    assert type(model.module).__name__ == "BlipVisionModel"
+    assert any("vision_model is drawn" in notice for notice in model.notices)
+    summary = visualize(model, picture, to="png", out=tmp_path / "out")
+    assert (summary.done, summary.layers, dict(summary.undrawn)) == (1, 3, {})
+
+
+def test_types_with_arguments_are_built_at_random():
+    name = f"hf:vit({TINY}, num_labels=5)"
+    first, again, other = (load_model(name, weights=each) for each in ("random", "random:0", "random:1"))
+    assert first.label == f"{name} (random weights, seed 0)"
+    weights = [each.module.classifier.weight for each in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert [row.shape for row in list_layers(name, types=["ViTLayer"])] == [(197, 24)] * 2
+    assert load_model(name, weights="random", options=InputOptions(size=(32, 48))).module.config.image_size == (32, 48)
+    assert next(outline_model(name).module.parameters()).is_meta
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("hf:vitt", "no such model in transformers: 'vitt'", "'vit'"),
+        ("hf:vit(hidden_sizes=3)", "no argument of this name: 'hidden_sizes'", "'hidden_size'"),
+        ("hf:vit(hidden_size='x')", "transformers cannot configure 'vit'", "ViTConfig"),
+        ("hf:vit(attn_implementation='some/kernel')", "no argument of this name", ""),
+        ("hf:bert", "BertModel takes input_ids", "code of yours"),
+        ("hf:videomae", "takes clips of several frames", "code of yours"),
+    ],
+)
+def test_what_cannot_be_built_is_an_error_with_a_hint(name, message, hint):
+    with pytest.raises(RequestError) as caught:
+        load_model(name, weights="random")
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_a_type_has_no_published_weights():
+    with pytest.raises(WeightsError, match="no published weights: 'vit' is a type of models"):
+        load_model("hf:vit")
+
+
+def test_what_is_not_cached_is_an_error_without_network(hub, fmapviz, picture, monkeypatch):
+    with pytest.raises(
+        WeightsError, match=r"cannot download .*google/vit-base-patch16-224/resolve/main/config\.json"
+    ) as caught:
+        load_model("hf:google/vit-base-patch16-224", weights="random")
+    assert "hf download google/vit-base-patch16-224" in caught.value.hint
+    (hub.folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"cannot download .*model\.safetensors"):
+        load_model("hf:some/vit")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    result = fmapviz("hf:google/vit-base-patch16-224", picture)
+    assert result.returncode == 2
+    assert b"HF_HUB_OFFLINE is set" in result.stderr
+
+
+# --- what a repository must not do
+
+
+@pytest.mark.parametrize("where", ["config", "part"])
+def test_a_configuration_names_no_kernel_that_would_be_downloaded_and_run(hub, where):
+    file = hub.folder / "config.json"
+    own = {"_attn_implementation": "some/kernel", "attn_implementation": "some/kernel"}
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps(values | (own if where == "config" else {"text_config": own})))
+    assert load_model("hf:some/vit").module.config._attn_implementation in {"sdpa", "eager"}
+
+
+def test_code_of_a_repository_is_not_run(hub, tmp_path):
+    file = hub.folder / "config.json"
+    values = json.loads(file.read_text())
+    (hub.folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    code = {
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Net", "AutoModelForImageClassification": "evil.Net"}
+    }
+    file.write_text(json.dumps(values | code))
+    load_model("hf:some/vit")
+    file.write_text(json.dumps(values | code | {"model_type": "evil"}))
+    with pytest.raises(RequestError, match="code in its repository, which is not run"):
+        load_model("hf:some/vit")
+    processor = hub.folder / "preprocessor_config.json"
+    file.write_text(json.dumps(values))
+    known = {"auto_map": {"AutoImageProcessor": "evil.Processor"}, "image_processor_type": "EvilProcessor"}
+    processor.write_text(json.dumps(json.loads(processor.read_text()) | known))
+    load_model_or_refuse("hf:some/vit")
+    assert not (tmp_path / "ran").exists()
+
+
+def load_model_or_refuse(name):
+    try:
+        load_model(name)
+    except RequestError:
+        return
+
+
+def test_a_pickle_is_read_as_data(hub, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    (hub.folder / "model.safetensors").unlink()
+    torch.save(hub.state_dict() | {"evil": Evil()}, hub.folder / "pytorch_model.bin")
+    load_model_or_refuse("hf:some/vit")
+    assert not (tmp_path / "ran").exists()
+
+
+# --- preprocessing
+
+PROCESSORS = {
+    "ViTImageProcessor": {},
+    "BitImageProcessor": {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}},  # DINOv2
+    "ConvNextImageProcessor": {"size": {"shortest_edge": 224}, "crop_pct": 0.875},
+    "BeitImageProcessor": {"do_center_crop": True, "crop_size": {"height": 192, "width": 192}},
+    "CLIPImageProcessor": {},
+    "EfficientNetImageProcessor": {},
+    "LevitImageProcessor": {},
+    "SegformerImageProcessor": {},
+    "SiglipImageProcessor": {"rescale_factor": 1 / 127.5, "do_normalize": False},
+}
+
+
+@pytest.mark.parametrize("kind", [*list(PROCESSORS)[:4], *thorough(*list(PROCESSORS)[4:])])
+def test_the_input_is_prepared_as_the_processor_does(kind, hub, transformers, picture):
+    processor = getattr(transformers, kind)(**PROCESSORS[kind])
+    processor.save_pretrained(hub.folder)
+    preparation = load_model("hf:some/vit").preparation
+    pixels = pixels_of(picture)
+    expected = processor(pixels, return_tensors="pt")["pixel_values"][0]
+    assert torch.equal(preparation.apply(pixels), expected)
+    assert kind in preparation.description
+    # The mean and the deviation undo the normalisation: a black and a white picture are 0 and 1.
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (preparation.mean, preparation.std))
+    for colour, value in (("black", 0), ("white", 1)):
+        shown = preparation.apply(Image.new("RGB", (300, 260), colour)) * std + mean
+        assert torch.allclose(shown, torch.full_like(shown, value), atol=1e-4)
+
+
+def test_options_change_the_preprocessing(hub, picture):
+    pixels = pixels_of(picture)
+    usual = load_model("hf:some/vit").preparation
+    assert usual.mean == pytest.approx((0.4, 0.5, 0.6), abs=1e-4)
+    shifted = load_model("hf:some/vit", options=InputOptions(mean=(0.0,), std=(1.0,))).preparation
+    assert shifted.description != usual.description
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (usual.mean, usual.std))
+    assert torch.allclose(shifted.apply(pixels), usual.apply(pixels) * std + mean, atol=1e-5)
+    sized = load_model("hf:some/vit", options=InputOptions(size=(96, 128), fit="pad"))
+    assert sized.preparation.apply(pixels).shape == (3, 96, 128)
+    with torch.no_grad():
+        assert sized.forward(sized.module, sized.preparation.apply(pixels)[None]).logits.shape == (1, 3)
+
+
+# --- names
+
+
+def test_names_are_those_in_the_cache_and_the_types(hub):
+    assert {"hf:some/vit", "hf:vit", "hf:swin"} <= set(known_names("hf:*"))
+    assert known_names("hf:some*") == ["hf:some/vit"]
+    assert not any(name.startswith("hf:") for name in known_names())
+
+
+def test_a_name_of_the_hub_without_the_prefix_gets_a_hint():
+    with pytest.raises(RequestError, match="looks like a name of the Hugging Face hub") as caught:
+        check_name("google/vit-base-patch16-224")
+    assert "type hf:google/vit-base-patch16-224" in caught.value.hint
+    assert Path("google").exists() is False
