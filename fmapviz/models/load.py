@@ -83,8 +83,8 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
     """Load a model with its weights and its preprocessing.
 
     Args:
-        spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; `timm:NAME`; `hf:NAME`; or user code,
-            which is run: `my_net.py:build`, `my.package:Net`, `my_net.py:build(num_classes=5)`.
+        spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; a name with its source, such as
+            `timm:NAME` or `hf:NAME`; or user code, which is run: `my_net.py:build`, `my_net.py:build(num_classes=5)`.
         weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint.
         options: How inputs are preprocessed; what is not set is as the weights were trained.
 

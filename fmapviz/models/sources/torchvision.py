@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isqrt
@@ -24,7 +22,7 @@ from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
-from fmapviz.models.weights.file import DAMAGED, digesting
+from fmapviz.models.weights.file import DAMAGED, digesting, weights_only
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
@@ -119,7 +117,7 @@ def _load_published(name: str, build: Build, entry: Any, options: InputOptions) 
                 f"{name} with {entry.name} takes {trained} x {trained} pixels only", hint="leave out InputOptions(size=)"
             )
     path = fetch(entry.url)
-    with digesting(path) as digest, _weights_only(), NoInitialization():
+    with digesting(path) as digest, weights_only(), NoInitialization():
         try:
             module = build(weights=entry)  # torchvision's own code: old keys, auxiliary heads, input transforms
         except RequestError:  # wrong arguments
@@ -296,20 +294,6 @@ def _entry_with_digest(name: str, sha256: str) -> Any:
     """Return the published entry that a file is, None for other files: an entry's URL ends in the start of its SHA-256."""
     promised = {re.search(r"-([0-9a-f]{8,})\.", entry.url): entry for entry in _entries(name).values()}
     return next((entry for match, entry in promised.items() if match and sha256.startswith(match[1])), None)
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Make `torch.load` refuse everything but tensors, also where torchvision asks for more."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 def _family(name: str) -> str:

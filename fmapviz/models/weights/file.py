@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -96,6 +97,20 @@ def digesting(path: Path) -> Iterator[Future[str]]:
 
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(digest)
+
+
+@contextmanager
+def weights_only() -> Iterator[None]:
+    """Make `torch.load` refuse everything but tensors, also where other code asks for more."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def sha256_of(*paths: Path) -> str:
