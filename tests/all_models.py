@@ -63,7 +63,7 @@ def check(name: str, out: Path, options: InputOptions | None = None, *, side: in
         with computed:  # holds for the thread that draws
             return model.forward(module, batch)
 
-    summary = visualize(replace(model, forward=forward), PICTURE, out=out, to=["png"])
+    summary = visualize(replace(model, forward=forward), PICTURE, out=out, to=["png"], types=[kind.__name__])
     assert summary.exit_code == 0, summary.failures
     unit = summary.directory / PICTURE.name
     record = json.loads((unit / "unit.json").read_text())

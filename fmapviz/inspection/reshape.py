@@ -117,7 +117,7 @@ def _check(
 
 def is_unrolled(modules: Iterable[nn.Module]) -> bool:
     """Return True for the modules of a network such as Hiera, whose tokens are ordered by the units of its mask."""
-    return any(type(module).__name__ == "Unroll" for module in modules)
+    return any(type(module).__name__ in {"Unroll", "HieraEncoder"} for module in modules)  # of timm, of transformers
 
 
 def is_channels_last(shape: torch.Size, module: nn.Module) -> bool:

@@ -191,13 +191,15 @@ def _configure(full: str, path: Path | None, arguments: Mapping[str, Any]) -> An
     if "num_labels" in arguments:
         values = {key: value for key, value in values.items() if key not in {"id2label", "label2id", "num_labels"}}
     try:
-        return transformers.AutoConfig.for_model(kind, **(_without_code(values) | arguments))
+        config = transformers.AutoConfig.for_model(kind, **(_without_code(values) | arguments))
     except Exception as error:
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise RequestError(
             f"transformers cannot configure {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
             hint=f"transformers.{type(known).__name__} takes the same arguments",
         ) from error
+    config.architectures = config.architectures or []  # transformers 5.24 fails with None where a type has several heads
+    return config
 
 
 def _unknown_type(full: str, values: Mapping[str, Any], kind: object) -> RequestError:
@@ -375,6 +377,6 @@ def _pair(sides: Any) -> tuple[int, int] | None:
 
 def _classes(config: Any) -> Iterator[str]:
     """Yield the names of the classes; those that transformers makes up are none."""
-    labels = [str(label) for _, label in sorted(config.id2label.items())]
+    labels = [str(label) for _, label in sorted((config.id2label or {}).items())]
     if not all(re.fullmatch(r"LABEL_\d+", label) for label in labels):
         yield from (label.partition(",")[0] for label in labels)

@@ -106,7 +106,7 @@ def test_a_change_of_its_code_is_another_model(cache):
 
 
 def test_what_is_not_cached_is_an_error_with_the_command_that_caches_it(cache):
-    with pytest.raises(RequestError, match="is not in torch.hub's cache") as caught:
+    with pytest.raises(RequestError, match=r"is not in torch\.hub's cache") as caught:
         load_model("hub:facebookresearch/dinov2:dinov2_vits14")
     assert "torch.hub.load('facebookresearch/dinov2', 'dinov2_vits14')" in caught.value.hint
     with pytest.raises(RequestError, match=r"'some/nets:v2' is not in torch\.hub's cache"):

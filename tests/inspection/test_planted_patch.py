@@ -1,0 +1,115 @@
+"""Tokens are laid out as the patches that they are of: a patch that is planted in a picture lights its own position.
+
+A network with random weights sees a constant picture, and the same one with a bright square at one patch. The first block
+mixes all positions a little, but changes none as much as the patch's own.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import thorough
+from extras import require
+from PIL import Image
+
+from fmapviz.inspection.captured import capture
+from fmapviz.inspection.layers import find_layers, repeated_block
+from fmapviz.inspection.reshape import NotAMapError, frames_of, is_unrolled
+from fmapviz.models.load import load_model
+
+SIZES = "num_hidden_layers=2, hidden_size=48, num_attention_heads=3"
+MLP = f"{SIZES}, intermediate_size=64"
+
+FAMILIES = ["vit_b_32", "timm:vit_tiny_patch16_224", "timm:deit_tiny_distilled_patch16_224"]
+MORE = [
+    "swin_t",
+    "swin_v2_t",
+    "timm:beit_base_patch16_224",
+    "timm:cait_xxs24_224",
+    "timm:coat_tiny",
+    "timm:crossvit_tiny_240",
+    "timm:eva02_tiny_patch14_224",
+    "timm:levit_128s",
+    "timm:maxvit_rmlp_pico_rw_256",
+    "timm:mvitv2_tiny",
+    "timm:pit_ti_224",
+    "timm:pvt_v2_b0",
+    "timm:swin_tiny_patch4_window7_224",
+    "timm:swinv2_tiny_window8_256",
+    "timm:twins_svt_small",
+    "timm:vit_small_patch14_reg4_dinov2",
+    "timm:volo_d1_224",
+    "timm:xcit_nano_12_p16_224",
+    f"hf:beit({MLP})",
+    f"hf:deit({MLP})",
+    f"hf:dinov2({SIZES})",
+    f"hf:dinov2_with_registers({SIZES})",
+    f"hf:dinov3_vit({MLP})",
+    "hf:swin(depths=[2, 2], num_heads=[3, 6])",
+    "hf:pvt_v2",
+    f"hf:vit({MLP})",
+    f"hf:vit_mae({MLP})",
+]
+WITHOUT_A_GRID = {  # why
+    "hf:hiera": "grouped by the units of a mask",
+    f"hf:yolos({MLP})": "do not form a grid of patches",  # a hundred tokens of detections follow the patches
+    "timm:hiera_tiny_224": "grouped by the units of a mask",
+    "timm:mobilevit_xxs": "one for each window or region",
+    "timm:nest_tiny": "split by window or head",
+}
+
+
+def first_block(spec):
+    if ":" in spec:
+        require(*{"timm": ("timm", "timm"), "hf": ("transformers", "hf")}[spec.partition(":")[0]])
+    model = load_model(spec, weights="random")
+    layers = find_layers(model.module)
+    kind, _ = repeated_block(layers)
+    return model, next(layer.name for layer in layers if layer.type == kind)
+
+
+def maps_of(model, layer, pixels):
+    """Return what is drawn of a layer, each map `(C, h, w)`, and why the rest is not."""
+    ordered = not is_unrolled(model.module.modules())
+    with torch.no_grad(), capture(model.module, layers=layer) as captured:
+        model.forward(model.module, pixels)
+    maps, reasons = [], []
+    for found in captured.values():
+        try:
+            frames = frames_of(found, found.values, pixels, ordered=ordered)
+        except NotAMapError as reason:
+            reasons.append(str(reason))
+        else:
+            maps += [values[0] for values in frames.values() if values.ndim == 4]
+    return maps, reasons
+
+
+@pytest.mark.parametrize("spec", [*FAMILIES, *thorough(*MORE)])
+def test_a_planted_patch_changes_its_own_position_most(spec):
+    model, layer = first_block(spec)
+    grey = model.preparation.apply(Image.new("RGB", (640, 640), "grey"))[None]
+    side = grey.shape[-1]
+    length = 28 if any(each in spec for each in ("patch14", "dinov2(")) else 32  # a multiple of the patch
+    plain, _ = maps_of(model, layer, grey)
+    assert plain
+    for down, across in ((28, 60), (72, 41), (10, 90)):
+        top, left = (side * percent // 100 // length * length for percent in (down, across))
+        square = grey.clone()
+        square[..., top : top + length, left : left + length] = 3
+        planted, _ = maps_of(model, layer, square)
+        for before, after in zip(plain, planted, strict=True):
+            change = (after - before).norm(dim=0)
+            y, x = divmod(change.argmax().item(), change.shape[1])
+            row, column = ((at + 0.5) * side / count for at, count in zip((y, x), change.shape, strict=True))
+            assert top <= row <= top + length, tuple(change.shape)
+            assert left <= column <= left + length, tuple(change.shape)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("spec", WITHOUT_A_GRID)
+def test_tokens_that_form_no_grid_are_refused_with_the_reason(spec):
+    model, layer = first_block(spec)
+    grey = model.preparation.apply(Image.new("RGB", (640, 640), "grey"))[None]
+    maps, reasons = maps_of(model, layer, grey)
+    assert not maps
+    assert all(WITHOUT_A_GRID[spec] in reason for reason in reasons)
