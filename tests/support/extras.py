@@ -27,7 +27,7 @@ _MODULES = {
     "timm": ("timm", "timm"),
     "transformers": ("transformers", "hf"),
     "torchcam": ("torchcam.methods", "oracles"),
-    "transformers": ("transformers", "hf"),
+    "ultralytics": ("ultralytics", "ultralytics"),
     "webdataset": ("webdataset", "oracles"),
     "yaml": ("yaml", "dev"),
 }

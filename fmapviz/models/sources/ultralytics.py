@@ -1,0 +1,96 @@
+"""Architectures of ultralytics, without its published weights: `ultralytics:yolo11n.yaml`, ..."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.types import Model
+from fmapviz.images.preprocess import standard
+from fmapviz.models.network import input_channels
+from fmapviz.models.user_code import one_line, split_call
+from fmapviz.models.weights.fit import load_weights
+
+# isort: split
+# When it is imported, it looks for a network and may install packages, unless it is told not to.
+os.environ.setdefault("YOLO_OFFLINE", "true")
+os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+os.environ.setdefault("YOLO_VERBOSE", "false")
+import ultralytics
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fmapviz.core.config import InputOptions
+
+REQUIRES = "ultralytics"
+SPELLING = r"ultralytics:.+"
+TAKES_ARGUMENTS = True
+
+_SIDE, _CLASSIFIED = 640, 224  # pixels
+_FOLDER = Path(ultralytics.__file__).parent / "cfg" / "models"
+
+
+def known_names() -> list[str]:
+    """List the architectures in the package, of each family the smallest size."""
+    names = {path.name for path in _FOLDER.rglob("*.yaml")}
+    return sorted(re.sub(r"^(yolov?(?:5|6|8|11|12|26))(?=[-.])", r"\1n", name) for name in names)
+
+
+def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+    """Build an architecture with random weights, or those of a state dict; see `ModelSource`.
+
+    Arguments may follow the name: `yolo11n.yaml(nc=5)` has five classes. With `default` the weights are random, with seed 0.
+    """
+    full, arguments = split_call(name)
+    if full.endswith(".pt"):
+        raise RequestError(
+            f"{quote(full)} is a pickled network, whose code would be run: it is not read",
+            hint="save its state dict where you trust it, torch.save(YOLO(FILE).model.state_dict(), 'own.pth'), "
+            "and pass weights='own.pth' with its architecture, such as ultralytics:yolo11n.yaml",
+        )
+    plain = re.sub(r"(?<=\d)[nslmx](?=[-.])", "", full)  # the size is no part of the file's name
+    if "/" in full or not any(path.name in {full, plain} for path in _FOLDER.rglob("*.yaml")):
+        known = known_names()
+        raise RequestError(
+            f"no such architecture in ultralytics: {quote(full)}",
+            hint=suggest(full, known) or "fmapviz.known_names('ultralytics:*') lists them",
+        )
+    loaded = load_weights("random" if weights == "default" else weights, partial(_build, full, arguments))
+    notices = loaded.notices
+    if weights == "default":
+        notices = ("random weights: those of ultralytics are pickled networks; weights=FILE takes a state dict", *notices)
+    side = _CLASSIFIED if "-cls" in full else _SIDE
+    if side == _SIDE and options.fit is None:  # detectors see the whole picture
+        options = replace(options, fit="pad")
+    preparation = standard(options, size=(side, side), mean=(0.0,), std=(1.0,), channels=input_channels(loaded.module))
+    return Model(
+        name=f"ultralytics:{name}",
+        module=loaded.module.eval(),
+        weights=loaded.name,
+        sha256=loaded.sha256,
+        preparation=preparation,
+        classes=loaded.classes,
+        notices=notices,
+    )
+
+
+def _build(full: str, arguments: dict[str, Any]) -> nn.Module:
+    # Any: literals.
+    try:
+        facade = ultralytics.RTDETR if full.startswith("rtdetr") else ultralytics.YOLO
+        network: nn.Module = facade(full).model
+        built: Any = type(network)
+        module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network
+    except Exception as error:
+        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise RequestError(
+            f"ultralytics cannot build {quote(full)} with {written or 'no arguments'}: {one_line(error)}",
+            hint="its models take nc=, the number of classes, and ch=, the number of channels",
+        ) from error
+    return module

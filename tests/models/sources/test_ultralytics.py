@@ -1,0 +1,55 @@
+"""The architectures of ultralytics, with random weights and files made here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from extras import needs
+
+from fmapviz.core.errors import RequestError
+from fmapviz.models.load import known_names, load_model, outline_model
+
+pytestmark = needs("ultralytics", "ultralytics")
+
+
+def test_an_architecture_has_random_weights_or_those_of_a_state_dict(tmp_path):
+    first, again, other = (
+        load_model("ultralytics:yolo11n.yaml", weights=each) for each in ("default", "random", "random:1")
+    )
+    weights = [each.module.model[0].conv.weight for each in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert any("random weights" in notice for notice in first.notices)
+    torch.save(other.module.state_dict(), tmp_path / "own.pth")
+    filled = load_model("ultralytics:yolo11n.yaml", weights=str(tmp_path / "own.pth"))
+    assert torch.equal(filled.module.model[0].conv.weight, weights[2])
+    with torch.no_grad():
+        batch = torch.rand(1, 3, 64, 64)
+        assert torch.equal(filled.module.eval()(batch)[0], other.module.eval()(batch)[0])
+
+
+def test_sizes_and_arguments_are_those_of_the_package():
+    small, large = (outline_model(f"ultralytics:yolo11{size}.yaml").module for size in "nm")
+    assert sum(each.numel() for each in small.parameters()) < sum(each.numel() for each in large.parameters())
+    assert load_model("ultralytics:yolo11n.yaml(nc=5)").module.model[-1].nc == 5
+    assert load_model("ultralytics:yolov8n-cls.yaml").preparation.description.startswith("crop to 224x224")
+    with pytest.raises(RequestError, match="ultralytics cannot build"):
+        load_model("ultralytics:yolo11n.yaml(depth=5)")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("yolo11n.pt", "is a pickled network, whose code would be run", "state_dict()"),
+        ("yolo11n.yml", "no such architecture", "'yolo11n.yaml'"),
+        ("../own.yaml", "no such architecture", ""),
+    ],
+)
+def test_what_is_refused_has_a_hint(name, message, hint):
+    with pytest.raises(RequestError, match=message) as caught:
+        load_model(f"ultralytics:{name}")
+    assert hint in caught.value.hint
+
+
+def test_names_are_those_of_the_package():
+    assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(known_names("ultralytics:*"))
