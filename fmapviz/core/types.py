@@ -155,6 +155,8 @@ class Preparation:
         std: Divisor, in the same form.
         description: One line for `run.json` and for people; equal lines mean equal preprocessing.
         channels: C, the number of channels that the network takes.
+        frames: T, the number of frames of the clips that the network takes; 1 if it takes pictures.
+        frame: Converts one frame of a clip to a float32 tensor `(C, H, W)`; None if the network takes pictures.
     """
 
     apply: Callable[[PillowImage.Image | Bands], Tensor]
@@ -162,6 +164,8 @@ class Preparation:
     std: tuple[float, ...]
     description: str
     channels: int = 3
+    frames: int = 1
+    frame: Callable[[PillowImage.Image | Bands], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from fmapviz.core.errors import RefusedError, quote
 from fmapviz.core.events import Counted, Outcome, Staged
 from fmapviz.core.types import Failure
+from fmapviz.engine.session import frame_choice
+from fmapviz.images.films import count_frames
 from fmapviz.images.find import find_images
 from fmapviz.runs.shards import KnownImages
 from fmapviz.runs.unit import find_done
@@ -67,7 +69,8 @@ class RunWatch:
             self._check(total)
 
     def _list(self) -> Iterator[ImageFile | Failure]:
-        return find_images(self._session.request.paths, avoid=self._session.output.address)
+        found = find_images(self._session.request.paths, avoid=self._session.output.address)
+        return count_frames(found, frame_choice(self._session))
 
     def _count(self) -> None:
         try:

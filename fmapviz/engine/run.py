@@ -26,10 +26,12 @@ from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import find_device, load_session, moved
+from fmapviz.engine.session import find_device, frame_choice, load_session, moved
 from fmapviz.engine.survey.first_pass import survey
 from fmapviz.engine.top.of_run import draw_top_images, has_top_images
+from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
 from fmapviz.images.find import find_images, is_candidate, is_input
+from fmapviz.images.frames import may_be_film
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import (
@@ -77,8 +79,11 @@ def run(config: RunConfig) -> RunSummary:
         destination.check()
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
+        left_out: list[Notice] = []
         if config.needs_images:
-            found = require_one(find_images(config.paths, avoid=destination.address), config.paths)
+            check_readable(config.inputs if isinstance(config.inputs, Sequence) else ())
+            listed = without_unreadable(find_images(config.paths, avoid=destination.address), left_out.append)
+            found = require_one(listed, config.paths)
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -90,6 +95,7 @@ def run(config: RunConfig) -> RunSummary:
             directory=destination.open_run(info, name=config.name, sync=config.fsync),
             several=not _is_one_file(config.paths),
         )
+        found = list_frames(found, frame_choice(session))
         told: list[str] = []
 
         def on_event(event: Event) -> None:
@@ -104,11 +110,14 @@ def run(config: RunConfig) -> RunSummary:
             on_event(Notice(message))
         watch = RunWatch(session, on_event)
         with ExitStack() as stack:
+            stack.callback(close_films)
             stack.callback(destination.discard_run, session.directory)
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
+        for notice in left_out:
+            on_event(notice)
         for message in _crowds(session, summary):
             on_event(Notice(message))
         if not session.plan.of_images and config.paths:
@@ -335,7 +344,7 @@ def no_image(paths: Iterable[str | Path]) -> NothingToDoError:
 
 
 def _is_one_file(inputs: Iterable[str | Path]) -> bool:
-    if not isinstance(inputs, Sequence) or len(inputs) != 1:
+    if not isinstance(inputs, Sequence) or len(inputs) != 1 or may_be_film(str(inputs[0])):
         return False
     return is_candidate(str(inputs[0])) if is_url(inputs[0]) else Path(inputs[0]).is_file()
 

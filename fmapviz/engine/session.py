@@ -22,6 +22,7 @@ from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
+from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import (
@@ -168,6 +169,12 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     if config.top and not loaded.classes:
         notices.append(f"no predictions: class names are unknown for {loaded.label}")
     return session, notices
+
+
+def frame_choice(session: Session) -> FrameChoice:
+    """Return which frames of films are the images of a session."""
+    start, stop = session.request.frame_range
+    return FrameChoice(start, stop, session.request.every, session.model.preparation.frames)
 
 
 @contextmanager

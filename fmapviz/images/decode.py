@@ -89,6 +89,13 @@ def decode(
     return picture.convert("L") if channels == 1 else picture, notices, orientation
 
 
+def upright_rgb(image: PillowImage.Image, orientation: int = 1) -> PillowImage.Image:
+    """Return a copy of a decoded picture in mode RGB, blended with black, and turned upright by an EXIF orientation."""
+    pixels = _to_rgb(image)[0].copy()
+    pixels.info.clear()
+    return _upright(pixels, orientation)
+
+
 def _silence_decoders() -> None:
     """Insert a filter for the decoders' warnings; `warnings.catch_warnings` is not safe in threads."""
     with _SILENCING:

@@ -35,7 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
@@ -55,9 +55,14 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import ImageFile
 
+    _Pixels = tuple[str, tuple[int, int], int, tuple[str, ...], int]  # mode, size, planes, notices, orientation
+
+T = TypeVar("T")
+
 # For an image, and one more for each million pixels and for each megabyte of the file. The slowest decoder is that of QOI,
 # which is Python: 89 megapixels take it 34 seconds on a busy machine, and get 137; JPEG 2000 takes 10 and gets 113.
 TIMEOUT_SECONDS = 10.0
+FILM_SECONDS = 3600.0  # for all frames between two that are wanted
 START_SECONDS = 60.0  # for an interpreter to start, from a slow disk
 # Address space of each worker: the largest array allowed, three times 89 million float64, takes 4.9 GiB.
 MEMORY_BYTES = 8 * 2**30
@@ -88,7 +93,7 @@ def start() -> None:
     _keeps_workers.set()
     if not any(worker.is_idle() for worker in _kept):
         with suppress(OSError, ValueError, RuntimeError):  # reported when a worker is needed
-            _kept.append(_start_worker())
+            _kept.append(start_worker())
 
 
 @atexit.register
@@ -110,7 +115,7 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
         InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other error of the system),
             `E_EMPTY`, `E_FORMAT`, `E_TOO_LARGE`, `E_DECODE` or `E_CHANNELS`.
     """
-    with _open(file.path) as stream:
+    with open_file(file.path) as stream:
         try:
             pixels, notices, orientation = decode(stream, channels=channels)
             return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices, orientation)
@@ -146,7 +151,7 @@ class DecodePool:
         for worker in [*self._busy]:
             worker.kill()
         # Another pool may share the list: a worker is taken from it before its memory is released.
-        for worker in [*iter(partial(_pop_idle, self._idle), None)]:
+        for worker in [*iter(partial(pop_idle, self._idle), None)]:
             if self._idle is _kept:
                 worker.release_memory()
                 _kept.append(worker)
@@ -164,7 +169,7 @@ class DecodePool:
         Raises:
             InputError: As `read_image`; `E_DECODE` also if the decoder crashed or did not finish in time.
         """
-        with _open(file.path) as stream:
+        with open_file(file.path) as stream:
             worker = self._take(notify)
             if worker:
                 try:
@@ -202,7 +207,7 @@ class DecodePool:
                 raise InputError("E_DECODE", "the run has ended")
             if not self._can_start:
                 return None
-            worker = _pop_idle(self._idle) or _start_worker()
+            worker = pop_idle(self._idle) or start_worker()
             self._busy.add(worker)
             return worker
 
@@ -224,6 +229,7 @@ class DecodeProcess:
         self.is_usable = False
         self._owner = os.getpid()
         self._received = b""
+        self._limit = TIMEOUT_SECONDS
         self._memory: mmap.mmap | None = None
         with ExitStack() as on_error:
             self._shared = on_error.enter_context(create_shared_memory())
@@ -266,38 +272,78 @@ class DecodeProcess:
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
-    def decode(self, stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
-        """Decode an open file; see `fmapviz.images.decode.decode`.
+    def decode(
+        self, stream: BinaryIO, *, channels: int, frame: int | None = None
+    ) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
+        """Decode an open file, or a frame of an open film; see `fmapviz.images.decode.decode`.
 
         Raises:
             InputError: The file cannot be decoded. The worker may no longer be usable.
             Exception: The pixels cannot be copied.
         """
-        seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
+
+        def receive(begun: float) -> _Pixels:
+            if frame is not None:
+                return _check_answer(self._receive_alive(begun), channels)
+            answer = self._receive(begun + self._limit)
+            if isinstance(answer, int):
+                self._limit += min(answer, MAX_PIXELS) / 1e6
+                answer = self._receive(begun + self._limit)
+            return _check_answer(answer, channels)
+
+        about_film = [] if frame is None else ["read", frame]
+        mode, size, planes, notices, orientation = self._request(stream, channels, about_film, receive)
+        pixels = self._load(mode, size, planes)
+        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices, orientation
+
+    def ask_film(self, stream: BinaryIO, question: str, number: int = 0) -> list[Any]:
+        """Return what the worker answers to a question about an open film; see `fmapviz.images.decode_worker`.
+
+        Raises:
+            InputError: As `decode`.
+        """
+        return self._request(
+            stream, 3, [question, number], lambda begun: _check_film_answer(self._receive_alive(begun), question)
+        )
+
+    def _receive_alive(self, begun: float) -> Any:  # Any: what JSON can hold
+        """Return the next answer that is no sign of life; each of these begins the time limit again."""
+        while isinstance(answer := self._receive(min(time.monotonic() + self._limit, begun + FILM_SECONDS)), int):
+            pass
+        return answer
+
+    def _request(self, stream: BinaryIO, channels: int, about_film: list[object], receive: Callable[[float], T]) -> T:
+        """Send a request about an open file, and return what is received.
+
+        Args:
+            stream: The file.
+            channels: Number of channels that the model takes.
+            about_film: The question about a film, and the number of a frame; empty for an image.
+            receive: Takes the time of the request, and returns the answer; raises `ValueError` if that is impossible.
+
+        Raises:
+            InputError: The worker reports an error, or has ended.
+        """
         self.is_usable = False
+        self._limit = seconds = TIMEOUT_SECONDS + os.fstat(stream.fileno()).st_size / 1e6
         begun = time.monotonic()
         try:
             self._connection.settimeout(seconds)
             socket.send_fds(self._connection, [b"\0"], [stream.fileno()])
-            self._connection.sendall(json.dumps([channels, seconds]).encode() + b"\n")
-            answer = self._receive(begun + seconds)
-            if isinstance(answer, int):
-                seconds += min(answer, MAX_PIXELS) / 1e6
-                answer = self._receive(begun + seconds)
-            mode, size, planes, notices, orientation = _check_answer(answer, channels)
+            self._connection.sendall(json.dumps([channels, seconds, *about_film]).encode() + b"\n")
+            answer = receive(begun)
         except InputError:
             self.is_usable = True
             raise
         except (OSError, EOFError, ValueError, RecursionError) as error:
             ended = self.kill()
             if isinstance(error, TimeoutError):
-                ended = f"did not finish within {seconds:.3g} s"
+                ended = f"did not finish within {self._limit:.3g} s"
             elif isinstance(error, ValueError | RecursionError):
                 ended = "returned an invalid answer"
             raise InputError("E_DECODE", f"the decoder {ended}") from error
         self.is_usable = True
-        pixels = self._load(mode, size, planes)
-        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices, orientation
+        return answer
 
     def release_memory(self, most: int = 0) -> None:
         """Return the shared memory to the system if an image took more than so many bytes."""
@@ -369,7 +415,7 @@ class DecodeProcess:
         return loaded
 
 
-def _pop_idle(workers: list[DecodeProcess]) -> DecodeProcess | None:
+def pop_idle(workers: list[DecodeProcess]) -> DecodeProcess | None:
     """Remove and return a worker that waits for a request."""
     with suppress(IndexError):  # several pools may share the list
         while True:
@@ -380,7 +426,8 @@ def _pop_idle(workers: list[DecodeProcess]) -> DecodeProcess | None:
     return None
 
 
-def _start_worker() -> DecodeProcess:
+def start_worker() -> DecodeProcess:
+    """Start a worker, in a thread that lives as long as this process."""
     return _starter(os.getpid()).submit(DecodeProcess).result()
 
 
@@ -391,7 +438,25 @@ def _starter(_process: int) -> ThreadPoolExecutor:
 
 
 # Any: the worker may have sent anything.
-def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int, tuple[str, ...], int]:
+def _check_film_answer(answer: Any, question: str) -> list[Any]:
+    """Return the answer to a question about a film.
+
+    Raises:
+        InputError: It reports that the film cannot be decoded.
+        ValueError: The answer is impossible.
+    """
+    match answer:
+        case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
+            raise InputError(code, printable(message), hint=printable(hint) if hint else None)
+        case [bool(is_so)] if question in {"has", "animated"}:
+            return [is_so]
+        case [None | int() as announced, int(above), int(below)] if question == "facts" and above > 0 and below > 0:
+            return [announced, above, below]
+    raise ValueError
+
+
+# Any: the worker may have sent anything.
+def _check_answer(answer: Any, channels: int) -> _Pixels:
     """Return mode, size, number of planes, notices and orientation of the pixels that a worker reports.
 
     Raises:
@@ -410,7 +475,7 @@ def _check_answer(answer: Any, channels: int) -> tuple[str, tuple[int, int], int
     raise ValueError
 
 
-def _open(path: str) -> BinaryIO:
+def open_file(path: str) -> BinaryIO:
     """Open a local file, or download a remote one."""
     try:
         if "://" in path and is_url(path):

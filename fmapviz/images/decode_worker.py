@@ -4,6 +4,10 @@ Nothing here needs PyTorch. A request is a byte with an open file, then a line o
 answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices, orientation]`, or an error,
 `[code, message, hint]`. A large image is announced by its number of pixels, which extends the time limit.
 
+A request about a film is `[channels, seconds, question, number]`; the film stays open until the next one is asked about.
+The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` what the header says. A sign of
+life, a number, extends the time limit while many frames are decoded.
+
 Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
 `/dev/shm`, as `multiprocessing.shared_memory` is. Planes follow each other. Those of 8 bits are stored as Pillow stores
 them, because its `tobytes` and `frombytes` take ten times as long as a copy.
@@ -22,21 +26,29 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from PIL import Image as PillowImage
 
 from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
 from fmapviz.images.decode import decode
-from fmapviz.images.errors import MAX_VALUES, classify
+from fmapviz.images.errors import MAX_VALUES, classify, wrong_channels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fmapviz.images.film_decoder import FilmDecoder
 
 SHARED_BYTES = 4 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
 _IDLE_MILLISECONDS = 1000  # until Pillow's cache of memory blocks is emptied
 _PR_SET_PDEATHSIG = 1
+_SIGN_SECONDS = 1.0  # between two signs of life
 
 
 def main(connection: int, shared: int, parent: int, memory_bytes: int) -> NoReturn:
@@ -82,6 +94,7 @@ def _import_decoders() -> None:
 
 def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
     requests = connection.makefile("rb")
+    films = _Films()
     arrival = select.poll()
     arrival.register(connection, select.POLLIN)
     _send(connection, "ready")
@@ -91,8 +104,12 @@ def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
         _, files, _, _ = socket.recv_fds(connection, 1, 1)
         if not files:
             return
-        channels, seconds = json.loads(requests.readline())
-        with os.fdopen(files[0], "rb") as stream:
+        channels, seconds, *about_film = json.loads(requests.readline())
+        stream = os.fdopen(files[0], "rb")
+        if about_film:
+            _send(connection, films.answer(stream, channels, *about_film, limit=_Limit(connection, seconds), memory=memory))
+            continue
+        with stream:
             _send(connection, _answer(stream, channels, seconds=seconds, connection=connection, memory=memory))
 
 
@@ -113,6 +130,99 @@ def _answer(
         return [refusal.code, str(refusal), refusal.hint]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _Limit:
+    """The time limit of a request, which begins again with each sign of life."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._sent = time.monotonic()
+        _end_in(seconds)
+
+    def extend(self) -> None:
+        """Send a sign of life if it is time for one."""
+        if time.monotonic() > self._sent + _SIGN_SECONDS:
+            self._sent = time.monotonic()
+            _send(self._connection, 0)
+            _end_in(self._seconds)
+
+
+class _Films:
+    """Answers requests about films; one film is open."""
+
+    def __init__(self) -> None:
+        self._decoder: FilmDecoder | None = None
+        self._stream: BinaryIO | None = None
+        self._file: tuple[int, ...] = ()
+
+    def answer(
+        self, stream: BinaryIO, channels: int, question: str, number: int, *, limit: _Limit, memory: mmap.mmap
+    ) -> list[object]:
+        try:
+            store = partial(_store, memory=memory)
+            return ask_film(self._open, stream, question, number, channels=channels, progress=limit.extend, store=store)
+        except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+            refusal = error if isinstance(error, InputError) else classify(error)
+            return [refusal.code, str(refusal), refusal.hint]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _open(self, stream: BinaryIO) -> FilmDecoder:
+        from fmapviz.images.film_decoder import FilmDecoder  # noqa: PLC0415  for films only
+
+        status = os.fstat(stream.fileno())
+        file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._decoder is None or self._file != file:
+            self._decoder = None
+            if self._stream:
+                self._stream.close()
+            self._decoder, self._stream, self._file = FilmDecoder(stream), stream, file
+        elif stream is not self._stream:
+            stream.close()
+        return self._decoder
+
+
+def ask_film(
+    open_film: Callable[[BinaryIO], FilmDecoder],
+    stream: BinaryIO,
+    question: str,
+    number: int,
+    *,
+    channels: int = 3,
+    progress: Callable[[], object] = lambda: None,
+    store: Callable[[PillowImage.Image], Sequence[object]] = lambda _: (),
+) -> list[object]:
+    """Answer a question about a film.
+
+    Args:
+        open_film: Returns the decoder of the film.
+        stream: The open film.
+        question: `animated`, `facts`, `has` or `read`.
+        number: Of the frame.
+        channels: Number of channels that the model takes.
+        progress: Called after each frame.
+        store: Stores the pixels of a frame, and describes them.
+
+    Raises:
+        InputError: See `FilmDecoder`; `E_CHANNELS`: the model takes another number.
+    """
+    if question == "animated":
+        from fmapviz.images.film_decoder import is_animated  # noqa: PLC0415  for films only
+
+        with stream:
+            return [is_animated(stream)]
+    film = open_film(stream)
+    if question == "facts":
+        announced, rate = film.facts
+        return [announced, rate.numerator, rate.denominator]
+    if question == "has":
+        return [film.has(number, progress)]
+    if channels not in {1, 3}:
+        raise wrong_channels("a film", channels=channels)
+    picture, orientation = film.read(number, progress)
+    return [*store(picture.convert("L") if channels == 1 else picture), [], orientation]
 
 
 def _store(pixels: PillowImage.Image | Bands, memory: mmap.mmap) -> tuple[str, int, int, int]:

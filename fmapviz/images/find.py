@@ -26,12 +26,14 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import system_error
+from fmapviz.images.frames import FILMS, frame_of, frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from io import BufferedIOBase
 
     from fmapviz.core.object_store import Entry
+    from fmapviz.images.frames import Frames
 
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
 
@@ -61,6 +63,9 @@ def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None
             continue
         try:
             path = absolute_path(typed)
+            if frames := frames_of(str(path)):
+                yield _look_at_frame(frames)
+                continue
             is_folder = stat.S_ISDIR(path.stat().st_mode)
             folder = _identify(path.parent)
         except (OSError, ValueError) as error:  # ValueError: a character that no path can hold
@@ -85,6 +90,9 @@ def _check_path(path: str | Path) -> str:
 
 def look_again(file: ImageFile) -> ImageFile | None:
     """Return the current state of an image that was found earlier; None if it is gone."""
+    if frames := frames_of(file.path):
+        film = look_again(replace(file, path=frames.film))
+        return film and replace(film, path=file.path)
     if not is_url(file.path):
         found = _look(file.path, file.unit) if checksummed_json.is_path(file.path) else None
         return replace(found, unit=file.unit) if isinstance(found, ImageFile) else None
@@ -274,6 +282,12 @@ def _look(path: str, relative: str) -> ImageFile | Failure:
     return ImageFile(path, unit_name(relative, path), status.st_size, status.st_mtime_ns)
 
 
+def _look_at_frame(frames: Frames) -> ImageFile | Failure:
+    """Look for the film of a frame that is named, `clip.mp4/000042`."""
+    film = _look(frames.film, frames.film.rpartition("/")[2])
+    return film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
+
+
 class _RemoteFinder:
     """Finds image files at addresses, as `find_images` does in folders.
 
@@ -288,6 +302,10 @@ class _RemoteFinder:
 
     def find(self, url: str) -> Iterator[ImageFile | Failure]:
         """Find the image at an address, or those in the folder there."""
+        if frames := frames_of(url):
+            for film in _RemoteFinder(self._avoid).find(frames.film):
+                yield film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
+            return
         scheme, _, rest = url.partition("://")
         url = f"{scheme.lower()}://{rest if is_web(url) else rest.strip('/')}"
         folder, _, name = url.rpartition("/")
@@ -398,7 +416,8 @@ def _not_a_list(beginning: bytes) -> RequestError:
 @cache
 def _suffixes() -> tuple[str, ...]:
     known = PillowImage.registered_extensions().items()
-    return (*(suffix for suffix, format_name in known if format_name in FORMATS), ".mpo", ".heic", ".heif", ".hif", ".npy")
+    pictures = (suffix for suffix, format_name in known if format_name in FORMATS)
+    return (*pictures, ".mpo", ".heic", ".heif", ".hif", ".npy", *FILMS)
 
 
 def _make_safe(part: str) -> str:

@@ -11,8 +11,10 @@ import torch
 from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
 from fmapviz.core.types import ImageFile, Model
+from fmapviz.images.clips import read_clip
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import is_candidate
+from fmapviz.images.frames import frames_of, is_film
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +25,7 @@ def load_image(path: str | Path, model: Model) -> Tensor:
     """Read an image and preprocess it for a model, as a run does.
 
     Args:
-        path: A file, or an address such as `s3://bucket/photo.jpg`.
+        path: A file, an address such as `s3://bucket/photo.jpg`, or a frame of a film such as `clip.mp4/000042`.
         model: What `load_model` returns; its weights define the preprocessing.
 
     Returns:
@@ -42,11 +44,17 @@ def load_image(path: str | Path, model: Model) -> Tensor:
         raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="fmapviz.load_model returns one")
     check_type("path", path, str | Path, hint="a file, or an address such as s3://bucket/photo.jpg")
     name = os.fspath(path)
+    file = ImageFile(name, unit="", size=0, mtime_ns=0)
     try:
-        image = read_image(ImageFile(name, unit="", size=0, mtime_ns=0), channels=model.preparation.channels)
+        if frames := frames_of(name):
+            values = read_clip(file, frames, model.preparation)[1]
+        else:
+            values = model.preparation.apply(read_image(file, channels=model.preparation.channels).pixels)
     except InputError as error:
         one_file = "load_image takes one image file, such as .jpg, .png, .tif or .npy"
+        if is_film(name):
+            one_file = f"load_image takes one frame of a film, such as {name}/000000"
         error.advise(error.hint or (suggest_file(name, is_candidate) if error.code == "E_MISSING" else one_file))
         raise
     first = next(model.module.parameters(), torch.empty(0))
-    return model.preparation.apply(image.pixels)[None].to(first.device)
+    return values[None].to(first.device)

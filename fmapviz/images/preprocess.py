@@ -114,7 +114,7 @@ def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False) ->
 
 
 def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
-    """Repeat an image to a clip `(C, T, H, W)`, with a torchvision preset for videos.
+    """Preprocess the frames of a clip `(C, T, H, W)`, or repeat an image to one, with a torchvision preset for videos.
 
     Args:
         preset: `weights.transforms()` of a video model. It is modified as in `as_trained`.
@@ -126,6 +126,8 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
         frame,
         apply=lambda picture: frame.apply(picture)[:, None].expand(-1, frames, -1, -1),
         description=f"{frame.description}, {frames} equal frames",
+        frames=frames,
+        frame=frame.apply,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from fmapviz.core import registry
 
 _MODULES = {
+    "av": ("av", "video"),
     "axe": ("axe_playwright_python.sync_playwright", "browser"),
     "captum": ("captum.attr", "oracles"),
     "captum_networks": ("captum.testing.helpers.basic_models", "oracles"),

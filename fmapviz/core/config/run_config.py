@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fmapviz.core import registry
 from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.execution import Execution
+from fmapviz.core.config.frame_range import parse_frames
 from fmapviz.core.config.input_options import InputOptions
-from fmapviz.core.config.options import CHOOSE, COMMON, STORING, Option, option, options_of, split
+from fmapviz.core.config.options import CHOOSE, COMMON, INPUT, STORING, Option, option, options_of, split
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
+_input = partial(option, panel=INPUT)
 _output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
 _INPUTS = "Files and folders, or their addresses; for tensors see fmapviz.capture and fmapviz.cam."
@@ -42,13 +44,13 @@ _VIEWS = (
     "gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam", "sheet", "saliency", "grads",
     "grad-inputs", "attention", "rollout", "top",
 )  # fmt: skip
-_FORMATS = ("tensorboard", "png", "html", "stats", "raw", "npz", "tar")
+_FORMATS = ("tensorboard", "png", "html", "mp4", "gif", "stats", "raw", "npz", "tar")
 _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What to draw and store: weights, layers, views, formats, classes."""
+    """What to draw and store: weights, layers, views, formats, classes, frames of films."""
 
     weights: str = _common(
         "default",
@@ -125,6 +127,14 @@ class Selection:
     dtype: str = _choice(
         "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
     )
+    every: int = _input(1, "Take every N-th frame of each film.", metavar="N")
+    frames: str | None = _input(
+        None,
+        "Take a part of each film: frames A:B, from A to before B; 0:100, 50:.",
+        "With `every`, the first one is A.",
+        metavar="A:B",
+        shown="all",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +194,8 @@ class RunConfig(Execution, Output, Selection):
                 raise RequestError(f"no {registry.kind(family)} given", hint=f"one of {', '.join(registry.names(family))}")
         check_number("top", self.top, "at least 0", least=0)
         check_number("batch size", self.batch_size)
+        check_number("every", self.every)
+        parse_frames(self.frames or ":")
         check_number("workers", self.workers)
         check_number("workers", self.workers, "at most 1024", most=1024)
         _check_shards(self.shard, self.to)
@@ -226,6 +238,11 @@ class RunConfig(Execution, Output, Selection):
     def paths(self) -> Iterable[str | Path]:
         """The inputs as an iterable."""
         return [self.inputs] if isinstance(self.inputs, str | Path) else self.inputs
+
+    @property
+    def frame_range(self) -> tuple[int, int | None]:
+        """The numbers of the first frame of each film, and of the frame before which to end; None is its end."""
+        return parse_frames(self.frames or ":")
 
     @property
     def needs_images(self) -> bool:

@@ -11,6 +11,8 @@ from fmapviz.core.errors import InputError
 from fmapviz.core.events import Outcome
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.scheduler import Preprocessed
+from fmapviz.images.clips import read_clip
+from fmapviz.images.frames import frames_of
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own
@@ -116,6 +118,10 @@ class ImageReader:
         if self._on_begun:
             self._on_begun(member.file, tell)
         preparation = self._session.model.preparation
-        image = self._decode_pool.read(member.file, channels=preparation.channels, notify=tell)
+        if frames := frames_of(member.file.path):
+            image, values = read_clip(member.file, frames, preparation)
+        else:
+            image = self._decode_pool.read(member.file, channels=preparation.channels, notify=tell)
+            values = preparation.apply(image.pixels)
         size = image.pixels.width, image.pixels.height
-        return Preprocessed(number, member, image.notices, preparation.apply(image.pixels), size, image.orientation)
+        return Preprocessed(number, member, image.notices, values, size, image.orientation)

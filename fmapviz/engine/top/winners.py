@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.urls import is_url
+from fmapviz.images.frames import file_of
 from fmapviz.runs.shards import find_shards, members_of
 from fmapviz.runs.unit import image_of, read_unit
 
@@ -69,7 +70,7 @@ def why_lost(file: ImageFile) -> str:
     if is_url(file.path):
         return ""
     try:
-        status = Path(file.path).stat()
+        status = Path(file_of(file.path)).stat()
     except (OSError, ValueError):
         return "the file is gone"
     is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)

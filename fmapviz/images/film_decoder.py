@@ -1,0 +1,412 @@
+"""Decode a film frame by frame: with PyAV, or with Pillow if it is an animated picture.
+
+The number of a frame counts the pictures that a decoder returns from the beginning of the film. Frames are decoded in their
+order, and those that were asked about but not read yet are kept. Going back, and the first frame if it is not frame 0, use
+the timestamps of a film that has plain ones: the frame with the k-th smallest timestamp is frame k, and decoding begins at
+the key frame before it.
+
+One thread decodes: with several, FFmpeg reports damage in a later frame than that in which it is. FFmpeg conceals much of
+it; what it then says is taken for damage as well.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from contextlib import closing, suppress
+from fractions import Fraction
+from functools import cache
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from PIL import Image as PillowImage
+
+from fmapviz.core.errors import InputError
+from fmapviz.images.decode import upright_rgb
+from fmapviz.images.errors import MAX_PIXELS, classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEPT_BYTES = 256 * 2**20  # of frames that were asked about and not read yet
+HINT = "pip install 'fmapviz[video]'"
+DEFAULT_RATE = Fraction(10)  # frames per second, of a film that does not tell
+# Formats whose files contain all their data: a playlist would name other files.
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegvideo"
+_INDEXED = {"mov", "matroska", "avi"}  # in these, seeking ends at the frame that was asked for
+_ANIMATED = re.compile(rb"GIF8|RIFF....WEBP|\x89PNG\r\n\x1a\n", re.DOTALL)
+# What FFmpeg says of damage that it conceals.
+_DAMAGE = re.compile(r"ended prematurely|EBML number|error while decoding|damaged at|Error at MB|[Tt]runcat")
+_TRANSPOSED = {90: 8, 180: 3, 270: 6}  # EXIF orientations for a rotation to the left in degrees
+
+
+class _Source(Protocol):
+    """A film as a decoder reads it.
+
+    Attributes:
+        announced: Number of frames by the header, or None.
+        rate: Frames per second.
+    """
+
+    announced: int | None
+    rate: Fraction
+
+    def begin(self, number: int, /) -> tuple[int, Iterator[Any]]:
+        """Return a frame's number, at most the given one, and an iterator of the frames from there on.
+
+        The iterator raises `InputError` where the film is damaged.
+        """
+
+    def convert(self, frame: Any, /) -> tuple[PillowImage.Image, int]:
+        """Return a frame as an upright picture in mode RGB, and the EXIF orientation that was applied."""
+
+    def size_of(self, frame: Any, /) -> int:
+        """Return the bytes of a frame."""
+
+
+class FilmDecoder:
+    """Decodes the frames of one film; not safe in several threads.
+
+    Args:
+        stream: The open film.
+
+    Raises:
+        InputError: `E_FORMAT` (not a film, or PyAV is missing), `E_TOO_LARGE` or `E_DECODE`. Messages do not name the file.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        stream.seek(0)
+        head = stream.read(64)
+        stream.seek(0)
+        self._source: _Source = _Animation(stream) if _ANIMATED.match(head) else _Video(stream)
+        self._frames: Iterator[Any] = iter(())
+        self._kept: dict[int, Any] = {}
+        self._next: int | None = None  # number of the frame that is decoded next; None before the first one
+        self._length: int | None = None
+        self._damage: InputError | None = None
+
+    @property
+    def facts(self) -> tuple[int | None, Fraction]:
+        """The number of frames that the header announces, or None, and the frames per second."""
+        return self._source.announced, self._source.rate
+
+    def has(self, number: int, progress: Callable[[], object] = lambda: None) -> bool:
+        """Return True if there is a frame of this number, after decoding up to it.
+
+        Args:
+            number: From 0.
+            progress: Called after each frame that was decoded.
+
+        Raises:
+            InputError: `E_DECODE`: the film is damaged before it.
+        """
+        if (self._length is None or number < self._length) and self._decode(number, progress) is not None:
+            return True
+        if self._damage:
+            raise self._damage
+        return False
+
+    def read(self, number: int, progress: Callable[[], object] = lambda: None) -> tuple[PillowImage.Image, int]:
+        """Return a frame as an upright picture in mode RGB, and the EXIF orientation that was applied.
+
+        Raises:
+            InputError: `E_DECODE`: the film is damaged before it. `E_MISSING`: the film is shorter.
+        """
+        frame = self._decode(number, progress)
+        if frame is None:
+            raise self._damage or InputError("E_MISSING", f"the film has {self._length} frames")
+        self._kept.pop(number, None)
+        return self._source.convert(frame)
+
+    def _decode(self, number: int, progress: Callable[[], object]) -> Any:
+        if number in self._kept:
+            return self._kept[number]
+        if self._next is None or number < self._next:
+            self._next, self._frames = self._source.begin(number)
+        frame = None
+        while self._next <= number:
+            try:
+                frame = next(self._frames, None)
+            except InputError as damage:
+                behind = f" behind frame {self._next - 1}" if self._next else ""
+                self._damage = InputError(damage.code, f"film is damaged{behind} ({damage})", hint=damage.hint)
+                frame = None
+            if frame is None:
+                self._length = self._next
+                return None
+            self._next += 1
+            progress()
+        self._kept[number] = frame
+        self._shrink()
+        return frame
+
+    def _shrink(self) -> None:
+        kept = sum(map(self._source.size_of, self._kept.values()))
+        while kept > KEPT_BYTES and len(self._kept) > 2:
+            kept -= self._source.size_of(self._kept.pop(next(iter(self._kept))))
+
+
+def is_animated(stream: BinaryIO) -> bool:
+    """Return True if a file that Pillow reads holds several pictures."""
+    stream.seek(0)
+    if not _ANIMATED.match(stream.read(64)):
+        return False
+    stream.seek(0)
+    with suppress(Exception), PillowImage.open(stream, formats=("GIF", "WEBP", "PNG")) as image:
+        return bool(getattr(image, "is_animated", False))
+    return False
+
+
+class _Animation:
+    """An animated GIF, WebP or PNG file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        image = self._open()
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
+        self.announced = None
+        with suppress(Exception):  # a damaged end
+            self.announced = int(getattr(image, "n_frames", 1))
+        self.rate = self._measure_rate()
+
+    def begin(self, _number: int) -> tuple[int, Iterator[Any]]:
+        return 0, self._frames(self._open())
+
+    def convert(self, frame: Any) -> tuple[PillowImage.Image, int]:
+        return frame, 1
+
+    def size_of(self, frame: Any) -> int:
+        return 4 * int(frame.width) * int(frame.height)
+
+    def _open(self) -> PillowImage.Image:
+        self._stream.seek(0)
+        try:
+            return PillowImage.open(self._stream, formats=("GIF", "WEBP", "PNG"))
+        except Exception as error:
+            raise classify(error) from error
+
+    def _measure_rate(self) -> Fraction:
+        """Return the mean rate of the first frames."""
+        image, durations = self._open(), []
+        with suppress(Exception):  # at the end, and where it is damaged
+            for number in range(1, 9):
+                image.load()
+                durations.append(float(image.info.get("duration", 0)))
+                image.seek(number)
+        mean = sum(durations) / len(durations) if durations else 0
+        return Fraction(1000 / mean).limit_denominator(1000) if mean > 0 else DEFAULT_RATE
+
+    def _frames(self, image: PillowImage.Image) -> Iterator[PillowImage.Image]:
+        number = 0
+        while True:
+            try:
+                image.seek(number)
+                image.load()
+                frame = upright_rgb(image)
+            except EOFError:
+                if self.announced and number < self.announced:
+                    raise InputError("E_DECODE", f"it ends after {number} of {self.announced} frames") from None
+                return
+            except Exception as error:
+                raise InputError("E_DECODE", _reason(error)) from error
+            yield frame
+            number += 1
+
+
+class _Video:
+    """A film that FFmpeg decodes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        container, video = self._open()
+        with closing(container):
+            rate = video.average_rate or video.guessed_rate
+            self.rate = Fraction(rate) if rate and 0 < rate <= 1000 else DEFAULT_RATE
+            self._listed = int(video.frames)  # 0: unknown
+            seconds = float(container.duration / _av().time_base) if container.duration else 0.0
+            self.announced: int | None = self._listed or (round(seconds * float(self.rate)) if seconds > 0 else None)
+        self._timestamps: list[int] | None = None  # in order; empty if they do not number the frames
+        self._key_frames: list[int] = []
+
+    def begin(self, number: int) -> tuple[int, Iterator[Any]]:
+        if number and (numbered := self._seek(number)):
+            return numbered
+        return 0, self._frames(*self._open())
+
+    def convert(self, frame: Any) -> tuple[PillowImage.Image, int]:
+        try:
+            pixels = frame.reformat(
+                format="rgb24",
+                dst_colorspace="default",
+                src_color_range=frame.color_range,
+                dst_color_range="JPEG",
+                threads=1,
+            )
+            picture = PillowImage.fromarray(pixels.to_ndarray())
+        except Exception as error:
+            raise classify(error) from error
+        orientation = _TRANSPOSED.get(round(frame.rotation) % 360, 1)
+        return upright_rgb(picture, orientation), orientation
+
+    def size_of(self, frame: Any) -> int:
+        return sum(int(plane.buffer_size) for plane in frame.planes)
+
+    def _open(self) -> tuple[Any, Any]:  # Any: PyAV is an extra
+        av = _av()
+        self._stream.seek(0)
+        options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+        try:
+            container = av.open(self._stream, "r", options=options, metadata_errors="replace")
+        except Exception as error:
+            raise _explain(error) from error
+        pictures = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
+        streams = [stream for stream in container.streams.video if not stream.disposition & pictures]
+        if not streams:
+            container.close()
+            raise InputError("E_FORMAT", "a film without pictures")
+        video = streams[0]
+        if video.codec_context is None:
+            container.close()
+            raise InputError("E_FORMAT", "a film in a code that is not known here")
+        if video.width * video.height > MAX_PIXELS:
+            container.close()
+            raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({video.width} x {video.height})")
+        video.codec_context.thread_count = 1
+        return container, video
+
+    def _frames(self, container: Any, video: Any) -> Iterator[Any]:
+        """Yield frames, and raise `InputError` where the film is damaged.
+
+        Frames that are shown before a damaged packet may come out of the decoder behind it.
+        """
+        packets, damage, limit = 0, "", None
+        with closing(container), _av().logging.Capture(local=False) as messages:
+            try:
+                for packet in container.demux(video):
+                    packets += packet.size > 0
+                    if packet.is_corrupt:
+                        damage, limit = "a packet is incomplete", _time_of(packet)
+                        break
+                    frames = packet.decode()
+                    if damage := _first_damage(messages):
+                        limit = _time_of(packet)
+                        yield from _shown_before(frames, limit)
+                        break
+                    yield from map(_check, frames)
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001  a decoder may raise anything
+                damage = _reason(error)
+                with suppress(Exception):
+                    limit = _time_of(packet)
+            if damage:
+                with suppress(Exception):
+                    yield from _shown_before(video.codec_context.decode(None), limit)
+                raise InputError("E_DECODE", damage)
+            if packets < self._listed and not self._timestamps:
+                raise InputError("E_DECODE", f"it ends after {packets} of {self._listed} frames")
+
+    def _seek(self, number: int) -> tuple[int, Iterator[Any]] | None:
+        """Begin at the key frame before a frame; None if the film must be decoded from its beginning."""
+        if self._timestamps is None:
+            self._timestamps, self._key_frames = self._index()
+        if number >= len(self._timestamps):
+            return None
+        position = bisect_right(self._key_frames, self._timestamps[number]) - 1
+        if position < 1:
+            return None
+        key_frame = self._key_frames[position]
+        container, video = self._open()
+        try:
+            container.seek(key_frame, stream=video)
+            frames = self._frames(container, video)
+            first = next(frames, None)
+        except Exception:  # noqa: BLE001  it is reported when the film is decoded from its beginning
+            return None
+        numbers = {timestamp: place for place, timestamp in enumerate(self._timestamps)}
+        begun = numbers.get(first.pts, number + 1) if first is not None else number + 1
+        return None if begun > number else (begun, chain([first], frames))
+
+    def _index(self) -> tuple[list[int], list[int]]:
+        """Return the timestamps of the frames in their order, and those of key frames; empty if they are not plain."""
+        container, video = self._open()
+        if container.format.name.partition(",")[0] not in _INDEXED:
+            container.close()
+            return [], []
+        timestamps: list[int] = []
+        key_frames: list[int] = []
+        with closing(container), suppress(Exception):
+            for packet in container.demux(video):
+                if packet.size == 0 or packet.is_discard:
+                    continue
+                if packet.pts is None or packet.is_corrupt:
+                    return [], []
+                timestamps.append(packet.pts)
+                if packet.is_keyframe:
+                    key_frames.append(packet.pts)
+        first = timestamps[:1]
+        timestamps.sort()
+        plain = len(set(timestamps)) == len(timestamps) and first == timestamps[:1] == key_frames[:1]
+        return (timestamps, sorted(key_frames)) if plain else ([], [])
+
+
+def _shown_before(frames: list[Any], limit: int | None) -> Iterator[Any]:
+    for frame in frames:
+        shown = _time_of(frame)
+        if limit is None or shown is None or shown >= limit or frame.is_corrupt:
+            return
+        yield frame
+
+
+def _check(frame: Any) -> Any:
+    """Return a frame that is whole and not too large: its size may change within a film.
+
+    Raises:
+        InputError: It is not.
+    """
+    if frame.is_corrupt:
+        raise InputError("E_DECODE", "a frame is incomplete")
+    if frame.width * frame.height > MAX_PIXELS:
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({frame.width} x {frame.height})")
+    return frame
+
+
+def _time_of(timed: Any) -> int | None:
+    """Return the timestamp of a packet or a frame."""
+    timestamp: int | None = timed.pts if timed.pts is not None else timed.dts
+    return timestamp
+
+
+def _first_damage(messages: list[tuple[int, str, str]]) -> str:
+    """Return the first message of FFmpeg that tells of damage, and forget the others."""
+    found = next((text.strip() for _, _, text in messages if _DAMAGE.search(text)), "")
+    messages.clear()
+    return found
+
+
+def _explain(error: Exception) -> InputError:
+    av = _av()
+    if isinstance(error, av.error.InvalidDataError):
+        return InputError("E_DECODE", "film is damaged at its beginning, or not finished")
+    if isinstance(error, av.error.ArgumentError):  # a format that is not allowed
+        return InputError("E_FORMAT", "not a film, or of an unknown format")
+    return InputError("E_DECODE", f"film is damaged ({_reason(error)})")
+
+
+def _reason(error: Exception) -> str:
+    return (str(getattr(error, "strerror", None) or error) or type(error).__name__).partition("\n")[0].lower()
+
+
+@cache
+def _av() -> Any:
+    """Import PyAV, and have FFmpeg report errors."""
+    try:
+        av = import_module("av")
+    except ImportError as error:
+        raise InputError("E_FORMAT", "films need the package av", hint=HINT) from error
+    av.logging.set_level(av.logging.ERROR)
+    av.logging.set_skip_repeated(False)
+    return av

@@ -1,0 +1,312 @@
+"""List and read the frames of films; each open film is decoded by a worker process of its own.
+
+A film is decoded once, in the order of its frames: listing a frame decodes it, and the worker keeps it until it is read.
+Frames that are read in another order, or by another process, are decoded again.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from PIL import Image as PillowImage
+
+from fmapviz.core.errors import InputError, RequestError, quote
+from fmapviz.core.events import Notice
+from fmapviz.core.types import Failure, Image, ImageFile
+from fmapviz.images.decode_pool import open_file, pop_idle, start_worker
+from fmapviz.images.decode_worker import ask_film
+from fmapviz.images.errors import explain
+from fmapviz.images.film_decoder import HINT, FilmDecoder
+from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+    from typing import Any, BinaryIO
+
+    from fmapviz.images.decode_pool import DecodeProcess
+    from fmapviz.images.frames import Frames
+
+T = TypeVar("T")
+_MOST_OPEN = 4  # films; each has a process
+_open: OrderedDict[str, _OpenFilm] = OrderedDict()  # those used last come last
+_idle: list[DecodeProcess] = []  # workers of films that were closed
+_lock = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameChoice:
+    """Which frames of each film are images of a run.
+
+    Attributes:
+        start: Number of the first frame.
+        stop: Number of the frame before which to end; None: the end of the film.
+        every: Distance of two frames.
+        clip: Number of frames that the network takes at once.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    every: int = 1
+    clip: int = 1
+
+    def numbers(self, length: int | None) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of the first and the last frame of each image, the same of a single frame.
+
+        Args:
+            length: Number of frames of the film; None: there is no end.
+
+        Example:
+            >>> list(FrameChoice(stop=5, every=2).numbers(100)), list(FrameChoice(clip=4).numbers(11))
+            ([(0, 0), (2, 2), (4, 4)], [(0, 3), (4, 7)])
+        """
+        ends = [end for end in (self.stop, length) if end is not None]
+        span = self.every * (self.clip - 1)
+        for first in count(self.start, self.every * self.clip):
+            if ends and first + span >= min(ends):
+                return
+            yield first, first + span
+
+
+def check_readable(inputs: Iterable[str | Path]) -> None:
+    """Check that films that are named can be read here.
+
+    Raises:
+        RequestError: PyAV is missing.
+    """
+    film = next((str(each) for each in inputs if is_film(file_of(str(each)))), None)
+    if film is not None and not _has_pyav():
+        raise RequestError(f"films need the package av: {quote(film)}", hint=HINT)
+
+
+def without_unreadable(
+    found: Iterable[ImageFile | Failure], notify: Callable[[Notice], None]
+) -> Iterator[ImageFile | Failure]:
+    """Leave films out, and say so once, where PyAV is missing."""
+    noticed = False
+    for each in found:
+        if isinstance(each, Failure) or _has_pyav() or not is_film(file_of(each.path)):
+            yield each
+        elif not noticed:
+            noticed = True
+            notify(Notice(f"films are left out, {quote(each.path)} for example: {HINT} reads them"))
+
+
+def list_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> Iterator[ImageFile | Failure]:
+    """Replace each film by its chosen frames, which are decoded meanwhile.
+
+    A film that is damaged yields the frames before the damage, and one failure. What is no film stays.
+    """
+    for file in found:
+        listed = 0
+        try:
+            if isinstance(file, Failure) or not _holds_frames(file.path):
+                yield file
+                continue
+            for first, last in choice.numbers(None):
+                if not all(ask(file.path, "has", number)[0] for number in range(first, last + 1, choice.every)):
+                    break
+                listed += 1
+                yield frame_of(file, first, last)
+        except InputError as error:
+            yield Failure(file.path, error.code, str(error), error.hint)
+            continue
+        if not listed:
+            yield _nothing_chosen(file, choice)
+
+
+def count_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> Iterator[ImageFile | Failure]:
+    """List frames as `list_frames` does, as many as the headers of films announce, without decoding any."""
+    for file in found:
+        try:
+            if isinstance(file, Failure) or not _holds_frames(file.path):
+                yield file
+                continue
+            announced = ask(file.path, "facts")[0] or 0
+        except InputError as error:
+            yield Failure(file.path, error.code, str(error), error.hint)
+            continue
+        yield from (frame_of(file, first, last) for first, last in choice.numbers(announced))
+
+
+def rate_of(path: str) -> Fraction | None:
+    """Return the frames per second of a film; None if it cannot be read."""
+    try:
+        _, above, below = ask(path, "facts")
+    except InputError:
+        return None
+    return Fraction(above, below)
+
+
+def ask(path: str, question: str, number: int = 0) -> list[Any]:
+    """Return the answer to a question about a film; see `fmapviz.images.decode_worker`.
+
+    Raises:
+        InputError: The film cannot be read.
+    """
+    return _with_film(path, lambda film: film.ask(question, number))
+
+
+def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -> Iterator[Image]:
+    """Read the frames of an image one after the other: one, or those of a clip.
+
+    Args:
+        file: The image.
+        frames: What its path names.
+        channels: Number of channels that the network takes.
+        count: Number of frames that it takes at once.
+
+    Raises:
+        InputError: As `fmapviz.images.decode_pool.read_image`. `E_NOTHING`: the network takes no such clip.
+    """
+    for number in frames.numbers(count):
+        pixels, orientation = _with_film(frames.film, lambda film: film.read(number, channels=channels))  # noqa: B023
+        yield Image(file, pixels, (), orientation)
+
+
+@atexit.register
+def close_films() -> None:
+    """End the workers of all films."""
+    with _lock:
+        films = [*_open.values()]
+        _open.clear()
+    for film in films:
+        film.close()
+    while _idle:
+        _idle.pop().end()
+
+
+class _OpenFilm:
+    """A film and the worker that decodes it; one thread at a time may use it.
+
+    Attributes:
+        lock: Held while it is used.
+        closed: Whether it was closed meanwhile.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.lock = Lock()
+        self.closed = False
+        self._path = path
+        self._stream: BinaryIO | None = None
+        self._worker: DecodeProcess | None = None
+        self._decoder: FilmDecoder | None = None
+
+    def ask(self, question: str, number: int) -> list[Any]:
+        stream, worker = self._begin()
+        if worker:
+            return worker.ask_film(stream, question, number)
+        return ask_film(self._decode_here, _reopened(stream), question, number)
+
+    def read(self, number: int, *, channels: int) -> tuple[PillowImage.Image, int]:
+        stream, worker = self._begin()
+        if worker:
+            pixels, _, orientation = worker.decode(stream, channels=channels, frame=number)
+            assert isinstance(pixels, PillowImage.Image)
+            return pixels, orientation
+        stored: list[PillowImage.Image] = []
+
+        def store(picture: PillowImage.Image) -> list[object]:
+            stored.append(picture)
+            return []
+
+        answer: list[Any] = ask_film(self._decode_here, stream, "read", number, channels=channels, store=store)
+        return stored[0], answer[-1]
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
+            self._decoder = None
+            if self._worker and self._worker.is_usable:
+                _idle.append(self._worker)
+            elif self._worker:
+                self._worker.end()
+            if self._stream:
+                self._stream.close()
+
+    def _begin(self) -> tuple[BinaryIO, DecodeProcess | None]:
+        if self._stream is None:
+            self._stream = open_file(self._path)
+        if self._worker and not (self._worker.is_usable and self._worker.is_idle()):  # it crashed
+            self._worker.end()
+            self._worker = None
+        if self._worker is None and self._decoder is None:
+            with suppress(OSError, ValueError, RuntimeError):  # otherwise the film is decoded in this process
+                self._worker = pop_idle(_idle) or start_worker()
+                self._worker.wait_until_ready()
+        if self._worker and not self._worker.is_usable:
+            self._worker.end()
+            self._worker = None
+        return self._stream, self._worker
+
+    def _decode_here(self, stream: BinaryIO) -> FilmDecoder:
+        self._decoder = self._decoder or FilmDecoder(stream)
+        return self._decoder
+
+
+def _with_film(path: str, use: Callable[[_OpenFilm], T]) -> T:
+    """Use a film, which is opened if it is not; those that were not used for longest are closed.
+
+    Raises:
+        InputError: It cannot be read; the message names it.
+    """
+    while True:
+        with _lock:
+            film = _open.pop(path) if path in _open else _OpenFilm(path)
+            _open[path] = film
+            spare = [_open.popitem(last=False)[1]] if len(_open) > _MOST_OPEN else []
+        for each in spare:
+            each.close()
+        with film.lock:
+            if film.closed:  # by another thread
+                continue
+            try:
+                return use(film)
+            except InputError as error:
+                raise error if quote(path) in str(error) else explain(error, path) from error
+            except Exception as error:
+                raise explain(error, path) from error
+
+
+def _holds_frames(path: str) -> bool:
+    """Return True for the path of a film, not of a frame, and for a picture file that holds several pictures.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if not may_be_film(path) or frames_of(path):
+        return False
+    return is_film(path) or bool(ask(path, "animated")[0])
+
+
+def _nothing_chosen(file: ImageFile, choice: FrameChoice) -> Failure:
+    length = next(number for number in count() if not _has(file.path, number))
+    what = f"clips of {choice.clip} frames" if choice.clip > 1 else "frames"
+    chosen = f"every={choice.every}, frames={choice.start}:{'' if choice.stop is None else choice.stop}"
+    message = f"no {what} of the film are chosen by {chosen}; it has {length} frames: {quote(file.path)}"
+    return Failure(file.path, "E_NOTHING", message, hint="other every= or frames=")
+
+
+def _has(path: str, number: int) -> bool:
+    try:
+        return bool(ask(path, "has", number)[0])
+    except InputError:
+        return False
+
+
+def _reopened(stream: BinaryIO) -> BinaryIO:
+    return open(stream.fileno(), "rb", closefd=False)
+
+
+@cache
+def _has_pyav() -> bool:
+    return find_spec("av") is not None
