@@ -98,6 +98,15 @@ def write(path: Path, *parts: Buffer) -> None:
     Raises:
         OSError: For instance, the disk is full, or the file exists.
     """
+    write_pieces(path, parts)
+
+
+def write_pieces(path: Path, parts: Iterable[Buffer]) -> None:
+    """Write a new file of pieces that are made meanwhile.
+
+    Raises:
+        OSError: As `write`.
+    """
     with _opened(path, _NEW) as file:  # system calls: a file object takes twice the time for a small file
         for part in parts:
             left = memoryview(part)

@@ -2,7 +2,8 @@
 
 The folder is the registry. The name of a file is the name on the command line, with `-` for `_` and `++` for `_pp` at its
 end; the first line of its docstring is the help text. A member is imported on first use. What is needed earlier is a
-constant in it, for instance `REQUIRES`: a package that the member needs and that the extra of the member's name installs.
+constant in it, for instance `REQUIRES`: a package that the member needs and that the extra of the member's name installs, or
+the extra named in `EXTRA`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def names(package: str) -> list[str]:
 
     Example:
         >>> names("fmapviz.writers")
-        ['html', 'npz', 'png', 'raw', 'stats', 'tar', 'tensorboard']
+        ['gif', 'html', 'mp4', 'npz', 'png', 'raw', 'stats', 'tar', 'tensorboard']
     """
     found = (entry for entry in files(package).iterdir() if not entry.name.startswith(("_", "base.")))
     return sorted(_spoken(entry.name) for entry in found if entry.name.endswith(".py") or entry.is_dir())
@@ -75,7 +76,8 @@ def check(package: str, name: str) -> None:
         raise RequestError(f"no such {spoken}: {quote(name)}", hint=suggest(name, known) or f"there are: {', '.join(known)}")
     needed = constant(package, name, "REQUIRES")
     if needed and find_spec(needed) is None:
-        raise RequestError(f"the {spoken} {quote(name)} needs the package {needed}", hint=f"pip install 'fmapviz[{name}]'")
+        extra = constant(package, name, "EXTRA") or name
+        raise RequestError(f"the {spoken} {quote(name)} needs the package {needed}", hint=f"pip install 'fmapviz[{extra}]'")
 
 
 def fetch(package: str, name: str) -> ModuleType:

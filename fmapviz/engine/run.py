@@ -23,6 +23,7 @@ from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
 from fmapviz.engine.disk_space import RunWatch
+from fmapviz.engine.films import write_films
 from fmapviz.engine.model_views import draw_model, has_model
 from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
@@ -231,6 +232,7 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
             of_run = draw_top_images(session, on_event).pictures
         except RequestError as error:  # all images are drawn
             on_event(Notice(f"no top images: {error}"))
+    write_films(session, on_event)
     left_out = publisher.publish()
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"

@@ -18,7 +18,11 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
 * `CROWD`, `CROWDED`: A number of units below `{out}`, and what must be said about that command if there are more.
 * `WITH`: A format that this one cannot do without.
 * `PLAIN`: True for the format in which pictures are written if none is asked for and no page collects them.
-* `REQUIRES`: A package that it needs, which the extra of its name brings.
+* `REQUIRES`: A package that it needs, which the extra of its name brings, or that of the name in `EXTRA`.
+* `write_film(target, pictures, size=, rate=)`: Write one picture of many images as a film, into a file whose suffix is the
+  name of the format. The pictures are Pillow's, of at most the size; the rate is in frames per second. See
+  `fmapviz.engine.films`.
+* `LOCAL`: True for a format that needs the files of all units, and so a local directory.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from PIL import Image as PillowImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -94,3 +101,18 @@ def separate_files(write: WriteImage) -> OpenWriter:
         yield SeparateFiles(write, directory)
 
     return open_writer
+
+
+def padded(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Image:
+    """Return a picture in mode RGB, extended to a size at the right and at the bottom by its last pixels.
+
+    Example:
+        >>> from PIL import Image
+        >>> padded(Image.new("L", (3, 3), 255), (4, 4)).getpixel((3, 3))
+        (255, 255, 255)
+    """
+    rgb = picture.convert("RGB")
+    across, down = size[0] - rgb.width, size[1] - rgb.height
+    if not (across or down):
+        return rgb
+    return PillowImage.fromarray(np.pad(np.asarray(rgb), ((0, down), (0, across), (0, 0)), mode="edge"))

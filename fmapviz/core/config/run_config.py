@@ -200,7 +200,7 @@ class RunConfig(Execution, Output, Selection):
         check_number("workers", self.workers, "at most 1024", most=1024)
         _check_shards(self.shard, self.to)
         check_word("dtype", self.dtype, _DTYPES)
-        self._check_single_file()
+        self._check_place()
         self._check_seed()
 
     def _check_seed(self) -> None:
@@ -220,7 +220,7 @@ class RunConfig(Execution, Output, Selection):
                     hint="Style(seed='photo.jpg'): one of the inputs; Style(seed='photo.jpg:112,80'): of one position in it",
                 )
 
-    def _check_single_file(self) -> None:
+    def _check_place(self) -> None:
         pages = registry.constants(WRITERS, "PAGE")
         if self.single_file and pages.keys().isdisjoint(self.to):
             raise RequestError("a single file needs a report", hint=f"to={next(iter(pages))!r}")
@@ -228,6 +228,11 @@ class RunConfig(Execution, Output, Selection):
             raise RequestError(
                 "a single file needs a local directory", hint="out=DIR; the page of a remote run has its pictures beside it"
             )
+
+        local = next((form for form in self.to if registry.constant(WRITERS, form, "LOCAL")), None)
+        if local and is_url(self.out):
+            hint = "out=DIR; the pictures of a remote run are not kept here"
+            raise RequestError(f"the format {quote(local)} needs a local directory", hint=hint)
 
     @property
     def target_names(self) -> tuple[str, ...]:

@@ -1,0 +1,58 @@
+"""A film, MP4, of each layer and view over the frames of a film, or over all images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import av
+from av.codec.context import Flags
+from av.error import FFmpegError
+
+from fmapviz.writers import base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from fractions import Fraction
+    from pathlib import Path
+
+    from PIL import Image as PillowImage
+
+WITH = "png"  # films are made of these files
+UNIT_FILES = "*.mp4"
+REQUIRES = "av"
+EXTRA = "video"
+LOCAL = True
+
+_BT709, _LIMITED = 1, 1
+_CODECS = {"libx264": {"preset": "fast", "crf": "16"}, "libvpx-vp9": {"crf": "16", "b": "0"}}  # the first is preferred
+
+open_writer = base.separate_files(lambda _directory, _image, _pictures: None)
+
+
+def write_film(target: Path, pictures: Iterable[PillowImage.Image], *, size: tuple[int, int], rate: Fraction) -> None:
+    """Encode H.264 with one thread: its number would change the file."""
+    width, height = (side + side % 2 for side in size)
+    with av.open(str(target), "w", format="mp4", options={"movflags": "faststart", "fflags": "bitexact"}) as container:
+        codec = next(filter(_is_there, _CODECS))
+        stream = container.add_stream(codec, rate=rate, options=_CODECS[codec])
+        context = stream.codec_context
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        context.colorspace = context.color_primaries = context.color_trc = _BT709
+        context.color_range = _LIMITED
+        context.thread_count = 1
+        context.flags |= Flags.bitexact
+        context.time_base = 1 / rate
+        for number, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_image(base.padded(picture, (width, height)))
+            frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG", threads=1)
+            frame.pts, frame.time_base = number, 1 / rate
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def _is_there(codec: str) -> bool:
+    try:
+        av.Codec(codec, "w")
+    except (ValueError, FFmpegError):
+        return False
+    return True
