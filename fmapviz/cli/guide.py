@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # In the order in which `fmapviz guide` lists them.
 PAGES = (
-    "models", "weights", "layers-and-views", "class-activation-maps", "tokens", "top-images", "looks", "report",
+    "models", "weights", "layers-and-views", "class-activation-maps", "tokens", "top-images", "looks", "films", "report",
     "tensorboard", "numbers", "folders-and-scripts", "exit-codes", "many-images", "remote-stores", "clusters", "python",
     "security", "reliability", "performance", "how-it-is-built",
 )  # fmt: skip

@@ -125,7 +125,7 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
     return replace(
         frame,
         apply=lambda picture: frame.apply(picture)[:, None].expand(-1, frames, -1, -1),
-        description=f"{frame.description}, {frames} equal frames",
+        description=f"{frame.description}, {frames} frames",
         frames=frames,
         frame=frame.apply,
     )

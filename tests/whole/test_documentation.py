@@ -72,6 +72,7 @@ RUNNABLE = [name for name in DOCUMENTS if any(block.kind in {"sh", "console", "p
 OFTEN = {"README", "weights", "exit-codes"}  # what the others show, other tests check, too
 NEEDED = {
     "many-images": [needs("pyarrow", "scale")],
+    "films": [needs("av", "video")],
     "models": [needs("timm", "timm")],
     "remote-stores": [needs("pyarrow", "scale")],
 }
@@ -120,6 +121,10 @@ def workplace(tmp_path, warm):
     shutil.copy(ROOT / "sample_images" / "still_life.jpg", tmp_path / "photo.jpg")
     for name, text in files().items():
         (tmp_path / name).write_text(text)
+    if find_spec("av"):
+        from films import write_film
+
+        write_film(tmp_path / "clip.mp4", 48)
     return tmp_path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -311,10 +312,12 @@ class RunInfo:
     def as_typed(self) -> RunInfo:
         """The identity that versions up to 0.2.0 gave the run.
 
-        They recorded classes and looks as typed, even if no view takes them, and drew heat maps over the input in colour.
+        They recorded classes and looks as typed, even if no view takes them, drew heat maps over the input in colour, and
+        made clips of one image only.
         """
+        preparation = re.sub(r"(\d+) frames$", r"\1 equal frames", self.preparation)
         style = replace(self.typed_style or self.config.style, gray_input=None)
-        return replace(self, config=replace(self.config, targets=self.typed_targets, style=style))
+        return replace(self, preparation=preparation, config=replace(self.config, targets=self.typed_targets, style=style))
 
 
 def _check_shards(shard: int | None, formats: Iterable[str]) -> None:

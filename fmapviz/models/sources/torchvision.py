@@ -314,7 +314,7 @@ def _feeding(
             notice = "an optical flow model takes two frames: the image is used for both"
             return preparation, lambda module, batch: module(batch, batch), (notice,)
         case "video":
-            notice = f"a video model takes a clip: the image is repeated for {CLIP_FRAMES} frames"
+            notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film; an image is repeated"
             return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
     channels = input_channels(module)
     if channels != 3:  # no preset is published
