@@ -19,7 +19,9 @@ from fmapviz.core.files import size_in_blocks
 from fmapviz.core.types import Failure
 from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
 from fmapviz.engine.run import no_image, require_one, run
+from fmapviz.images.films import FrameChoice, check_readable, count_frames
 from fmapviz.images.find import find_images
+from fmapviz.images.preprocess import clip_length
 from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.storage.destination import find_info, open_destination
@@ -119,8 +121,12 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, destination: Destination) -> Estimate:
+    check_readable(config.paths)
+    start, stop = config.frame_range
+    choice = FrameChoice(start, stop, config.every)
     found = require_one(find_images(config.paths, avoid=destination.address), config.paths)
-    sample, images = _sample(found, config.style.start)
+    # A single frame takes as long as a clip, and as much space.
+    sample, images = _sample(count_frames(found, choice), config.style.start)
     if not sample:
         raise no_image(config.paths)
     shard, parts = config.shard, config.part.count if config.part else 1
@@ -152,10 +158,15 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
     info = replace(clock.info, config=replace(clock.info.config, shard=shard))
     info = find_info(destination, info, name=config.name)
     run_directory = destination.find_run(info, name=config.name)
+    choice = replace(choice, clip=clip_length(info.preparation))
+    if choice.clip > 1:
+        images = sum(1 for _ in count_frames(find_images(config.paths, avoid=destination.address), choice))
     to_draw = images
     if run_directory.exists() and not config.force:
         found = find_images(config.paths, avoid=destination.address)
-        images, to_draw = count_unfinished(found, run_directory, info.fingerprint, shards=shard is not None)
+        images, to_draw = count_unfinished(
+            count_frames(found, choice), run_directory, info.fingerprint, shards=shard is not None
+        )
     to_draw = -(-to_draw // parts)
     succeeding = summary.done / max(1, summary.found)
     free, free_files = free_space(destination.directory) if destination.is_local else (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,17 @@ def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
         frames=frames,
         frame=frame.apply,
     )
+
+
+def clip_length(description: str) -> int:
+    """Return the number of frames that a network takes, by the description of its preprocessing.
+
+    Example:
+        >>> clip_length("resize to 128x171, crop to 112x112, 16 frames"), clip_length("crop to 224x224")
+        (16, 1)
+    """
+    match = re.search(r", (\d+) frames$", description)
+    return int(match[1]) if match else 1
 
 
 def unscaled(options: InputOptions) -> Preparation:

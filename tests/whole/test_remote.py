@@ -729,3 +729,23 @@ def test_a_failed_read_ends_the_run_or_costs_one_image(bucket, proxy, inputs):
         draw([IN], OUT)
     proxy.heal()
     assert draw([IN], OUT).skipped == 2
+
+
+def test_a_film_at_an_address_is_drawn_as_a_local_one(bucket, tmp_path):
+    from films import write_film
+
+    film = write_film(tmp_path / "clip.mp4", 12)
+    bucket.put("in/clip.mp4", film.read_bytes())
+    remote = draw(f"{IN}/clip.mp4", tmp_path / "remote", every=4)
+    local = draw(film, tmp_path / "local", every=4)
+    assert (remote.done, remote.failed, remote.skipped) == (3, 0, 0)
+    pictures = [
+        {path.relative_to(summary.directory): path.read_bytes() for path in summary.directory.rglob("*.png")}
+        for summary in (remote, local)
+    ]
+    assert len(pictures[0]) >= 6
+    assert pictures[0] == pictures[1]
+    assert draw(f"{IN}/clip.mp4", tmp_path / "remote", every=4).skipped == 3
+    assert draw(f"{IN}/clip.mp4/000005", tmp_path / "remote").done == 1
+    assert draw([film], OUT, every=6).done == 2
+    assert units_of(bucket) == ["run/clip.mp4/000000", "run/clip.mp4/000006"]
