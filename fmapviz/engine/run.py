@@ -84,7 +84,10 @@ def run(config: RunConfig) -> RunSummary:
         if config.needs_images:
             check_readable(config.inputs if isinstance(config.inputs, Sequence) else ())
             listed = without_unreadable(find_images(config.paths, avoid=destination.address), left_out.append)
-            found = require_one(listed, config.paths)
+            try:
+                found = require_one(listed, config.paths)
+            except NothingToDoError as error:
+                raise NothingToDoError(str(error), hint=left_out[0].message if left_out else error.hint) from None
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)

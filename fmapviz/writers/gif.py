@@ -1,4 +1,4 @@
-"""An animated GIF of each layer and view over the frames of a film, or over all images."""
+"""An animated GIF of each layer and view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A film, MP4, of each layer and view over the frames of a film, or over all images."""
+"""A film of each layer and view, H.264."""
 
 from __future__ import annotations
 

@@ -288,3 +288,22 @@ def test_a_named_film_needs_pyav(monkeypatch, tmp_path):
 def test_a_cell_is_larger_than_what_compression_blurs():
     assert [number_of(Image.fromarray(picture_of(number))) for number in range(2**7)] == list(range(2**7))
     assert CELL >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("a.avi", "mpeg4"), ("a.gif", "")]
+)
+def test_damage_of_any_kind_is_at_most_one_failure(tmp_path, name, codec):
+    film = write_film(tmp_path / name, 24, codec=codec, noise=50) if codec else write_animation(tmp_path / name, 24)
+    whole, chance = film.read_bytes(), random.Random(0)
+    for _ in range(25):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 10, 300])):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        film.write_bytes(data[: chance.choice([len(data), chance.randrange(1, len(data))])])
+        frames, failures = listed(film)
+        assert len(failures) <= 1
+        assert frames or failures
+        assert all(failure.code.startswith("E_") and str(film) in failure.message for failure in failures)
+        if frames and frames_of(frames[-1].path):  # of an animation, one picture may be left: an image
+            assert read(frames[-1])[0].mode == "RGB"

@@ -152,10 +152,11 @@ def test_without_a_change_nothing_is_refused():
 VISUALIZE = {
     **dict.fromkeys(("fsync", "strict", "force", "repair"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
-    **dict.fromkeys(("views", "to", "dtype", "device", "single_file"), ""),
+    **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
     **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
     "weights": "str empty",
     "name": "None str",
+    "frames": "None empty",
     "output": "None str empty",
     "targets": f"{NO} str empty int",
     "out": "str empty path",
@@ -314,7 +315,7 @@ def test_weights_that_do_not_exist_are_refused_with_a_hint(weights):
     "changed",
     [{"name": "a/b"}, {"out": "a\0b"}, {"out": "README.md"}, {"device": "cuda:77"}, {"weights": "random"},
      {"views": "gradcam", "targets": [99]}, {"views": "gradcam", "targets": -1}, {"views": "cam", "output": "x"},
-     {"views": "mapz"}, {"to": "gif"}, {"shard": 2, "to": "png"}, {"types": "Linearr"}, {"exclude": "*"}, {"layers": "x"},
+     {"views": "mapz"}, {"to": "jpeg"}, {"shard": 2, "to": "png"}, {"types": "Linearr"}, {"exclude": "*"}, {"layers": "x"},
      {"inputs": iter([STAR, 3])}, {"inputs": STAR + "x"}, {"inputs": "a\0b"}],
 )  # fmt: skip
 def test_a_value_that_visualize_cannot_use_is_refused_with_a_hint(changed, tmp_path):
