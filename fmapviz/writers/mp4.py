@@ -24,7 +24,12 @@ EXTRA = "video"
 LOCAL = True
 
 _BT709, _LIMITED = 1, 1
-_CODECS = {"libx264": {"preset": "fast", "crf": "16"}, "libvpx-vp9": {"crf": "16", "b": "0"}}  # the first is preferred
+# Without these, x264 makes files that differ by some bytes from one time to the next.
+_SAME_BYTES = "threads=1:lookahead-threads=1:sync-lookahead=0:cpu-independent=1"
+_CODECS = {  # the first is preferred
+    "libx264": {"preset": "fast", "crf": "16", "x264-params": _SAME_BYTES},
+    "libvpx-vp9": {"crf": "16", "b": "0"},
+}
 
 open_writer = base.separate_files(lambda _directory, _image, _pictures: None)
 
