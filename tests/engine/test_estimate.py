@@ -107,12 +107,12 @@ def test_what_fails_is_told(inputs, tmp_path):
 def test_of_many_images_some_are_drawn_everywhere(tmp_path):
     for number in range(500):
         paint(tmp_path / f"in/{number}.png", number)
-    sample, count = estimate._sample(find_images([str(tmp_path / "in")]))
+    sample, count = estimate._sample(find_images([str(tmp_path / "in")]), None)
     assert (len(sample), count) == (estimate.SAMPLE, 500)
     numbers = sorted(int(file.unit.removesuffix(".png")) for file in sample)
     assert numbers[0] < 100
     assert numbers[-1] > 400
-    assert sample == estimate._sample(find_images([str(tmp_path / "in")]))[0]
+    assert sample == estimate._sample(find_images([str(tmp_path / "in")]), None)[0]
 
 
 def test_the_sample_ends_in_time(inputs, tmp_path, monkeypatch):

@@ -343,6 +343,6 @@ def test_the_versions_name_no_place_to_download_from():
 def test_all_and_dev_hold_what_they_say():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     users, developers = (Requirement(extras[name][0]).extras for name in ("all", "dev"))
-    assert users == {"heic", "ray", "remote", "scale", "timm"}
-    assert developers == {"all", "browser", "lint", "oracles", "test"}
+    assert users == {"heic", "hf", "ray", "remote", "scale", "timm", "video"}
+    assert developers == {"all", "browser", "lint", "oracles", "test", "ultralytics"}
     assert {*extras} == users | developers | {"dev", "fuzz"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.errors import RequestError
+from fmapviz.core.config.positions import cell_of
 from fmapviz.inspection.attention.weights import mean_row
 from fmapviz.inspection.reshape import NotAMapError, picture_size, token_grid
 
@@ -70,17 +70,9 @@ class Picture:
         )
 
     def check(self, query: Query) -> None:
-        """Raise RequestError if the query lies outside the picture."""
-        if (
-            query.position
-            and self.size
-            and not all(0 <= at < side for at, side in zip(query.position, self.size, strict=True))
-        ):
-            (row, column), (height, width) = query.position, self.size
-            raise RequestError(
-                f"the position {row},{column} is outside of the network's input of {height} x {width} pixels",
-                hint=f"Y,X: a row from 0 to {height - 1}, a column from 0 to {width - 1}",
-            )
+        """Raise PositionError if the query lies outside the picture."""
+        if query.position and self.size:
+            cell_of(query.position, picture=self.size, grid=self.size)
 
 
 def _learnt_queries(network: nn.Module) -> Iterator[int]:
@@ -129,9 +121,9 @@ def row_of(query: Query, count: int, picture: Picture) -> tuple[slice, str]:
         raise NotAMapError(f"{count} queries do not form a grid of patches")
     prefix, height, width = grid
     if query.position:
-        row, column = _patch(query.position, (height, width), picture)
+        row, column = cell_of(query.position, picture=picture.size or (height, width), grid=(height, width))
         first = prefix + row * width + column
-        return slice(first, first + 1), f"{_name(query)} (patch in row {row}, column {column})"
+        return slice(first, first + 1), f"{_name(query)} (patch {row}, {column} of {height} x {width})"
     if prefix and picture.has_class_token and not query.mean:
         return slice(0, 1), "the class token"
     reason = "" if query.mean else ", there is no class token"
@@ -172,13 +164,13 @@ def _map_of_windows(attention: Attention, picture: Picture, query: Query) -> tup
     high, wide = windows.size
     each = (picture.images, windows.down, windows.across, heads)
     if query.position:
-        row, column = _patch(query.position, windows.grid, picture)
+        row, column = cell_of(query.position, picture=picture.size or windows.grid, grid=windows.grid)
         down, inner_row = divmod((row - windows.shift[0]) % (windows.down * high), high)
         across, inner_column = divmod((column - windows.shift[1]) % (windows.across * wide), wide)
         seen = attention.weights.row(inner_row * wide + inner_column).view(*each, high, wide)
         maps = torch.zeros_like(seen)
         maps[:, down, across] = seen[:, down, across]
-        shown = f"{_name(query)} (patch in row {row}, column {column}, which sees its window)"
+        shown = f"{_name(query)} (patch {row}, {column} of {windows.grid[0]} x {windows.grid[1]}, which sees its window)"
     else:
         maps = mean_row(attention.weights, slice(None)).view(*each, high, wide)
         shown = f"the mean of the {queries} patches of each window"
@@ -271,15 +263,9 @@ def _pair(module: nn.Module, name: str) -> tuple[int, int] | None:
     return (sides[0], sides[1]) if [*map(type, sides)] == [int, int] and min(sides) >= 0 and value != 0 else None
 
 
-def _patch(position: tuple[int, int], grid: tuple[int, int], picture: Picture) -> tuple[int, int]:
-    """Return row and column of the patch at a pixel."""
-    size = picture.size or grid
-    return position[0] * grid[0] // size[0], position[1] * grid[1] // size[1]
-
-
 def _name(query: Query) -> str:
     row, column = query.position or (0, 0)
-    return f"the position {row},{column}"
+    return f"the patch at row {row}, column {column}"
 
 
 def _listed(numbers: set[int]) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
 
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.types import Model
@@ -16,17 +20,31 @@ from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.fit import load_weights
 
-# isort: split
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from fmapviz.core.config import InputOptions
+
+
+@contextmanager
+def unpatched() -> Iterator[None]:
+    """Undo what importing ultralytics replaces in other packages: it reads images and saves tensors in ways of its own."""
+    replaced = [(owner, name, getattr(owner, name)) for owner, name in ((Image, "open"), (torch, "load"), (torch, "save"))]
+    try:
+        yield
+    finally:
+        for owner, name, function in replaced:
+            setattr(owner, name, function)
+
+
 # When it is imported, it looks for a network and may install packages, unless it is told not to.
 os.environ.setdefault("YOLO_OFFLINE", "true")
 os.environ.setdefault("YOLO_AUTOINSTALL", "false")
 os.environ.setdefault("YOLO_VERBOSE", "false")
-import ultralytics
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from fmapviz.core.config import InputOptions
+with unpatched():
+    import ultralytics
 
 REQUIRES = "ultralytics"
 SPELLING = r"ultralytics:.+"

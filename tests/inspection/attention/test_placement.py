@@ -62,14 +62,14 @@ def test_a_position_is_the_patch_at_that_pixel():
     network, x = timm.create_model("vit_tiny_patch16_224", img_size=(96, 160)), torch.randn(1, 3, 96, 160)
     weights, found = weights_of(network, x), placed(network, x, Query((95, 16)))
     for layer, (maps, query) in found.items():
-        assert query == "the position 95,16 (patch in row 5, column 1)"
+        assert query == "the patch at row 95, column 16 (patch 5, 1 of 6 x 10)"
         assert (maps - weights[layer][:, :, 1 + 5 * 10 + 1, 1:].view(1, 3, 6, 10)).abs().max() < 1e-6
 
 
 def test_a_position_outside_of_the_picture_is_refused():
     picture = Picture(1, (96, 160), has_class_token=True)
     picture.check(Query((95, 159)))
-    with pytest.raises(fmapviz.RequestError, match="96,0 is outside of the network's input of 96 x 160 pixels"):
+    with pytest.raises(fmapviz.RequestError, match="row 96, column 0 is outside the picture"):
         picture.check(Query((96, 0)))
     with pytest.raises(fmapviz.RequestError, match="outside"):
         picture.check(Query((0, 160)))
@@ -172,7 +172,7 @@ def test_pooled_keys_have_a_grid_of_their_own():
     network = timm.create_model("pvt_v2_b0")
     found = placed(network, torch.randn(1, 3, 224, 224), Query((100, 100)))
     assert {tuple(maps.shape[2:]) for maps, _ in found.values()} == {(7, 7)}
-    assert "row 25, column 25" in found["stages.0.blocks.0.attn"][1]
+    assert "patch 25, 25 of 56 x 56" in found["stages.0.blocks.0.attn"][1]
 
 
 def test_a_class_attention_has_one_query():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -53,7 +54,9 @@ def cache(tmp_path, monkeypatch):
     (tmp_path / "hub" / "checkpoints").mkdir()
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     monkeypatch.setattr(socket.socket, "connect", None)
-    return folder
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    yield folder
+    sys.modules.pop("parts", None)
 
 
 def weights(cache, width=4):

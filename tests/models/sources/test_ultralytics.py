@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from extras import needs
@@ -53,3 +56,13 @@ def test_what_is_refused_has_a_hint(name, message, hint):
 
 def test_names_are_those_of_the_package():
     assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(known_names("ultralytics:*"))
+
+
+def test_other_packages_read_and_save_as_before():
+    """Importing ultralytics replaces functions of Pillow and PyTorch; the source puts them back."""
+    program = (
+        "import torch; from PIL import Image; before = Image.open, torch.load, torch.save; import fmapviz; "
+        "fmapviz.load_model('ultralytics:yolo11n.yaml'); print(before == (Image.open, torch.load, torch.save))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "True"
