@@ -97,7 +97,8 @@ def state_of(network: nn.Module) -> object:
     """
     held = [(id(module), name, value) for module in network.modules() for name, value in vars(module).items()]
     kept = [(module, name, object() if isinstance(value, _GENERATORS) else id(value)) for module, name, value in held]
-    return kept, random.getstate(), str(np.random.get_state())  # noqa: NPY002  not to draw from it
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  not to draw from it
+    return kept, random.getstate(), (kind, np.asarray(keys).tobytes(), *rest)
 
 
 def _has_number(value: object) -> bool:

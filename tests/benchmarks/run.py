@@ -417,7 +417,13 @@ def skipping(place, quick):
 
 FEATLENS = """
 import sys, featlens
+from pathlib import Path
 method, model, folder, out = sys.argv[1:]
+if method == "rollout":
+    network = featlens.FeatureExtractor(f"timm:{model}", layers=[-1], img_size=224, pretrained=False)
+    for path in Path(folder).iterdir():
+        featlens.attention(network, path, layer=-1, img_size=224, overlay=True, out=f"{out}/{path.stem}.png")
+    sys.exit()
 options = {"cosine": {"seed": (0.5, 0.5)}, "kmeans": {"k": 6}}[method] | {"method": method, "pretrained": False}
 featlens.batch(f"timm:{model}", folder, out, mode="visualize", layers=list(range(12)), **options)
 """
@@ -433,13 +439,18 @@ def tokens(place, quick):
     for path in copies(folder, 4 if quick else 16):
         with Image.open(path) as picture:
             picture.resize((224, 224)).save(path)
-    for method, options in (("cosine", ["--view", "similarity", "--seed", "112,112"]), ("kmeans", ["--view", "clusters"])):
+    ways = {
+        "rollout": ["--view", "rollout"],
+        "cosine": ["--view", "similarity", "--seed", "112,112", "--types", "Block"],
+        "kmeans": ["--view", "clusters", "--types", "Block"],
+    }
+    for method, options in ways.items():
         own, other = [], []
         for _ in range(1 if quick else 3):
             with tempfile.TemporaryDirectory() as out:
                 other.append(processor_seconds([sys.executable, "-c", FEATLENS, method, name, folder, out]))
             with tempfile.TemporaryDirectory() as out:
-                command = [*COMMAND, f"timm:{name}", folder, "--weights", "random", "--types", "Block", "--to", "png"]
+                command = [*COMMAND, f"timm:{name}", folder, "--weights", "random", "--to", "png"]
                 own.append(processor_seconds([*command, *options, "--out", out, "--quiet"]))
         note = f"{median(other):.1f} s, {median(own):.1f} s"
         yield Ratio(f"{name}, {options[1]}: CPU of FeatLens / ours", ">= 3", [each / median(own) for each in other], note)

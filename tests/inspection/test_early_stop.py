@@ -20,7 +20,7 @@ from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.engine.run import visualize
-from fmapviz.inspection.early_stop import EarlyStop, Watch
+from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.models.load import load_model
 from fmapviz.views import maps
@@ -495,3 +495,15 @@ def test_the_pictures_of_a_pass_that_ended_are_those_of_a_whole_one(workers, pic
     expected = {key: png for key, png in pngs(whole.directory).items() if key[1].startswith(("layer1.", "input"))}
     assert len(expected) == 8 * (4 + 1)
     assert pngs(ended.directory) == expected
+
+
+def test_how_numpy_prints_is_no_state():
+    """NumPy's print options belong to a thread: that of a worker has others than a notebook that sets them."""
+    states = []
+    network = nn.Sequential(nn.Conv2d(3, 4, 3))
+    with np.printoptions(precision=2, threshold=3):
+        states.append(state_of(network))
+    states.append(state_of(network))
+    assert states[0] == states[1]
+    np.random.rand(1)  # noqa: NPY002
+    assert state_of(network) != states[0]

@@ -30,13 +30,21 @@ if TYPE_CHECKING:
 
 @contextmanager
 def unpatched() -> Iterator[None]:
-    """Undo what importing ultralytics replaces in other packages: it reads images and saves tensors in ways of its own."""
+    """Undo what importing ultralytics, and building a network, changes for the whole process.
+
+    It replaces functions that read images and save tensors, sets variables of the environment, which a worker would inherit,
+    and disables NNPACK, so that convolutions round differently.
+    """
     replaced = [(owner, name, getattr(owner, name)) for owner, name in ((Image, "open"), (torch, "load"), (torch, "save"))]
+    environment = dict(os.environ)
     try:
-        yield
+        with torch.backends.nnpack.flags(enabled=True):  # restores what was set before
+            yield
     finally:
         for owner, name, function in replaced:
             setattr(owner, name, function)
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 # When it is imported, it looks for a network and may install packages, unless it is told not to.
@@ -101,10 +109,11 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
 def _build(full: str, arguments: dict[str, Any]) -> nn.Module:
     # Any: literals.
     try:
-        facade = ultralytics.RTDETR if full.startswith("rtdetr") else ultralytics.YOLO
-        network: nn.Module = facade(full).model
-        built: Any = type(network)
-        module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network
+        with unpatched():
+            facade = ultralytics.RTDETR if full.startswith("rtdetr") else ultralytics.YOLO
+            network: nn.Module = facade(full).model
+            built: Any = type(network)
+            module: nn.Module = built(network.yaml, verbose=False, **arguments) if arguments else network
     except Exception as error:
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise RequestError(

@@ -58,11 +58,13 @@ def test_names_are_those_of_the_package():
     assert {"ultralytics:yolo11n.yaml", "ultralytics:yolov8n-seg.yaml"} <= set(known_names("ultralytics:*"))
 
 
-def test_other_packages_read_and_save_as_before():
-    """Importing ultralytics replaces functions of Pillow and PyTorch; the source puts them back."""
+def test_other_packages_compute_read_and_save_as_before():
+    """Importing ultralytics changes Pillow, PyTorch and the environment; the source puts all back."""
     program = (
-        "import torch; from PIL import Image; before = Image.open, torch.load, torch.save; import fmapviz; "
-        "fmapviz.load_model('ultralytics:yolo11n.yaml'); print(before == (Image.open, torch.load, torch.save))"
+        "import os, torch; from PIL import Image; import fmapviz; import fmapviz.models.load; "
+        "state = lambda: (Image.open, torch.load, torch.save, torch.backends.nnpack.set_flags(True), "
+        "{name: value for name, value in os.environ.items() if not name.startswith('YOLO_')}); "
+        "state(); before = state(); fmapviz.load_model('ultralytics:yolo11n.yaml'); print(before == state())"
     )
     shown = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "True"
