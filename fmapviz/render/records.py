@@ -87,7 +87,8 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
     found = []
     cells: dict[str, list[str]] = {view: [] for view in sheets}
     for layer, view, heat in result.heat_maps:
-        if heat.limits is not None or not (reason := why_empty(heat)):
+        is_reduction = heat.limits is not None and not layer.target
+        if is_reduction or not (reason := why_empty(heat)):
             continue
         of_class = f" for {layer.target.title}" if layer.target else ""
         if view in cells:

@@ -5,7 +5,7 @@ connection: `R = B_n ... B_1`, `B = (mean_h(A_h) + I) / 2`. A_h are the attentio
 the class token, or of the patch at `--query`; without a class token the mean of all rows.
 
 For a class, each weight counts as much as the class's score grows with it: `B = I + mean_h(max(0, G_h A_h))`, G_h the
-gradient of the class's logit with respect to A_h.
+gradient of the class's logit with respect to A_h. Drawn is the row of R - I.
 
 Abnar and Zuidema, "Quantifying Attention Flow in Transformers", 2020; Chefer, Gur and Wolf, "Generic Attention-model
 Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers", 2021.

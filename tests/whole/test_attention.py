@@ -265,3 +265,11 @@ def test_rollout_through_blocks_of_different_tokens_is_refused_with_the_reason(i
         text for view, text in json.loads((summary.directory / "a.png" / "unit.json").read_bytes())["undrawn"].items()
     ]
     assert reason.startswith("the tokens are not the same in all blocks")
+
+
+def test_a_class_without_any_gradient_is_told(image, tmp_path):
+    net = network()
+    nn.init.zeros_(net.head.weight)
+    summary = draw(net, image, tmp_path, views="rollout", targets=2, to=["png"])
+    (notice,) = json.loads((summary.directory / "a.png" / "unit.json").read_bytes())["notices"]
+    assert notice.startswith("rollout for class 2 is zero everywhere: so is the gradient of the class score")

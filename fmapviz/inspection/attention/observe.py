@@ -137,7 +137,8 @@ class AttentionObserver:
         self._calls[owner.name] += 1
         call = self._calls[owner.name]
         name = owner.name if call == 1 else f"{owner.name}#{call}"
-        self.receive(Attention(owner, name, call, weights, tuple(self._running), output, value))
+        with torch._C.DisableTorchFunction():  # another observer's mode must not see how weights are computed
+            self.receive(Attention(owner, name, call, weights, tuple(self._running), output, value))
 
     def note_fused(self, output: Tensor, arguments: Mapping[str, Any]) -> None:  # Any: of the function
         """Report what `scaled_dot_product_attention` has computed."""

@@ -172,8 +172,11 @@ def _map_of_windows(attention: Attention, picture: Picture, query: Query) -> tup
         maps[:, down, across] = seen[:, down, across]
         shown = f"{_name(query)} (patch {row}, {column} of {windows.grid[0]} x {windows.grid[1]}, which sees its window)"
     else:
-        maps = mean_row(attention.weights, slice(None)).view(*each, high, wide)
-        shown = f"the mean of the {queries} patches of each window"
+        count = windows.down * windows.across
+        maps = (
+            mean_row(attention.weights, slice(None)).view(*each, high, wide) / count
+        )  # the other windows see nothing of it
+        shown = f"the mean of {count * queries} patches, each of which sees its window"
     whole = maps.permute(0, 3, 1, 4, 2, 5).reshape(picture.images, heads, windows.down * high, windows.across * wide)
     whole = whole.roll(windows.shift, (2, 3))
     return whole[:, :, : windows.grid[0], : windows.grid[1]], shown

@@ -297,3 +297,11 @@ def test_torchvision_timm_and_transformers_attend_alike():
         for one, other in zip(found[0], others, strict=True):
             assert one.std() > 0.01  # not uniform
             assert (one - other).abs().max() < 1e-5
+
+
+def test_captures_within_each_other_see_the_same():
+    network = torchvision.models.VisionTransformer(32, 16, 2, 4, 48, 96)
+    with fmapviz.capture_attention(network) as outer, fmapviz.capture_attention(network) as inner:
+        network(torch.randn(1, 3, 32, 32))
+    assert outer.keys() == inner.keys() != set()
+    assert all(torch.equal(weights, inner[name]) for name, weights in outer.items())
