@@ -7,6 +7,7 @@ that shows the frames that the run has now is not written again. One frame is in
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ KIND = "film"
 RATE = Fraction(10)  # frames per second, of images and of a film that is gone
 LEAST, MOST = 480, 4096  # pixels of the longer side: smaller pictures are enlarged, larger ones reduced
 _SUFFIX = ".png"
+_FRAME = re.compile(r"(\.t\d+)((\.[^.]+){1,2}\.png)$")  # of a clip, before view and perhaps class
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,9 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
         file = ImageFile(f"film:{shown.source or run.name}", shown.name, len(shown.units), shown.digest)
         if not config.force and find_done(run, file, fingerprint, is_intact=is_intact):
             continue
-        rate, name = _rate_of(shown), shown.source or "the images"
-        on_event(Notice(f"writing films of {quote(name)}: {len(shown.units)} frames, {float(rate):.4g} each second"))
+        rate, name = _rate_of(shown), quote(shown.source) if shown.source else "the images"
+        units = f"{len(shown.units)} {'frame' if len(shown.units) == 1 else 'frames'}"
+        on_event(Notice(f"writing a film of each picture of {name}: {units}, {float(rate):.4g} each second"))
         with writing_to(run), stage(run) as staging:
             damaged = _write(staging, shown, writers, rate=rate, workers=session.workers)
             record: dict[str, Any] = {
@@ -138,20 +141,24 @@ def _rate_of(shown: _Shown) -> Fraction:
 
 def _write(staging: Path, shown: _Shown, writers: Mapping[str, WriteFilm], *, rate: Fraction, workers: int) -> int:
     """Write all films, several at a time; return the number of pictures that cannot be read."""
-    names: dict[str, None] = {}
-    for unit in shown.units:
-        names |= dict.fromkeys(sorted(path.name for path in unit.iterdir() if path.suffix == _SUFFIX))
+    names = {path.name for unit in shown.units for path in unit.iterdir() if path.suffix == _SUFFIX}
+    frames: dict[str, list[str]] = {}
+    for name in sorted(names):
+        frames.setdefault(_FRAME.sub(r"\2", name), []).append(name)
+    series = {name if len(parts) > 1 else parts[0]: parts for name, parts in frames.items()}
 
     def write(name: str) -> int:
-        film = _Pictures([unit / name for unit in shown.units])
+        parts = series[name]
+        film = _Pictures([unit / part for unit in shown.units for part in parts])
         if film.size is None:
             return film.damaged
         for form, write_film in writers.items():
-            write_film(staging / f"{name.removesuffix(_SUFFIX)}.{form}", film.pictures(), size=film.size, rate=rate)
+            target = staging / f"{name.removesuffix(_SUFFIX)}.{form}"
+            write_film(target, film.pictures(), size=film.size, rate=rate * len(parts))
         return film.damaged
 
     with ThreadPoolExecutor(workers) as threads:
-        return sum(threads.map(write, names))
+        return sum(threads.map(write, series))
 
 
 class _Pictures:

@@ -290,6 +290,9 @@ def _holds_frames(path: str) -> bool:
 
 def _nothing_chosen(file: ImageFile, choice: FrameChoice) -> Failure:
     length = next(number for number in count() if not _has(file.path, number))
+    if choice.clip > 1 and (choice.every, choice.start, choice.stop) == (1, 0, None):
+        message = f"the film has {length} frames, a clip needs {choice.clip}: {quote(file.path)}"
+        return Failure(file.path, "E_NOTHING", message, hint="a single frame, FILM/000000, is repeated for a whole clip")
     what = f"clips of {choice.clip} frames" if choice.clip > 1 else "frames"
     chosen = f"every={choice.every}, frames={choice.start}:{'' if choice.stop is None else choice.stop}"
     message = f"no {what} of the film are chosen by {chosen}; it has {length} frames: {quote(file.path)}"

@@ -215,3 +215,20 @@ def test_numbers_are_told_by_frames(run):
     with Image.open(run / "clip.mp4" / "000006" / "input.png") as picture:
         assert picture.size == (224, 224)
     assert number_of(Image.fromarray(np.zeros((48, 112, 3), np.uint8))) == 0
+
+
+def test_the_frames_of_all_clips_of_a_video_model_are_one_film(tmp_path):
+    film = write_film(tmp_path / "clip.mp4", 32)
+    options = {"weights": "random", "layers": "layer1.0.conv1.0", "workers": 2}
+    run = visualize("r3d_18", film, to="gif", out=tmp_path / "runs", **options).directory / "clip.mp4"
+    clips = ["000000-000015", "000016-000031"]
+    assert {path.name for path in (run / "_film").iterdir()} == {"00_layer1.0.conv1.0.maps.gif", "input.gif", "unit.json"}
+    frames, seconds = frames_in(run / "_film" / "00_layer1.0.conv1.0.maps.gif")
+    assert seconds == pytest.approx(1 / 25)
+    pictures = [run / clip / f"00_layer1.0.conv1.0.t{number:02d}.maps.png" for clip in clips for number in range(16)]
+    assert len(frames) == 32
+    for frame, png in zip(frames, pictures, strict=True):
+        with Image.open(png) as picture:
+            size = picture.size
+        shown = enlarged(png, (frame.shape[1] // size[0] * size[0], frame.shape[0] // size[1] * size[1]))
+        assert np.abs(frame[: shown.shape[0], : shown.shape[1]] - shown).mean() < 1e-9
