@@ -121,7 +121,7 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def _estimate(config: RunConfig, destination: Destination) -> Estimate:
-    check_readable(config.paths)
+    check_readable(config.inputs)
     start, stop = config.frame_range
     choice = FrameChoice(start, stop, config.every)
     found = require_one(find_images(config.paths, avoid=destination.address), config.paths)

@@ -16,6 +16,7 @@ from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.attention.observe import AttentionObserver
+from fmapviz.inspection.attention.placement import Tokens
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
@@ -166,6 +167,7 @@ class Drawer:
         self._class_maps = ClassMaps(model, plan, style, choices=choices or Choices(), ordered=self._ordered)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
+        self._tokens = Tokens.of(model.module) if plan.of_attention else Tokens()
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -219,7 +221,7 @@ class Drawer:
                 state = state_of(network) if learns else None
                 current = self._pass = _Pass(record, results, enough, Watch() if learns else None)
                 if self._observer:
-                    current.attention = AttentionMaps.of(plan, self._style, record, results)
+                    current.attention = AttentionMaps.of(plan, self._style, record, results, tokens=self._tokens)
                 watching = self._observer.watching() if self._observer else nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()

@@ -157,7 +157,7 @@ def draw_feature_map(
         record: The forward pass.
         of: What the values are of the layer.
         targets: Of gradients the class for each image.
-        query: Of attention whose it is, in words; its values are maps `(N, heads, h, w)`.
+        query: Of attention, whose values are maps `(N, heads, h, w)`, whose it is, in words.
 
     Returns:
         One value; of a clip one for each frame. What cannot be drawn is in `undrawn`, with the reason.
@@ -173,7 +173,7 @@ def draw_feature_map(
     try:
         if plan.kept and (of != "output" or views.keys() - plan.reductions):
             raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
-        frames = {"": values} if query else frames_of(own, values, record.pixels, ordered=record.ordered)
+        frames = {"": values} if of == "attention" else frames_of(own, values, record.pixels, ordered=record.ordered)
     except NotAMapError as reason:
         undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]

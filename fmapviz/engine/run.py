@@ -82,7 +82,7 @@ def run(config: RunConfig) -> RunSummary:
         found: Iterator[ImageFile | Failure] = iter(())
         left_out: list[Notice] = []
         if config.needs_images:
-            check_readable(config.inputs if isinstance(config.inputs, Sequence) else ())
+            check_readable(config.inputs)
             listed = without_unreadable(find_images(config.paths, avoid=destination.address), left_out.append)
             try:
                 found = require_one(listed, config.paths)

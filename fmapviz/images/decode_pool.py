@@ -438,6 +438,14 @@ def _starter(_process: int) -> ThreadPoolExecutor:
 
 
 # Any: the worker may have sent anything.
+def _raise_reported(answer: Any) -> None:
+    """Raise InputError if a worker reports one."""
+    match answer:
+        case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
+            raise InputError(code, printable(message), hint=printable(hint) if hint else None)
+
+
+# Any: the worker may have sent anything.
 def _check_film_answer(answer: Any, question: str) -> list[Any]:
     """Return the answer to a question about a film.
 
@@ -445,9 +453,8 @@ def _check_film_answer(answer: Any, question: str) -> list[Any]:
         InputError: It reports that the film cannot be decoded.
         ValueError: The answer is impossible.
     """
+    _raise_reported(answer)
     match answer:
-        case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
-            raise InputError(code, printable(message), hint=printable(hint) if hint else None)
         case [bool(is_so)] if question in {"has", "animated"}:
             return [is_so]
         case [None | int() as announced, int(above), int(below)] if question == "facts" and above > 0 and below > 0:
@@ -463,9 +470,8 @@ def _check_answer(answer: Any, channels: int) -> _Pixels:
         InputError: It reports that the file cannot be decoded.
         ValueError: The answer is impossible.
     """
+    _raise_reported(answer)
     match answer:
-        case [str(code), str(message), None | str() as hint] if re.fullmatch("E_[A-Z_]+", code):
-            raise InputError(code, printable(message), hint=printable(hint) if hint else None)
         case [str(mode), int(width), int(height), int(planes), list(notices), int(orientation)] if min(width, height) > 0:
             is_picture = mode == {1: "L", 3: "RGB"}.get(channels) and planes == 1
             is_bands = mode == "F" and (planes == channels or (planes == 1 and channels == 3))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,7 +32,6 @@ from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
     from typing import Any, BinaryIO
 
     from fmapviz.images.decode_pool import DecodeProcess
@@ -77,13 +78,14 @@ class FrameChoice:
             yield first, first + span
 
 
-def check_readable(inputs: Iterable[str | Path]) -> None:
-    """Check that films that are named can be read here.
+def check_readable(inputs: str | Path | Iterable[str | Path]) -> None:
+    """Check that films that are named can be read here; an iterator, which can be read once, is not looked into.
 
     Raises:
         RequestError: PyAV is missing.
     """
-    film = next((str(each) for each in inputs if is_film(file_of(str(each)))), None)
+    named = [inputs] if isinstance(inputs, str | Path) else inputs if isinstance(inputs, Sequence) else ()
+    film = next((str(each) for each in named if is_film(file_of(str(each)))), None)
     if film is not None and not _has_pyav():
         raise RequestError(f"films need the package av: {quote(film)}", hint=HINT)
 

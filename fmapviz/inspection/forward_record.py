@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import FeatureMap, Layer
     from fmapviz.inspection.attention.blocks import Block
+    from fmapviz.inspection.attention.placement import Picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +96,7 @@ class ForwardRecord:
         inputs: What the chosen layers received.
         kept: What layers of certain names returned, in the order of execution.
         blocks: The attention of each block, if something is to flow through all of them.
+        picture: The input that tokens come from, if attention is drawn.
         vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
@@ -112,6 +114,7 @@ class ForwardRecord:
     inputs: list[GraphPoint] = field(default_factory=list)
     kept: list[GraphPoint] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    picture: Picture | None = None
     vectors: list[FeatureMap] = field(default_factory=list)
     known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
 

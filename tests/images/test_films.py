@@ -273,8 +273,12 @@ def test_other_forms_of_frames_are_refused(frames):
 
 def test_a_named_film_needs_pyav(monkeypatch, tmp_path):
     monkeypatch.setattr(films, "_has_pyav", lambda: False)
-    with pytest.raises(RequestError, match="films need the package av") as refusal:
-        check_readable([tmp_path / "clip.MP4"])
+    for named in ([tmp_path / "clip.MP4"], tmp_path / "clip.MP4", str(tmp_path / "clip.MP4")):
+        with pytest.raises(RequestError, match="films need the package av") as refusal:
+            check_readable(named)
+    once = iter(["clip.mp4"])
+    check_readable(once)
+    assert next(once) == "clip.mp4"
     assert refusal.value.hint == "pip install 'fmapviz[video]'"
     (tmp_path / "a.png").touch()
     (tmp_path / "b.mp4").touch()

@@ -8,6 +8,16 @@ from fmapviz.engine.run import visualize
 AS_IT_IS = InputOptions(fit="none")
 
 
+class StopError(Exception):
+    """A run is interrupted."""
+
+
+def stop_after_an_image(event):
+    """Interrupt a run, as its `on_event`, when the first image is done."""
+    if getattr(event, "status", "") == "done":
+        raise StopError
+
+
 def runner(build, **defaults):
     """Return `visualize` with a default network and default options.
 

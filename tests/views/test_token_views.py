@@ -13,7 +13,7 @@ from image_files import pixels_of, text_of
 from PIL import Image, ImageFilter
 from safetensors.numpy import load_file
 from tiny_models import Tokens
-from tiny_runs import AS_IT_IS, runner, styled
+from tiny_runs import AS_IT_IS, StopError, runner, stop_after_an_image, styled
 from torch import nn
 from trees import problems
 
@@ -341,15 +341,8 @@ def test_shards_hold_the_same_values(folder, look, tmp_path):
 def test_an_interrupted_run_continues_with_the_same_pictures(folder, look, tmp_path):
     whole = contents(look([folder], out=tmp_path / "whole", **ALL).directory)
 
-    class StopError(Exception):
-        pass
-
-    def stop(event):
-        if getattr(event, "status", "") == "done":
-            raise StopError
-
     with pytest.raises(StopError):
-        look([folder], on_event=stop, workers=1, **ALL)
+        look([folder], on_event=stop_after_an_image, workers=1, **ALL)
     summary = look([folder], **ALL)
     assert summary.skipped >= 1
     assert contents(summary.directory) == whole

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 from tiny_models import TwoConvolutionsAndHead, outputs_of
-from tiny_runs import AS_IT_IS, runner
+from tiny_runs import AS_IT_IS, StopError, runner, stop_after_an_image
 from torch import nn
 from torch.nn.functional import interpolate
 from torchvision.utils import make_grid
@@ -470,15 +470,8 @@ def test_workers_and_interruptions_change_no_colour(tmp_path, look):
     several = look([tmp_path / "in"], views=views, style=style, out=tmp_path / "several", workers=4).directory
     assert bytes_of(whole) == bytes_of(several)
 
-    class StopError(Exception):
-        pass
-
-    def stop(event):
-        if getattr(event, "status", "") == "done":
-            raise StopError
-
     with pytest.raises(StopError):
-        look([tmp_path / "in"], views=views, style=style, out=tmp_path / "resumed", on_event=stop)
+        look([tmp_path / "in"], views=views, style=style, out=tmp_path / "resumed", on_event=stop_after_an_image)
     resumed = look([tmp_path / "in"], views=views, style=style, out=tmp_path / "resumed")
     assert resumed.skipped
     assert bytes_of(whole) == bytes_of(resumed.directory)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.types import LayerResult
 from fmapviz.engine.layer_results import LayerBatch
 from fmapviz.inspection.attention.blocks import flow_through
-from fmapviz.inspection.attention.placement import Picture, Query
+from fmapviz.inspection.attention.placement import Query
 from fmapviz.inspection.reshape import NotAMapError, picture_size
 from fmapviz.views.base import draw_map
 
@@ -52,8 +52,8 @@ def draw_flow(
     """
     token_flow = plan.flows[view]
     try:
-        picture = Picture.of(record.network, record.pixels, ordered=record.ordered)
-        flow = flow_through(record.blocks, picture, query_of(style), record.pixels.device)
+        assert record.picture
+        flow = flow_through(record.blocks, record.picture, query_of(style), record.pixels.device)
         maps = flow.as_maps(_follow(flow, token_flow, gradients))
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)

@@ -104,7 +104,7 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device
     Raises:
         NotAMapError: The tokens of two blocks differ, or are no patches, with the reason.
     """
-    if not picture.ordered:
+    if not picture.tokens.ordered:
         raise NotAMapError("the tokens are grouped by the units of a mask")
     blocks = [block for block in blocks if block.shape[2] > 1]
     if not blocks:

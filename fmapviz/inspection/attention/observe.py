@@ -72,11 +72,6 @@ class Attention:
     output: Tensor
     value: Tensor | None = None
 
-    @property
-    def explicit(self) -> bool:
-        """Whether the network computed the weights themselves."""
-        return self.value is None
-
 
 @dataclass(slots=True, eq=False)
 class AttentionObserver:

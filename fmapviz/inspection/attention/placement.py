@@ -11,7 +11,7 @@ import torch
 
 from fmapviz.core.config.positions import cell_of
 from fmapviz.inspection.attention.weights import mean_row
-from fmapviz.inspection.reshape import NotAMapError, picture_size, token_grid
+from fmapviz.inspection.reshape import NotAMapError, is_unrolled, picture_size, token_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,34 +40,45 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """What is known of a network's tokens.
+
+    Attributes:
+        has_class: Whether the first one may be a class token.
+        learnt: Numbers of tokens that are learnt queries, such as those of a detector, not patches.
+        ordered: Whether they are in the order of rows and columns.
+    """
+
+    has_class: bool = False
+    learnt: frozenset[int] = frozenset()
+    ordered: bool = True
+
+    @classmethod
+    def of(cls, network: nn.Module) -> Tokens:
+        """Find it out by the names of parameters and modules."""
+        names = {name.rpartition(".")[2] for name, _ in network.named_parameters()}
+        has_class = any(_CLASS_TOKEN.fullmatch(name) for name in names)
+        return cls(has_class, frozenset(_learnt_queries(network)), not is_unrolled(network.modules()))
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """The input that tokens come from.
 
     Attributes:
         images: Number of images in the batch.
         size: Height and width, pixels; None if it is not a picture.
-        has_class_token: Whether the first token may be a class token.
-        ordered: Whether tokens are in the order of rows and columns.
-        learnt: Numbers of tokens that are learnt queries, such as those of a detector, not patches.
+        tokens: What is known of them.
     """
 
     images: int
     size: tuple[int, int] | None
-    has_class_token: bool
-    ordered: bool = True
-    learnt: frozenset[int] = frozenset()
+    tokens: Tokens
 
     @classmethod
-    def of(cls, network: nn.Module, pixels: Tensor, *, ordered: bool = True) -> Picture:
+    def of(cls, pixels: Tensor, tokens: Tokens) -> Picture:
         """Return the input of a network, `(N, ...)`."""
-        names = {name.rpartition(".")[2] for name, _ in network.named_parameters()}
-        return cls(
-            len(pixels),
-            picture_size(pixels),
-            any(_CLASS_TOKEN.fullmatch(name) for name in names),
-            ordered,
-            frozenset(_learnt_queries(network)),
-        )
+        return cls(len(pixels), picture_size(pixels), tokens)
 
     def check(self, query: Query) -> None:
         """Raise PositionError if the query lies outside the picture."""
@@ -93,7 +104,7 @@ def map_of(attention: Attention, picture: Picture, query: Query) -> tuple[Tensor
         NotAMapError: The keys are no patches, or the query is none of the queries, with the reason.
     """
     count, heads, queries, keys = attention.weights.shape
-    if not picture.ordered:
+    if not picture.tokens.ordered:
         raise NotAMapError(f"attention between {keys} tokens grouped by the units of a mask: not a map of the image")
     if count != picture.images or _window_of(attention) == keys == queries:
         return _map_of_windows(attention, picture, query)
@@ -112,7 +123,7 @@ def row_of(query: Query, count: int, picture: Picture) -> tuple[slice, str]:
         if query.position or query.mean:
             raise NotAMapError("its only query is one token, not the patches")
         return slice(0, 1), "its only query"
-    if count in picture.learnt:
+    if count in picture.tokens.learnt:
         if query.position:
             raise NotAMapError(f"its {count} queries are learnt, and not the patches")
         return slice(0, count), f"the mean of {count} learnt queries"
@@ -124,7 +135,7 @@ def row_of(query: Query, count: int, picture: Picture) -> tuple[slice, str]:
         row, column = cell_of(query.position, picture=picture.size or (height, width), grid=(height, width))
         first = prefix + row * width + column
         return slice(first, first + 1), f"{_name(query)} (patch {row}, {column} of {height} x {width})"
-    if prefix and picture.has_class_token and not query.mean:
+    if prefix and picture.tokens.has_class and not query.mean:
         return slice(0, 1), "the class token"
     reason = "" if query.mean else ", there is no class token"
     return slice(prefix, None), f"the mean of {count - prefix} patches{reason}"
@@ -147,7 +158,7 @@ def _grid(attention: Attention, picture: Picture, keys: int) -> tuple[int, int, 
         raise NotAMapError(
             f"attention weights {_shape(attention)} that are not between the {_listed(received)} tokens of the layer"
         )
-    if keys in picture.learnt:
+    if keys in picture.tokens.learnt:
         raise NotAMapError(f"attention to {keys} learnt queries, not to patches")
     if grid is None:
         raise NotAMapError(f"attention to {keys} tokens, which do not form a grid of patches")

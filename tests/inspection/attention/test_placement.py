@@ -9,13 +9,13 @@ from torch.nn import functional
 
 import fmapviz
 from fmapviz.inspection.attention.observe import AttentionObserver
-from fmapviz.inspection.attention.placement import Picture, Query, map_of
+from fmapviz.inspection.attention.placement import Picture, Query, Tokens, map_of
 from fmapviz.inspection.reshape import NotAMapError
 
 
 def placed(network, x, query=None):
     """Return the map of every attention, or why there is none, by name."""
-    picture, found = Picture.of(network, x), {}
+    picture, found = Picture.of(x, Tokens.of(network)), {}
 
     def receive(attention):
         try:
@@ -67,7 +67,7 @@ def test_a_position_is_the_patch_at_that_pixel():
 
 
 def test_a_position_outside_of_the_picture_is_refused():
-    picture = Picture(1, (96, 160), has_class_token=True)
+    picture = Picture(1, (96, 160), Tokens())
     picture.check(Query((95, 159)))
     with pytest.raises(fmapviz.RequestError, match="row 96, column 0 is outside the picture"):
         picture.check(Query((96, 0)))
@@ -107,7 +107,7 @@ def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
     for row, column in [(0, 0), (height - 1, width - 1), (3, 4), (1, width - 1)]:
         observer_query = Query((row * 10 + 3, column * 10 + 9))
         network = Windowed(window, shift)
-        picture, found = Picture(2, (height * 10, width * 10), has_class_token=False), []
+        picture, found = Picture(2, (height * 10, width * 10), Tokens()), []
         observer = AttentionObserver(
             lambda attention, at=found, of=(picture, observer_query): at.append(map_of(attention, *of))
         )
