@@ -15,6 +15,7 @@ from fmapviz.core.types import ImageResult, Prediction
 from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
+from fmapviz.engine.survey.kept_passes import KeptPass
 from fmapviz.inspection.attention.observe import AttentionObserver
 from fmapviz.inspection.attention.placement import Tokens
 from fmapviz.inspection.cam_layers import Choices
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.types import FeatureMap, Layer, Model
     from fmapviz.engine.plan import Plan
+    from fmapviz.engine.survey.kept_passes import KeptPasses
     from fmapviz.inspection.attention.observe import Attention
 
 TOP = 3  # predicted classes per image by default
@@ -85,6 +87,8 @@ class _Pass:
         last: The last feature map.
         complete: Whether it has been ended early.
         error: An exception of ours within the network's pass, also if the network has caught it.
+        kept: Copies of what the layers return, if it is to be drawn again.
+        ran: Names of the layers that ran.
     """
 
     record: ForwardRecord
@@ -98,6 +102,8 @@ class _Pass:
     last: str = ""
     complete: bool = False
     error: Exception | None = None
+    kept: KeptPass | None = None
+    ran: frozenset[str] = frozenset()
 
     @contextmanager
     def drawing(self) -> Iterator[bool]:
@@ -190,7 +196,7 @@ class Drawer:
         """Remove the hooks."""
         self._hooks.close()
 
-    def draw(self, batch: Tensor) -> list[ImageResult]:
+    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
         """Run the model and draw what the plan requests of each layer.
 
         What layers return and receive is drawn inside their hooks; gradients and heat maps after the pass, by one backward
@@ -198,6 +204,7 @@ class Drawer:
 
         Args:
             batch: Prepared images `(N, ...)`.
+            keep: Keeps what the layers return, on the CPU.
 
         Returns:
             One per image.
@@ -220,6 +227,7 @@ class Drawer:
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None
                 current = self._pass = _Pass(record, results, enough, Watch() if learns else None)
+                current.kept = KeptPass() if keep and keep.has_room and given.is_cpu else None
                 if self._observer:
                     current.attention = AttentionMaps.of(plan, self._style, record, results, tokens=self._tokens)
                 watching = self._observer.watching() if self._observer else nullcontext()
@@ -238,25 +246,48 @@ class Drawer:
                 if current.error is not None:
                     raise current.error
                 record.over = True
+                current.ran = frozenset(layer.name for layer in self._layers if self.calls[layer.module])
                 if current.attention:
                     current.attention.finish(self._model.name)
-            return self._finish(self._pass)
+            return self._finish(self._pass, keep)
         except BackwardError as error:
             raise ForwardError(str(error)) from error.__cause__
         finally:  # nothing of the graph is kept
             self._pass = self._no_pass
 
-    def _finish(self, current: _Pass) -> list[ImageResult]:
+    def draw_kept(self, image: Tensor, kept: KeptPass) -> ImageResult:
+        """Draw an image whose forward pass was kept, as `draw` draws it.
+
+        Args:
+            image: Prepared, `(1, ...)`.
+            kept: Its pass.
+
+        Raises:
+            MixedBatchError: As in `draw`.
+        """
+        self._pass = _Pass(ForwardRecord(self._model.module, image, self._ordered), BatchResults(1), ran=kept.ran)
+        layers = {layer.name: layer for layer in self._layers}
+        try:
+            with torch.no_grad():
+                for feature_map in kept.feature_maps:
+                    self.receive(replace(feature_map, layer=layers[feature_map.layer.name]))
+            (drawn,) = self._finish(self._pass)
+        finally:
+            self._pass = self._no_pass
+        return replace(drawn, predictions=kept.predictions)
+
+    def _finish(self, current: _Pass, keep: KeptPasses | None = None) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
         predictions: list[tuple[Prediction, ...]] = [()] * images
-        if self._top:
+        if self._top and current.record.output is not None:
             output = current.record.output
             part = output if self._plan.output is None else part_of(output, self._plan.output)
             predictions = predict(part, self._model.classes, top=self._top, images=images)
-        missed = tuple(layer.name for layer in self._layers if not self.calls[layer.module])
-        ran = (layer.name for layer in self._layers if self.calls[layer.module])
-        silent = {name: "returned no tensor" for name in ran if name not in current.seen}
+        if keep and current.kept and not self.numbers.drawn:
+            keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
+        missed = tuple(layer.name for layer in self._layers if layer.name not in current.ran)
+        silent = {layer.name: "returned no tensor" for layer in self._layers if layer.name in current.ran - current.seen}
         if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
             torch.cuda.synchronize(current.record.pixels.device)
         finished = list(map(LayerBatch.finish, results.layers))
@@ -282,6 +313,8 @@ class Drawer:
             current.seen.add(feature_map.layer.name)
             current.indices[feature_map.name] = feature_map.index
             current.last = feature_map.name
+            if current.kept:
+                current.kept.add(feature_map)
             heats = self._plan.of_maps and not self._plan.automatic
             if self._plan.draws.get("gradient") or heats:
                 current.record.outputs.append(current.record.point(feature_map, copied=heats))

@@ -161,6 +161,11 @@ class Plan:
         return self.of_layers or self.of_attention or bool(self.methods)
 
     @property
+    def of_outputs(self) -> bool:
+        """Whether what layers return is all that is needed to draw."""
+        return not (self.of_classes or self.of_maps or self.of_attention or self.draws.get("input"))
+
+    @property
     def from_pixels(self) -> bool:
         """Whether gradients are needed before the first layer."""
         of_pixels = any(method.of_pixels for method in self.methods.values())

@@ -29,6 +29,7 @@ from fmapviz.engine.pipeline.work import Progress, UntilFailure, group, work
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import find_device, frame_choice, load_session, moved
 from fmapviz.engine.survey.first_pass import survey
+from fmapviz.engine.survey.kept_passes import KeptPasses
 from fmapviz.engine.top.of_run import draw_top_images, has_top_images
 from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
 from fmapviz.images.find import find_images, is_candidate, is_input
@@ -80,14 +81,14 @@ def run(config: RunConfig) -> RunSummary:
         destination.check()
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
-        left_out: list[Notice] = []
+        of_inputs: list[Notice] = []
         if config.needs_images:
             check_readable(config.inputs)
-            listed = without_unreadable(find_images(config.paths, avoid=destination.address), left_out.append)
+            listed = without_unreadable(find_images(config.paths, avoid=destination.address), of_inputs.append)
             try:
                 found = require_one(listed, config.paths)
             except NothingToDoError as error:
-                raise NothingToDoError(str(error), hint=left_out[0].message if left_out else error.hint) from None
+                raise NothingToDoError(str(error), hint=of_inputs[0].message if of_inputs else error.hint) from None
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -99,7 +100,7 @@ def run(config: RunConfig) -> RunSummary:
             directory=destination.open_run(info, name=config.name, sync=config.fsync),
             several=not _is_one_file(config.paths),
         )
-        found = list_frames(found, frame_choice(session))
+        found = list_frames(found, frame_choice(session), of_inputs.append)
         told: list[str] = []
 
         def on_event(event: Event) -> None:
@@ -120,7 +121,7 @@ def run(config: RunConfig) -> RunSummary:
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
-        for notice in left_out:
+        for notice in of_inputs:
             on_event(notice)
         for message in _crowds(session, summary):
             on_event(Notice(message))
@@ -220,6 +221,7 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
     settings = session.info.settings
     if session.plan.of_images and (is_surveyed(settings) if session.plan.drawn else shares_values(settings)):
         found = list(found)
+        session = replace(session, kept=KeptPasses() if session.plan.of_outputs else None)
         known = survey(session, found, on_event)
         session = replace(session, plan=replace(session.plan, shared=known.shared, seed_path=known.path))
     publisher = Publisher(session)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Layer
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
+    from fmapviz.engine.survey.kept_passes import KeptPasses
     from fmapviz.runs.storage.destination import Destination
     from fmapviz.writers.base import OpenWriter
 
@@ -73,6 +74,7 @@ class Session:
         several: Whether more than one image is expected.
         choices: Remembers the layers that were chosen automatically.
         sharing: Remembers whether images may share a forward pass; None: it is found out each time.
+        kept: Remembers what layers returned when the images were surveyed.
     """
 
     request: RunConfig
@@ -90,6 +92,7 @@ class Session:
     several: bool = True
     choices: Choices = field(default_factory=Choices)
     sharing: Sharing | None = None
+    kept: KeptPasses | None = None
 
     @property
     def config(self) -> RunConfig:

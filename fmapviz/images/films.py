@@ -10,7 +10,7 @@ import atexit
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from fmapviz.images.decode_pool import open_file, pop_idle, start_worker
 from fmapviz.images.decode_worker import ask_film
 from fmapviz.images.errors import explain
 from fmapviz.images.film_decoder import HINT, FilmDecoder
+from fmapviz.images.find import path_hash
 from fmapviz.images.frames import file_of, frame_of, frames_of, is_film, may_be_film
 
 if TYPE_CHECKING:
@@ -103,17 +104,27 @@ def without_unreadable(
             notify(Notice(f"films are left out, {quote(each.path)} for example: {HINT} reads them"))
 
 
-def list_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> Iterator[ImageFile | Failure]:
+def list_frames(
+    found: Iterable[ImageFile | Failure], choice: FrameChoice, notify: Callable[[Notice], None] | None = None
+) -> Iterator[ImageFile | Failure]:
     """Replace each film by its chosen frames, which are decoded meanwhile.
 
     A film that is damaged yields the frames before the damage, and one failure. What is no film stays.
+
+    Args:
+        found: All inputs.
+        choice: Which frames.
+        notify: Called with a `Notice` if frames are chosen, but there is no film.
     """
+    films: dict[str, str] = {}  # their paths by the names of their units
     for file in found:
         listed = 0
         try:
             if isinstance(file, Failure) or not _holds_frames(file.path):
                 yield file
                 continue
+            if films.setdefault(file.unit, file.path) != file.path:  # another film of this name
+                file = replace(file, unit=f"{file.unit}~{path_hash(file.path)}")  # noqa: PLW2901  one of its own
             for first, last in choice.numbers(None):
                 if not all(ask(file.path, "has", number)[0] for number in range(first, last + 1, choice.every)):
                     break
@@ -124,6 +135,8 @@ def list_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> It
             continue
         if not listed:
             yield _nothing_chosen(file, choice)
+    if notify and not films and choice != FrameChoice(clip=choice.clip):
+        notify(Notice("every= and frames= have no effect: no film is among the inputs"))
 
 
 def count_frames(found: Iterable[ImageFile | Failure], choice: FrameChoice) -> Iterator[ImageFile | Failure]:

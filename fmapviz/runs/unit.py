@@ -19,6 +19,7 @@ from fmapviz.core.file_names import UNIT_FILE, signatures
 from fmapviz.core.files import hidden, leftovers
 from fmapviz.core.types import ImageFile
 from fmapviz.images.find import path_hash
+from fmapviz.images.frames import frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,13 +115,28 @@ def possible_paths(run: Path, file: ImageFile) -> list[Path]:
 
     They are its own name, that name with a hash, and the same at the top of the run, in case another unit is in the way.
     """
-    distinct = file.unit + distinction(file)
-    return [run / name for name in dict.fromkeys((file.unit, distinct, distinct.rpartition("/")[2]))]
+    distinct = distinct_name(file)
+    last = distinct.split("/")[-2 if frames_of(file.path) else -1 :]
+    return [run / name for name in dict.fromkeys((file.unit, distinct, "/".join(last)))]
 
 
-def distinction(file: ImageFile) -> str:
-    """Return the ending that distinguishes an image from others of its name."""
-    return f"~{path_hash(file.path)}"
+def distinct_name(file: ImageFile) -> str:
+    """Return the name of an image's unit with a hash that distinguishes it from others of its name.
+
+    Of a frame it is the film that has the hash, so that all its frames stay together.
+    """
+    if frames := frames_of(file.path):
+        film, _, frame = file.unit.rpartition("/")
+        return f"{film}~{path_hash(frames.film)}/{frame}"
+    return f"{file.unit}~{path_hash(file.path)}"
+
+
+def plain_name(file: ImageFile) -> str:
+    """Return the name of an image's unit without that hash."""
+    if frames := frames_of(file.path):
+        film, _, frame = file.unit.rpartition("/")
+        return f"{film.removesuffix(f'~{path_hash(frames.film)}')}/{frame}"
+    return file.unit.removesuffix(f"~{path_hash(file.path)}")
 
 
 def image_of(record: Mapping[str, Any]) -> ImageFile:

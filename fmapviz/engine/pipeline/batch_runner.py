@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.pipeline.scheduler import Preprocessed, Result, Tell
     from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
+    from fmapviz.engine.survey.kept_passes import KeptPass
 
 _AT_OUTPUT = {"output", "gradient"}
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
@@ -95,12 +96,17 @@ class BatchRunner:
         torch.set_num_threads(self._cores)
         drawer = self._take_drawer()
         results: list[Result] = []
-        together = len(batch) if self._may_share(batch, drawer) else 1
-        parts, back = [batch[:together]], batch[together:]
+        kept = self._find_kept(batch)
+        new = [image for image in batch if id(image) not in kept]
+        together = len(new) if new and self._may_share(new, drawer) else 1
+        parts, back = [new[:together]] if new else [], new[together:]
+        parts += [[image] for image in batch if id(image) in kept]
         while parts:
             part = parts.pop()
+            again = kept.pop(id(part[0]), None)
             try:
-                drawn = drawer.draw(self._stack([image.values for image in part]))
+                images = self._stack([image.values for image in part])
+                drawn = [drawer.draw_kept(images, again)] if again else drawer.draw(images, keep=self._session.kept)
             except Exception as error:
                 memory = is_out_of_memory(error)
                 # A wrong request shows at the first image; with a later one it is that image's own failure.
@@ -118,12 +124,18 @@ class BatchRunner:
                     parts += self._split(part, tell, memory=memory)
             else:
                 results += [self._accept(image, each, begun, tell) for image, each in zip(part, drawn, strict=True)]
-                if self._sharing and len(part) == 1:
+                if self._sharing and len(part) == 1 and not again:
                     self._sharing.note(part[0].values, drawn[0])
         if drawer.numbers.drawn:
             self.limits.drawing = 1  # the random numbers come from one sequence
         self._idle.append(drawer)
         return [*back, *chain.from_iterable(parts)], results
+
+    def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
+        """Return the passes that were kept, by the images' identity."""
+        passes = self._session.kept
+        found = ((image, passes.find(image.values)) for image in batch) if passes else ()
+        return {id(image): each for image, each in found if each}
 
     def _may_share(self, batch: list[Preprocessed], drawer: Drawer) -> bool:
         """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""

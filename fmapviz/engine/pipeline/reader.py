@@ -15,7 +15,7 @@ from fmapviz.images.clips import read_clip
 from fmapviz.images.frames import frames_of
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
-from fmapviz.runs.unit import Group, Member, check_only_own_files, distinction, find_done, find_own
+from fmapviz.runs.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +39,7 @@ class Naming:
         """Return the image with a unique name; call it in listing order."""
         if not isinstance(item, ImageFile) or self._names.setdefault(item.unit, item.path) == item.path:
             return item
-        return item if find_own(self._run, item) else replace(item, unit=item.unit + distinction(item))
+        return item if find_own(self._run, item) else replace(item, unit=distinct_name(item))
 
     def release(self, file: ImageFile) -> None:
         """Forget the name of an image whose unit is finished: from then on its record holds it."""

@@ -24,7 +24,7 @@ from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.shards import describe_members, identify
-from fmapviz.runs.unit import KIND, commit, distinction
+from fmapviz.runs.unit import KIND, commit, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,7 +122,7 @@ class UnitWriter:
         member, drawn, file = result.image.member, result.drawn, result.image.member.file
         info, plan = self._session.info, self._session.plan
         seen = as_seen(result.image.values, self._session.model.preparation)
-        file = replace(file, unit=file.unit.removesuffix(distinction(file)))
+        file = replace(file, unit=plain_name(file))
         pictures = []
         marked = plan.seed_path in {"", file.path}
         for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked) if plan.drawn else ():

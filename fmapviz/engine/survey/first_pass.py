@@ -78,6 +78,8 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         for event in events:
             if isinstance(event, Notice):
                 on_event(event)
+    if session.kept:
+        session.kept.end()
     if not surveyor.paths and not wanted.seed:
         return Survey(0, {})
     # Read before the survey, which is saved before the first image is drawn.
