@@ -26,7 +26,7 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import system_error
-from fmapviz.images.frames import FILMS, frame_of, frames_of
+from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -394,7 +394,11 @@ def _is_run(record: dict[str, Any] | None) -> bool:
 
 def _failure(error: OSError, path: str) -> Failure:
     refusal = system_error(error)
-    return Failure(path, refusal.code, f"{refusal}: {quote(path)}", refusal.hint)
+    hint = refusal.hint
+    film, _, frame = path.rpartition("/")
+    if refusal.code == "E_MISSING" and frame.isdecimal() and may_be_film(film):
+        hint = f"the name of a frame has six digits: {film}/{numbered(int(frame))}"
+    return Failure(path, refusal.code, f"{refusal}: {quote(path)}", hint)
 
 
 def _split(stream: BinaryIO, separator: bytes) -> Iterator[bytes]:

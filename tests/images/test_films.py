@@ -16,7 +16,7 @@ from fmapviz.core.types import Failure
 from fmapviz.images import films
 from fmapviz.images.film_decoder import FilmDecoder
 from fmapviz.images.films import FrameChoice, check_readable, close_films, count_frames, list_frames, rate_of, read_frames
-from fmapviz.images.find import find_images, look_again
+from fmapviz.images.find import find_images, look_again, path_hash
 from fmapviz.images.frames import Frames, file_of, frames_of
 
 # Each way in which a container numbers and reorders its frames.
@@ -96,6 +96,33 @@ def test_a_choice_without_frames_is_a_failure_that_tells_how_many_there_are(tmp_
     frames, failures = listed(write_film(tmp_path / "clip.mp4"), start=60)
     assert frames == []
     assert (failures[0].code, "it has 60 frames" in failures[0].message) == ("E_NOTHING", True)
+
+
+def test_films_of_one_name_have_folders_of_their_own(tmp_path):
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+    paths = [write_film(tmp_path / folder / "clip.mp4", count) for folder, count in (("a", 3), ("b", 5))]
+    units = [frame.unit for frame in list_frames(find_images(paths), FrameChoice())]
+    assert units[:3] == [f"clip.mp4/{number:06d}" for number in range(3)]
+    name = f"clip.mp4~{path_hash(str(paths[1]))}"
+    assert units[3:] == [f"{name}/{number:06d}" for number in range(5)]
+
+
+@pytest.mark.parametrize(("choice", "told"), [({"every": 2}, True), ({"stop": 9}, True), ({}, False), ({"clip": 8}, False)])
+def test_a_choice_of_frames_without_a_film_is_told(tmp_path, choice, told):
+    Image.new("RGB", (8, 8)).save(tmp_path / "still.gif")
+    notices = []
+    list(list_frames(find_images([tmp_path]), FrameChoice(**choice), notices.append))
+    assert [each.message for each in notices] == ["every= and frames= have no effect: no film is among the inputs"] * told
+    write_animation(tmp_path / "moving.gif")
+    list(list_frames(find_images([tmp_path]), FrameChoice(**choice), notices.append))
+    assert len(notices) == told
+
+
+def test_a_frame_named_with_fewer_digits_is_missing_and_the_hint_names_it(tmp_path):
+    film = write_film(tmp_path / "clip.mp4", 3)
+    (failure,) = find_images([f"{film}/2"])
+    assert (failure.code, failure.hint) == ("E_MISSING", f"the name of a frame has six digits: {film}/000002")
 
 
 def test_clips_have_frames_at_equal_distances(tmp_path):

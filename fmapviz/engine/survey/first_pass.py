@@ -14,6 +14,7 @@ from fmapviz.core.types import ImageFile
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.survey.collect import Survey, Surveyor, Wanted
 from fmapviz.engine.survey.record import load, save
+from fmapviz.images.frames import is_film, numbered
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import clusters_of, shares_components, shares_ranges
 from fmapviz.runs.run_files import find_units
@@ -117,8 +118,11 @@ def find_seed(seed: Seed, found: Sequence[ImageFile | Failure]) -> ImageFile:
             f"several inputs have the name of the seed, {quote(seed.image)}: {listed}", hint="name its folder too"
         )
     if not fitting:
+        frame = f"{seed.image}/{numbered(0)}"
         raise RequestError(
             f"the image of the seed is not among the inputs: {quote(seed.image)}",
-            hint="Style(seed='photo.jpg:112,80') names one of the inputs, by its path or the end of it",
+            hint=f"one of the film's frames, such as {quote(frame)}"
+            if is_film(seed.image)
+            else "Style(seed='photo.jpg:112,80') names one of the inputs, by its path or the end of it",
         )
     return fitting[0]
