@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
 
     Arguments for its configuration may follow the name, as in `vit(hidden_size=192)`.
     """
-    full, arguments = split_call(name)
+    full, arguments = (name, {}) if os.path.isdir(name) else split_call(name)  # noqa: PTH112  arguments may be too long for a path
     files = _locate(full)
     config = _configure(full, files.find([_CONFIG]), arguments)
     is_random = weights is None or read_seed(weights) is not None

@@ -75,6 +75,9 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     build = partial(_build, name, arguments)
     if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
         entry = _entry(name, weights)
+        if arguments:
+            with torch.device("meta"):
+                build()  # fails before the download
         loaded = _load_published(name, build, entry, options)
     else:
         loaded = _load_others(name, build, weights, options)

@@ -125,7 +125,7 @@ def test_layers_and_blocks_have_the_values_that_transformers_returns(hub, pictur
 
 
 def test_a_folder_of_the_user_is_a_model_too(hub, tmp_path):
-    folder = shutil.copytree(hub.folder, tmp_path / "mine")
+    folder = shutil.copytree(hub.folder, tmp_path / "mine (1)")
     first = load_model(f"hf:{folder}")
     assert all(torch.equal(value, first.module.state_dict()[key]) for key, value in hub.state_dict().items())
     assert (first.weights, first.classes) == ("model.safetensors", CLASSES)

@@ -619,6 +619,12 @@ def test_arguments_for_torchvisions_builders(arguments, weights, message, cache)
     assert caught.value.hint
 
 
+def test_wrong_arguments_are_told_before_weights_are_downloaded(cache, monkeypatch):
+    monkeypatch.setattr("fmapviz.models.sources.torchvision.fetch", lambda _: pytest.fail("it is downloaded"))
+    with pytest.raises(RequestError, match="cannot build squeezenet1_1 with num_clases=3"):
+        load("default", "squeezenet1_1(num_clases=3)")
+
+
 @pytest.mark.parametrize("heads", [True, False])
 def test_a_segmentation_model_with_and_without_its_second_head(heads, save):
     state = build("deeplabv3_mobilenet_v3_large", aux_loss=heads).state_dict()
