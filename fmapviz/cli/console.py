@@ -12,7 +12,7 @@ from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
-from fmapviz.core.errors import printable
+from fmapviz.core.errors import first_few, printable
 from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.urls import is_url
@@ -72,8 +72,11 @@ class Console:
         if summary.not_executed:
             layers = f"{count(len(summary.not_executed), 'layer')}: {', '.join(summary.not_executed)}"
             self._print_notice(f"not executed: {layers}")
+        undrawn: dict[str, list[str]] = {}
         for name, reason in summary.undrawn.items():
-            self._print_notice(f"not drawn: {name}: {reason}")
+            undrawn.setdefault(reason, []).append(name)
+        for reason, names in undrawn.items():
+            self._print_notice(f"not drawn: {first_few(names)}: {reason}")
         if self._verbosity >= 0:
             print_message(_sentence(summary))
         commands = self._open_commands(out) if summary.exit_code != 4 else {}

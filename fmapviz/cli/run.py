@@ -37,7 +37,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name such as alexnet (`fmapviz models` lists them), timm:NAME, or your code, my_net.py:build.",
+        help="A name such as alexnet (`fmapviz models` lists them); timm:, hf:, hub: or ultralytics:NAME; or your code, "
+        "my_net.py:build.",
         autocompletion=lambda incomplete: [name for name in known_names() if name.startswith(incomplete)],
     ),
 ]

@@ -53,6 +53,16 @@ def test_words(capsys):
     ]
 
 
+def test_layers_that_are_not_drawn_for_one_reason_are_one_notice(capsys):
+    Console().show_summary(
+        summary(undrawn={**dict.fromkeys("abcdef", "a vector (1, 10)"), "g": "3 dimensions"}), Path("runs")
+    )
+    assert [line for line in capsys.readouterr().err.splitlines() if "not drawn" in line] == [
+        "notice: not drawn: a, b, c, d and 2 more: a vector (1, 10)",
+        "notice: not drawn: g: 3 dimensions",
+    ]
+
+
 def test_quiet_keeps_the_errors(capsys):
     show_run(Console(verbosity=-1))
     out, err = capsys.readouterr()

@@ -44,7 +44,9 @@ class Net(nn.Module):
 @pytest.fixture
 def folder(tmp_path):
     for seed in range(5):
-        save_pixels(tmp_path / "in" / f"{seed}.png", np.random.default_rng(seed).integers(0, 256, (16, 20, 3)).astype(np.uint8))
+        save_pixels(
+            tmp_path / "in" / f"{seed}.png", np.random.default_rng(seed).integers(0, 256, (16, 20, 3)).astype(np.uint8)
+        )
     (tmp_path / "in" / "again.png").write_bytes((tmp_path / "in" / "0.png").read_bytes())
     (tmp_path / "in" / "damaged.png").write_bytes(b"no picture")
     return tmp_path / "in"
@@ -62,13 +64,13 @@ def contents(summary):
 
 @pytest.mark.parametrize("most", [512 * 2**20, 100_000])
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
-def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, tmp_path, monkeypatch):
+def test_files_are_the_same_as_of_a_second_pass(options, most, folder, look, monkeypatch):
     monkeypatch.setattr("fmapviz.engine.run.KeptPasses", partial(KeptPasses, 0))
     Net.passes = 0
-    expected, before = look([folder], **options, out=tmp_path / "twice"), Net.passes
+    expected, before = look([folder], **options, out=folder.parent / "twice"), Net.passes
     monkeypatch.setattr("fmapviz.engine.run.KeptPasses", partial(KeptPasses, most))
     Net.passes = 0
-    found = look([folder], **options, out=tmp_path / "once")
+    found = look([folder], **options, out=folder.parent / "once")
     assert contents(found) == contents(expected)
     assert found.not_executed == expected.not_executed == ("unused",)
     spared = 6 if most > 100_000 else 2  # of 43 kB each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Notice
 from fmapviz.engine.estimate import estimate
+from fmapviz.engine.survey.kept_passes import KeptPasses
 
 SIDE = 64
 
@@ -356,7 +358,8 @@ def test_pictures_of_a_seed_can_be_continued_without_its_image(folder, look, tmp
     assert contents(summary.directory) == {name: each for name, each in whole.items() if name[0] not in "bd"}
 
 
-def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look):
+def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, monkeypatch):
+    monkeypatch.setattr("fmapviz.engine.run.KeptPasses", partial(KeptPasses, 0))  # otherwise it is drawn of that pass
     passes = []
 
     class Counted(Net):

@@ -267,6 +267,13 @@ def test_rollout_through_blocks_of_different_tokens_is_refused_with_the_reason(i
     assert reason.startswith("the tokens are not the same in all blocks")
 
 
+def test_a_hint_names_no_other_layers_where_they_would_not_help(image, tmp_path):
+    summary = draw(TwoKinds(), image, tmp_path, views="rollout", to=["png"])
+    (failure,) = summary.failures
+    assert failure.message.startswith("nothing could be drawn: 'rollout': the tokens are not the same in all blocks")
+    assert failure.hint is None
+
+
 def test_a_class_without_any_gradient_is_told(image, tmp_path):
     net = network()
     nn.init.zeros_(net.head.weight)

@@ -198,8 +198,14 @@ class BatchRunner:
             path = image.member.file.path
             reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
-            message = f"none of the chosen layers could be drawn: {listed[-1]}: {quote(path)}"
-            hint = "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
+            of_views = reasons.keys() <= {*self._session.config.views}  # other layers would not help
+            what = "nothing" if of_views and reasons else "none of the chosen layers"
+            message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
+            hint = (
+                None
+                if of_views and reasons
+                else "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
+            )
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers = len({layer.layer for layer in drawn.layers} - {""})
         progress.accepted = True

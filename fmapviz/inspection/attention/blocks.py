@@ -115,7 +115,8 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device
         if samples != picture.images:
             raise NotAMapError(f"attention of {block.name} is within parts of the image {tuple(block.shape)}")
         if not queries == keys == count:
-            here = f"{blocks[0].name} has {count} tokens, {block.name} {queries} queries and {keys} keys"
+            other = f"{blocks[0].name} has {count} tokens, " if block is not blocks[0] else ""
+            here = f"{other}{block.name} has {queries} queries and {keys} keys"
             raise NotAMapError(f"the tokens are not the same in all blocks: {here}")
     grid = token_grid(count, picture.size)
     if grid is None:

@@ -98,7 +98,7 @@ def choose_pairs(
         picture, as `MOST_PAIRS` positions of a regular grid would be.
     """
     grid, theirs, ours = sizes
-    candidates = np.flatnonzero(mutual)
+    candidates = np.random.default_rng(0).permutation(np.flatnonzero(mutual))  # equal cosines are not all at the top
     ordered = candidates[np.argsort(-cosine.flat[candidates].astype(np.float64), kind="stable")]
     places = [(int(index.flat[own]), int(own)) for own in ordered]
     chosen: list[Pair] = []

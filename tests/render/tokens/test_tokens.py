@@ -253,6 +253,14 @@ def test_pairs_are_spread_and_the_best_first():
             assert np.hypot(one.theirs[0] - other.theirs[0], one.theirs[1] - other.theirs[1]) >= 300 / MOST_PAIRS**0.5 / 3
 
 
+def test_equal_matches_are_chosen_everywhere():
+    index, alike = np.arange(900, dtype=np.int32).reshape(30, 30), np.ones((30, 30), np.float32)
+    pairs = choose_pairs(index, alike, alike > 0, sizes=((30, 30), (300, 300), (300, 300)))
+    quarters = {(pair.ours[0] > 150, pair.ours[1] > 150) for pair in pairs}
+    assert len(quarters) == 4
+    assert all(pair.ours == pair.theirs for pair in pairs)
+
+
 # --- pictures
 
 
