@@ -31,6 +31,9 @@ Feature maps in your own loop
     receptive_field    Compute which input pixels each position of a layer depends on.
     ReceptiveField     The result for one layer: size, stride, a box for each position.
 
+While a network is trained
+    Watch              Draw a few images again and again, without disturbing the training.
+
 Top images
     top_images         Draw the images with the largest values of each channel of a run.
     TopSummary         How that ended: table, numbers of pages and images.
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.run import visualize
     from fmapviz.engine.top.finished import TopSummary, top_images
     from fmapviz.engine.top.own_loop import TopImages, TopLayer
+    from fmapviz.engine.watch.watch import Watch
     from fmapviz.images.load import load_image
     from fmapviz.inspection.attention.captured import capture_attention
     from fmapviz.inspection.captured import Captured, capture
@@ -109,7 +113,7 @@ __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
     "InputOptions", "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture",
     "Prediction", "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started",
-    "Style", "TopImages", "TopLayer", "TopSummary", "UserCodeError", "WeightsError", "cam", "capture",
+    "Style", "TopImages", "TopLayer", "TopSummary", "UserCodeError", "Watch", "WeightsError", "cam", "capture",
     "capture_attention", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile",
     "top_images", "visualize",
 ]  # fmt: skip
@@ -131,7 +135,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
     "inspection.attention.captured", "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list",
-    "engine.fields", "engine.top.finished", "engine.top.own_loop",
+    "engine.fields", "engine.top.finished", "engine.top.own_loop", "engine.watch.watch",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ UNIT_FILE = "unit.json"
 INDEX_FILE = "index.parquet"  # of a shard: a row for each picture
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
+FILMSTRIP_FILE = "film.npz"  # small maps of a training, from which its filmstrips are continued
 RUN_FILES_RECORD = "products.json"  # the record of the files that are made of all units
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
 
@@ -72,7 +73,7 @@ def shard_files() -> frozenset[str]:
 def own_run_files() -> frozenset[str]:
     """Return the names of all files in a run's directory."""
     made = (run_files_of(member) for member in (*registry.names(WRITERS), *registry.names(VIEWS)))
-    return frozenset({RUN_FILE, FAILURES_FILE, SURVEY_FILE, RUN_FILES_RECORD}.union(*made))
+    return frozenset({RUN_FILE, FAILURES_FILE, SURVEY_FILE, FILMSTRIP_FILE, RUN_FILES_RECORD}.union(*made))
 
 
 def draws_pictures(form: str) -> bool:

@@ -20,13 +20,13 @@ from fmapviz.render.picture import make_picture
 from fmapviz.runs.unit import commit, find_done, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import torch
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.core.types import Layer
+    from fmapviz.core.types import Layer, Picture
     from fmapviz.engine.session import Session
 
 
@@ -43,31 +43,16 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
     Raises:
         OutputError: The output could not be written.
     """
-    info, config, run, views = session.info, session.config, session.directory, session.plan.of_model
-    known: dict[tuple[int, str], torch.Tensor] = {}
-    undrawn: dict[str, str] = {}
-    chosen = session.request.types or session.request.layers
-    for index, layer in enumerate(session.layers):
-        for view, module in views.items():
-            try:
-                with evaluating(layer.module):  # in training mode, reading what is parametrized may change it
-                    known[index, view] = module.read(layer.module, config.style)
-            except NotAMapError as reason:
-                if chosen or not any(layer.module.children()):  # blocks of a transformer are there for other views
-                    undrawn[layer.name] = str(reason)
+    info, config, run = session.info, session.config, session.directory
+    known, undrawn = _read_weights(session)
     file = _identify(known.values(), info)
     is_intact = session.output.is_intact if config.repair else None
     if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):
         return 0, undrawn
-    digits = max(2, len(str(len(session.layers) - 1)))
     with writing_to(run), stage(run) as staging:
         with ExitStack() as stack:
             image = UnitImage(file, ImageResult((), (), undrawn), (), info)
-            pictures = []
-            for (index, view), values in known.items():
-                drawing = Drawing(view, views[view].draw(values, config.style))
-                result = _describe(session.layers[index], index, values, drawing)
-                pictures.append(make_picture(result, drawing, info, digits=digits))
+            pictures = _draw(known, session, info)
             for form, open_writer in session.writers.items():
                 if "pictures" in needs_of(form):
                     stack.enter_context(open_writer(staging)).add(image, pictures)
@@ -75,6 +60,46 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
         force = config.force or config.repair
         session.output.upload(commit(staging, run, file, record, force=force, sync=config.fsync))
     return len(known), undrawn
+
+
+def draw_weights(session: Session, info: RunInfo) -> tuple[list[Picture], dict[str, str]]:
+    """Draw the weights of a session's layers as they are now.
+
+    Args:
+        session: Its layers and views.
+        info: What the facts of the pictures say.
+
+    Returns:
+        The pictures, and the layers without any, with the reason.
+    """
+    known, undrawn = _read_weights(session)
+    return _draw(known, session, info), undrawn
+
+
+def _read_weights(session: Session) -> tuple[dict[tuple[int, str], torch.Tensor], dict[str, str]]:
+    """Return the weights by the layer's index and the view, and the layers without any, with the reason."""
+    known: dict[tuple[int, str], torch.Tensor] = {}
+    undrawn: dict[str, str] = {}
+    chosen = session.request.types or session.request.layers
+    for index, layer in enumerate(session.layers):
+        for view, module in session.plan.of_model.items():
+            try:
+                with evaluating(layer.module):  # in training mode, reading what is parametrized may change it
+                    known[index, view] = module.read(layer.module, session.config.style)
+            except NotAMapError as reason:
+                if chosen or not any(layer.module.children()):  # blocks of a transformer are there for other views
+                    undrawn[layer.name] = str(reason)
+    return known, undrawn
+
+
+def _draw(known: Mapping[tuple[int, str], torch.Tensor], session: Session, info: RunInfo) -> list[Picture]:
+    digits = max(2, len(str(len(session.layers) - 1)))
+    pictures = []
+    for (index, view), values in known.items():
+        drawing = Drawing(view, session.plan.of_model[view].draw(values, session.config.style))
+        result = _describe(session.layers[index], index, values, drawing)
+        pictures.append(make_picture(result, drawing, info, digits=digits))
+    return pictures
 
 
 def has_model(run: Path) -> bool:

@@ -302,7 +302,7 @@ class _Unit:
         group, info = self._group, self._session.info
         record = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
         if self._page and group.number is None:
-            return record | _describe(self._page.image)
+            return record | describe_image(self._page.image)
         return {
             "kind": KIND,
             **record,
@@ -336,7 +336,7 @@ def _drop_pixels(result: ImageResult) -> None:
             drawing.content = replace(content, pixels=_NO_PIXELS)
 
 
-def _describe(image: UnitImage) -> dict[str, Any]:
+def describe_image(image: UnitImage) -> dict[str, Any]:
     """Return what `unit.json` records of an image that has a unit of its own."""
     result = image.result
     heat_maps = heat_records(result)

@@ -1,0 +1,1 @@
+"""Draw feature maps while a network is trained, without disturbing the training."""

@@ -1,0 +1,173 @@
+"""Draw a network in training as it is now: its probes, and its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import Model, UnitImage
+from fmapviz.engine.forward_pass import Drawer
+from fmapviz.engine.model_views import draw_weights
+from fmapviz.engine.session import load_session
+from fmapviz.engine.watch.probes import read_probes
+from fmapviz.engine.watch.undisturbed import training_undisturbed
+from fmapviz.images.preprocess import as_seen
+from fmapviz.inspection.layers import unwrap
+from fmapviz.models.network import describe_network, input_type
+from fmapviz.models.onednn import with_onednn
+from fmapviz.models.weights.fit import LoadedWeights
+from fmapviz.render.picture import make_pictures
+from fmapviz.render.records import find_empty_maps, notices_of
+from fmapviz.runs.run import is_surveyed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fmapviz.core.config import RunConfig
+    from fmapviz.core.types import ImageResult, Picture
+    from fmapviz.engine.session import Session
+    from fmapviz.engine.watch.probes import Given, Probe
+
+    Network = nn.Module | Model | Callable[[], nn.Module]
+
+IN_TRAINING = "in training"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What was drawn of one probe at one step.
+
+    Attributes:
+        probe: The image.
+        image: Its results, as a format's writer gets them.
+        pictures: Its pictures.
+    """
+
+    probe: Probe
+    image: UnitImage
+    pictures: Sequence[Picture]
+
+
+class StepDrawer:
+    """Draws the same images with a network at any time of its training.
+
+    Args:
+        network: The network, a wrapper of it, or a function that returns it.
+        images: The probes.
+        config: What to draw; its model is ignored.
+
+    Raises:
+        RequestError: The network cannot be drawn while it is trained, or there is no such layer or view.
+        InputError: An image cannot be read.
+
+    Attributes:
+        session: What was loaded.
+        notices: Remarks on the network and its layers.
+        probes: The images.
+    """
+
+    def __init__(self, network: Network, images: Given, config: RunConfig) -> None:
+        self._network = network
+        self._config = config
+        module = self._module()
+        model = network if isinstance(network, Model) else _describe(module, config)
+        self.session, notices = self._load(module, replace(model, module=module))
+        self.notices = notices
+        self.probes = read_probes(images, model.preparation)
+
+    def _module(self) -> nn.Module:
+        """Return the network as it is now, without its wrappers.
+
+        Raises:
+            RequestError: It is no network, or its parameters are divided among processes.
+        """
+        given = self._network.module if isinstance(self._network, Model) else self._network
+        if callable(given) and not isinstance(given, nn.Module | type):
+            given = given()
+        module = unwrap(given)  # type: ignore[arg-type]  # it refuses what is no module
+        _check_undivided(module)
+        return module
+
+    def _load(self, module: nn.Module, model: Model) -> tuple[Session, list[str]]:
+        session, notices = load_session(replace(self._config, model=replace(model, module=module)))
+        if is_surveyed(session.info.settings):
+            raise RequestError(
+                "what all images of a run share is not known while a network is trained",
+                hint="Style(norm='fixed:LO,HI') draws all steps in one range; no shared components, clusters or seed image",
+            )
+        if session.plan.second_pass:
+            raise RequestError("top images need a finished network", hint="fmapviz.visualize draws them")
+        # All channels and their statistics are needed for filmstrips and curves.
+        return replace(session, plan=replace(session.plan, whole=True, moments=True)), notices
+
+    def draw(self, step: int) -> tuple[list[Drawn], list[Picture]]:
+        """Draw all probes, and the weights, without a trace in the network or in random generators.
+
+        Args:
+            step: Of the training; it is in the facts of pictures.
+
+        Returns:
+            One for each probe, and the pictures of weights.
+
+        Raises:
+            ForwardError: The network failed.
+            RequestError: The requested classes do not fit the network.
+        """
+        module = self._module()
+        if module is not self.session.model.module:
+            self.session, _ = self._load(module, self.session.model)
+        session = self.session
+        info = replace(session.info, weights=f"{IN_TRAINING}, step {step}")
+        first = next(module.parameters(), torch.empty(0))
+        with training_undisturbed(module):
+            results = self._run(first.device)
+            weights, _ = draw_weights(session, info)
+        drawn = []
+        for probe, result in zip(self.probes, results, strict=False):
+            sheets = session.plan.sheets
+            seen = as_seen(probe.values, session.model.preparation)
+            pictures = list(make_pictures(result, seen, probe.file, info, sheets=sheets))
+            empty = tuple(find_empty_maps(result, sheets=sheets))
+            notices = (*result.notices, *notices_of(result, sheets=sheets))
+            drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))
+        return drawn, weights
+
+    def _run(self, device: torch.device) -> list[ImageResult]:
+        """Run the network on each probe, one by one: in a batch, it might round differently."""
+        session = self.session
+        if not session.plan.of_images:
+            return []
+        module = session.model.module
+        dtype, config = input_type(module), session.config
+        drawer = Drawer(session.model, session.layers, session.plan, config.style, top=config.top or 0)
+        with with_onednn(module), drawer:
+            return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+
+
+def _describe(module: nn.Module, config: RunConfig) -> Model:
+    loaded = LoadedWeights(module, IN_TRAINING)
+    return describe_network(loaded, name=type(module).__name__.lower(), options=config.options, code=None)
+
+
+def _check_undivided(module: nn.Module) -> None:
+    """Check that the parameters of a network are whole in this process.
+
+    Raises:
+        RequestError: They are divided among processes, by FSDP or ZeRO-3.
+    """
+    bases = {base.__name__ for each in module.modules() for base in type(each).__mro__}
+    divided = next(iter(bases & {"FullyShardedDataParallel", "FSDPModule"}), None)
+    if divided is None and any(hasattr(values, "ds_id") for values in module.parameters()):
+        divided = "DeepSpeed's ZeRO-3"
+    if divided is None and any(type(values.data).__name__ == "DTensor" for values in module.parameters()):
+        divided = "DTensor"
+    if divided:
+        raise RequestError(
+            f"the parameters of the network are divided among processes ({quote(divided)})",
+            hint="draw its checkpoints with fmapviz.visualize, or watch a copy with whole parameters: "
+            "Watch(lambda: copy, ...)",
+        )

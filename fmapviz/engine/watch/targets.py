@@ -1,0 +1,245 @@
+"""Where the pictures of a training go: into the writer of the user, or into a run of their own."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from PIL import Image as PillowImage
+
+from fmapviz.core.drawings import Histogram
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.file_names import FILMSTRIP_FILE
+from fmapviz.core.files import stage, writing_to
+from fmapviz.core.types import ImageFile, ImageResult, UnitImage
+from fmapviz.core.urls import is_url
+from fmapviz.engine.model_views import KIND as MODEL_KIND
+from fmapviz.engine.model_views import UNIT as MODEL_UNIT
+from fmapviz.engine.pipeline.unit_writer import describe_image
+from fmapviz.engine.publish import Publisher
+from fmapviz.engine.session import needs_of
+from fmapviz.render.histogram import bin_edges
+from fmapviz.render.png import encode
+from fmapviz.runs.storage.destination import LocalDestination
+from fmapviz.runs.unit import commit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.types import Picture
+    from fmapviz.engine.session import Session
+    from fmapviz.engine.watch.drawing import Drawn
+
+    class SummaryWriter(Protocol):
+        """What is needed of the `SummaryWriter` of PyTorch, of tensorboardX or of Lightning."""
+
+        # Any: each has types of its own.
+        def add_image(self, tag: str, img_tensor: Any, global_step: int, *, dataformats: str) -> Any:
+            """Add a picture, uint8 `(H, W)` or `(H, W, 3)` as `dataformats` says."""
+
+        def add_scalar(self, tag: str, scalar_value: Any, global_step: int) -> Any:
+            """Add a number."""
+
+    Film = tuple[str, str, NDArray[np.uint8]]  # feature map, image, pixels
+
+RUN = "fmapviz"
+FILMSTRIP = "filmstrip"
+
+
+class WriterTarget:
+    """Adds pictures to a `SummaryWriter`, which writes them in its own time.
+
+    Args:
+        writer: It stays open at the end.
+
+    Attributes:
+        folder: Where it writes, None if it does not say.
+    """
+
+    def __init__(self, writer: SummaryWriter) -> None:
+        found = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
+        self.folder = Path(found) if isinstance(found, str | Path) and found and not is_url(str(found)) else None
+        self._writer = writer
+        self._inputs: set[str] = set()  # that were added
+
+    @property
+    def filmstrip_file(self) -> Path | None:
+        """The file of small maps."""
+        return self.folder / FILMSTRIP_FILE if self.folder and self.folder.is_dir() else None
+
+    def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
+        """Add what was drawn at one step; an input is the same at all steps, and added once."""
+        for each in drawn:
+            name = each.probe.file.unit
+            for picture in each.pictures:
+                if picture.layer is None and picture.group == "input":
+                    if name in self._inputs:
+                        continue
+                    self._inputs.add(name)
+                self._add(tag_of(picture, name), picture, step)
+        for picture in weights:
+            self._add(tag_of(picture), picture, step)
+        for tag, value in numbers.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def write_films(self, step: int, films: Sequence[Film]) -> None:
+        """Add filmstrips."""
+        for layer, image, pixels in films:
+            self._writer.add_image(f"film/{layer}/{image}", pixels, step, dataformats="HW")
+
+    def close(self) -> None:
+        """Have everything written that was added."""
+        if flush := getattr(self._writer, "flush", None):
+            flush()
+
+    def _add(self, tag: str, picture: Picture, step: int) -> None:
+        with PillowImage.open(io.BytesIO(picture.png)) as image:
+            pixels = np.asarray(image if image.mode == "L" else image.convert("RGB"))
+        self._writer.add_image(tag, pixels, step, dataformats="HW" if pixels.ndim == 2 else "HWC")
+        content = picture.drawing.content if picture.drawing else None
+        add_histogram = getattr(self._writer, "add_histogram_raw", None)
+        if isinstance(content, Histogram) and add_histogram and content.counts.sum():
+            edges, counts = bin_edges(content), content.counts
+            middles = (edges[1:] + edges[:-1]) / 2
+            add_histogram(
+                f"values/{tag.partition('/')[2]}",
+                min=float(edges[0]),
+                max=float(edges[-1]),
+                num=int(counts.sum()),
+                sum=float((middles * counts).sum()),
+                sum_squares=float((middles**2 * counts).sum()),
+                bucket_limits=edges[1:].tolist(),
+                bucket_counts=counts.tolist(),
+                global_step=step,
+            )
+
+
+class RunTarget:
+    """Writes a run with a report, whose units are the images at each step, and TensorBoard's events beside them.
+
+    Args:
+        out: The directory of all runs of the training.
+        session: What is drawn.
+
+    Raises:
+        OutputError: It cannot be written.
+        RefusedError: There is a run with other settings.
+    """
+
+    def __init__(self, out: str | Path, session: Session) -> None:
+        if is_url(str(out)):
+            raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
+        destination = LocalDestination(Path(out))
+        destination.check()
+        self.folder = destination.open_run(session.info, name=RUN, sync=False)
+        self._session = replace(session, output=destination, directory=self.folder)
+        self._events: WriterTarget | None = None
+        self._own: Any = None  # a SummaryWriter
+        self._written = 0
+
+    @property
+    def filmstrip_file(self) -> Path:
+        """The file of small maps."""
+        return self.folder / FILMSTRIP_FILE
+
+    def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
+        """Write what was drawn at one step; the report is made again when the number of steps has doubled.
+
+        Raises:
+            OutputError: It could not be written.
+        """
+        with writing_to(self.folder):
+            self._tensorboard().write(step, drawn, weights, numbers)
+            for each in drawn:
+                file = each.probe.file
+                own = replace(file, path=_at(file.path, step), unit=_at(file.unit, step))
+                record = {"series": file.unit, "step": step, **describe_image(each.image)}
+                self._commit(replace(each.image, file=own), each.pictures, record)
+            if weights:
+                own = ImageFile(_at("model:", step), _at(MODEL_UNIT, step), 0, 0)
+                image = UnitImage(own, ImageResult((), (), {}), (), self._session.info)
+                self._commit(image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
+            self._own.flush()
+        self._written += 1
+        if self._written & (self._written - 1) == 0:
+            Publisher(self._session).publish()
+
+    def write_films(self, step: int, films: Sequence[Film]) -> None:
+        """Write filmstrips, into a directory beside the steps of each image.
+
+        Raises:
+            OutputError: They could not be written.
+        """
+        with writing_to(self.folder):
+            self._tensorboard().write_films(step, films)
+            for image in dict.fromkeys(image for _, image, _ in films):
+                unit = f"{image}/_{FILMSTRIP}"
+                with stage(self.folder) as staging:
+                    for number, (layer, _, pixels) in enumerate(film for film in films if film[1] == image):
+                        name = f"{number:02d}_{_safe(layer)}.png"
+                        (staging / name).write_bytes(
+                            encode(pixels, {"Shows": "a filmstrip of the training", "Layer": layer})
+                        )
+                    record = {**self._record(), "kind": FILMSTRIP, "series": image}
+                    commit(staging, self.folder, ImageFile(f"{FILMSTRIP}:{image}", unit, 0, step), record, force=True)
+
+    def close(self) -> None:
+        """Make the report, and have everything written.
+
+        Raises:
+            OutputError: It could not be written.
+        """
+        if self._own is not None:
+            self._own.close()
+            self._own = self._events = None
+        if self._written:
+            Publisher(self._session).publish()
+
+    def _tensorboard(self) -> WriterTarget:
+        """Open the writer of events, which makes a file at once."""
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  takes a second
+
+            self._own = SummaryWriter(self.folder)
+            self._events = WriterTarget(self._own)
+        return self._events
+
+    def _commit(self, image: UnitImage, pictures: Sequence[Picture], record: Mapping[str, Any]) -> None:
+        """Write one image, or the weights, at one step."""
+        session, of_image = self._session, bool(image.result.layers)
+        with stage(self.folder) as staging:
+            with ExitStack() as stack:
+                for form, open_writer in session.writers.items():
+                    if of_image or "pictures" in needs_of(form):
+                        stack.enter_context(open_writer(staging)).add(image, pictures)
+            commit(staging, self.folder, image.file, {**self._record(), **record}, force=True)
+
+    def _record(self) -> dict[str, Any]:
+        info = self._session.info
+        return {"run": info.fingerprint, "model": info.label, "weights": info.weights}
+
+
+def tag_of(picture: Picture, image: str = "") -> str:
+    """Return the tag of a picture in TensorBoard: view, layer and image.
+
+    Example:
+        >>> from fmapviz.core.types import Picture
+        >>> tag_of(Picture("input", "input", b"", 1, 1, {}), "cat.png")
+        'input/cat.png'
+    """
+    layer = picture.name.partition(" ")[2] if picture.layer else ""
+    return "/".join(filter(None, (picture.group, layer, image)))
+
+
+def _at(name: str, step: int) -> str:
+    return f"{name}/step_{step:06d}"
+
+
+def _safe(layer: str) -> str:
+    return "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#") else "_" for ch in layer)[:150]

@@ -1,0 +1,279 @@
+"""Draw the feature maps of a few images again and again while a network is trained: `fmapviz.Watch`."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmapviz.core.config import RunConfig, Style, check_type, explain_arguments
+from fmapviz.core.errors import FmapvizError, RequestError, quote
+from fmapviz.core.events import Notice
+from fmapviz.engine.watch.curves import Curves
+from fmapviz.engine.watch.drawing import StepDrawer
+from fmapviz.engine.watch.filmstrip import Filmstrips
+from fmapviz.engine.watch.schedule import NEVER, Schedule
+from fmapviz.engine.watch.targets import RunTarget, WriterTarget
+from fmapviz.render.sheets.filmstrip import draw_filmstrip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from fmapviz.engine.watch.drawing import Network
+    from fmapviz.engine.watch.probes import Given
+    from fmapviz.engine.watch.schedule import Every
+    from fmapviz.engine.watch.targets import SummaryWriter
+
+_FLAG = "--samples_per_plugin images=0"  # TensorBoard keeps ten images of a tag otherwise
+
+
+class Watch:
+    """Draws the feature maps of a few images while a network is trained, and leaves the training as it is.
+
+    Each time, the images go through the network once more, in evaluation mode and without gradients; weights, buffers,
+    random generators and training flags are as before. Of several processes, the one of rank 0 draws. A failure is a
+    warning, once, and the training goes on.
+
+    Into a `SummaryWriter` go pictures under `VIEW/LAYER/IMAGE`, filmstrips under `film/LAYER/IMAGE`, and the numbers
+    `zeros/LAYER`, `dead/LAYER` and `change/LAYER`; into a directory, a run `fmapviz` with the same, and a report.
+
+    Args:
+        model: The network, or a function that returns it, such as `lambda: ema.module`.
+        images: One or several, the same at every step: paths, or prepared tensors `(C, H, W)` or `(N, C, H, W)`.
+        to: A `SummaryWriter` of PyTorch or tensorboardX, or a directory.
+        every: A number of steps, `"epoch"`, `"log"` (1, 2, 4, 8, ...), or a function of the step. The first step is drawn
+            too, and the last one by `close`.
+        layers: As of `fmapviz.visualize`; likewise `views`, `style` and the other `options` of a run, such as `types`,
+            `exclude`, `targets` and `options`, an `InputOptions`.
+        views: Likewise. Filmstrips show what the layers return.
+        style: Likewise. `Style(channels="top:16")` also chooses the channels of filmstrips.
+        budget: Largest part of the time since the first step that drawing may take; above it, `every` is doubled.
+        strict: Whether a failure is raised instead.
+        on_event: Called with each `Notice`; without it, one line goes to standard error at the first step.
+
+    Raises:
+        RequestError: An option is wrong, or the network cannot be drawn while it is trained.
+        InputError: An image cannot be read.
+        OutputError: The directory cannot be written.
+        RefusedError: There is a run with other settings.
+
+    Attributes:
+        directory: Directory of the run, or None.
+
+    Example:
+        >>> import tempfile
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     with Watch(net, torch.rand(3, 16, 16), to=out, every=10, on_event=print) as watch:
+        ...         for step in range(25):
+        ...             watch(step)
+        ...     names = sorted(path.name for path in (watch.directory / "image_0").iterdir())
+        >>> names
+        ['_filmstrip', 'step_000000', 'step_000010', 'step_000020', 'step_000024']
+    """
+
+    @explain_arguments
+    def __init__(
+        self,
+        model: Network,
+        images: Given,
+        *,
+        to: str | Path | SummaryWriter,
+        every: Every = 500,
+        layers: str | Sequence[str] = (),
+        views: str | Sequence[str] = ("maps",),
+        style: Style = Style(),
+        budget: float = 0.05,
+        strict: bool = False,
+        on_event: Callable[[Notice], None] | None = None,
+        **options: Any,  # fields of RunConfig
+    ) -> None:
+        self.directory: Path | None = None
+        self._from = self._until = 0  # steps between these need not be asked about
+        self._step: int | None = None  # the last one
+        self._drawn: int | None = None  # the last one that was drawn
+        self._schedule = Schedule(every)
+        self._budget = check_type("budget", budget, float | int, hint="such as 0.05")
+        self._strict = check_type("strict", strict, bool, hint="True or False")
+        self._on_event = on_event
+        self._begun = self._spent = 0.0
+        self._told: set[str] = set()
+        self._count = 0
+        self._closed = False
+        self._is_first = not _is_other_process()
+        if not self._is_first:
+            return
+        allowed = {"exclude", "types", "targets", "output", "top", "options"}
+        if unknown := options.keys() - allowed:
+            raise RequestError(
+                f"Watch takes no {sorted(unknown)[0]}=",
+                hint=f"it takes {', '.join(f'{each}=' for each in sorted(allowed))} too",
+            )
+        if not isinstance(to, str | Path) and not (hasattr(to, "add_image") and hasattr(to, "add_scalar")):
+            raise RequestError(f"no SummaryWriter, and no directory: {quote(type(to).__name__)}", hint="to='runs/mine'")
+        config = RunConfig("network", (), layers=layers, views=views, style=style, to=("html", "png"), **options)
+        self._drawer = StepDrawer(model, images, config)
+        session = self._drawer.session
+        self._target = RunTarget(to, session) if isinstance(to, str | Path) else WriterTarget(to)
+        self.directory = self._target.folder if isinstance(self._target, RunTarget) else None
+        self._films = Filmstrips(session.config.style)
+        self._curves = Curves()
+        if self._target.filmstrip_file:
+            self._films.load(self._target.filmstrip_file)
+
+    def __call__(self, step: int, *, epoch: int | None = None) -> None:
+        """Draw the images if this step is due.
+
+        Args:
+            step: Number of optimiser steps so far; a step that is repeated is drawn once.
+            epoch: Of the step, which `every="epoch"` needs.
+
+        Raises:
+            RequestError: The step is no number, or the epoch is missing.
+            FmapvizError: With `strict`, drawing failed.
+        """
+        try:
+            if self._from <= step < self._until:  # the usual case: nothing else takes time
+                self._step = step
+                return
+        except TypeError:
+            raise RequestError(f"no step: {quote(step)}", hint="watch(step), a whole number") from None
+        self._visit(step, epoch)
+
+    def close(self) -> None:
+        """Draw the last step if it was not, write the filmstrips and the report, and draw nothing more.
+
+        A `SummaryWriter` that was given stays open.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._from, self._until = -sys.maxsize, sys.maxsize
+        if not self._is_first:
+            return
+        if self._step is not None and self._step != self._drawn:
+            self._try(self._draw, self._step)
+        self._try(self._finish)
+
+    def __enter__(self) -> Self:
+        """Return the watch itself, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def _visit(self, step: int, epoch: int | None) -> None:
+        """Draw a step if it is due."""
+        try:
+            number = int(step)
+        except (TypeError, ValueError):
+            raise RequestError(f"no step: {quote(step)}", hint="watch(step), a whole number") from None
+        self._step = number
+        if not self._is_first or self._closed:
+            self._from, self._until = -sys.maxsize, sys.maxsize
+            return
+        if self._drawn == number:
+            return
+        if self._drawn is not None and number < self._drawn:
+            self._tell("back", f"step {number} comes after step {self._drawn}: the filmstrips continue from there")
+            self._from = self._until = number
+        is_due = self._schedule.is_due(number, epoch, next_step=self._until)
+        if not is_due and self._drawn is not None:
+            self._set_next(number)
+            return
+        if self._drawn is None:
+            self._introduce()
+        self._keep_within_budget()
+        self._try(self._draw, number)
+        self._drawn = number
+        self._set_next(number)
+
+    def _set_next(self, step: int) -> None:
+        self._from = step
+        after = self._schedule.next_after(step)
+        self._until = step if after == NEVER else after
+
+    def _draw(self, step: int) -> None:
+        begun = time.perf_counter()
+        try:
+            drawn, weights = self._drawer.draw(step)
+            results = [each.image.result for each in drawn]
+            for each in drawn:
+                self._films.add(step, each.probe.file.unit, each.image.result.layers)
+            self._count += 1
+            self._target.write(step, drawn, weights, self._curves.measure(results))
+            if self._count & (self._count - 1) == 0:  # 1, 2, 4, 8, ...
+                self._write_films(step)
+        finally:
+            self._spent += time.perf_counter() - begun
+
+    def _write_films(self, step: int) -> None:
+        films = []
+        for (layer, image), strip in self._films.strips.items():
+            title, note = f"{layer}: {image}", "a row per step, a column per channel, each with one range over all steps"
+            films.append((layer, image, draw_filmstrip(strip.rows, strip.steps, strip.channels, title=title, note=note)))
+        if films:
+            self._target.write_films(step, films)
+            if self._target.filmstrip_file:
+                self._films.save(self._target.filmstrip_file)
+
+    def _finish(self) -> None:
+        if self._count and self._step is not None:
+            self._write_films(self._step)
+        self._target.close()
+
+    def _try(self, do: Callable[..., None], *args: object) -> None:
+        """Do something; a failure is a warning, once for each kind, unless it is to be raised."""
+        try:
+            do(*args)
+        except Exception as error:
+            if self._strict:
+                raise
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+            kind = type(error).__name__
+            if kind not in self._told:
+                self._told.add(kind)
+                shown = str(error) if isinstance(error, FmapvizError) else f"{kind}: {error}"
+                hint = f" ({error.hint})" if isinstance(error, FmapvizError) and error.hint else ""
+                warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=5)
+
+    def _keep_within_budget(self) -> None:
+        """Double the number of steps if drawing has taken too large a part of the time."""
+        now = time.perf_counter()
+        if not self._begun:
+            self._begun = now
+        elif self._spent > self._budget * (now - self._begun) and (interval := self._schedule.double()):
+            self._tell(
+                "budget", f"drawing takes over {self._budget:.0%} of the time: it is done every {interval} steps from now on"
+            )
+
+    def _tell(self, key: str, message: str) -> None:
+        """Tell something of a kind once."""
+        if key not in self._told:
+            self._told.add(key)
+            if self._on_event:
+                self._on_event(Notice(message))
+            else:
+                sys.stderr.write(f"fmapviz: {message}\n")
+
+    def _introduce(self) -> None:
+        """Tell where pictures go, and how TensorBoard shows them all."""
+        folder = self._target.folder or "LOGDIR"
+        for notice in self._drawer.notices:
+            if self._on_event:
+                self._on_event(Notice(notice))
+        self._tell("begin", f"drawing {len(self._drawer.probes)} images; all steps: tensorboard --logdir {folder} {_FLAG}")
+
+
+def _is_other_process() -> bool:
+    """Return True in a process of a distributed training whose rank is not 0."""
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)
