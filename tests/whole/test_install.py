@@ -344,5 +344,5 @@ def test_all_and_dev_hold_what_they_say():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     users, developers = (Requirement(extras[name][0]).extras for name in ("all", "dev"))
     assert users == {"heic", "hf", "ray", "remote", "scale", "timm", "video"}
-    assert developers == {"all", "browser", "lint", "oracles", "test", "ultralytics"}
+    assert developers == {"all", "browser", "lint", "oracles", "test", "trainers", "ultralytics"}
     assert {*extras} == users | developers | {"dev", "fuzz"}

@@ -270,7 +270,9 @@ class Watch:
         for notice in self._drawer.notices:
             if self._on_event:
                 self._on_event(Notice(notice))
-        self._tell("begin", f"drawing {len(self._drawer.probes)} images; all steps: tensorboard --logdir {folder} {_FLAG}")
+        number = len(self._drawer.probes)
+        shown = "an image" if number == 1 else f"{number} images"
+        self._tell("begin", f"drawing {shown} during the training; all steps: tensorboard --logdir {folder} {_FLAG}")
 
 
 def _is_other_process() -> bool:

@@ -1,0 +1,80 @@
+"""Draw feature maps in a training by PyTorch Lightning: `Trainer(callbacks=[FeatureMaps("cat.png")])`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.errors import RequestError, first_few
+from fmapviz.engine.watch.watch import Watch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmapviz.engine.watch.probes import Given
+
+REQUIRES = "lightning"
+
+# The package has two names, with a class each: the one that is in use.
+_is_older = find_spec("lightning") is None or ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules)
+_package: Any = import_module("pytorch_lightning" if _is_older else "lightning.pytorch")
+Callback: Any = _package.Callback
+
+
+class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
+    """Draws feature maps every N optimiser steps, into the trainer's TensorBoard writer or its log directory.
+
+    The sanity check is skipped, and steps of gradient accumulation are one.
+
+    Args:
+        images: See `fmapviz.Watch`.
+        network: Name of the network within the LightningModule, such as `model`; empty for all of it, or for the only
+            network in it if it has no `forward`.
+        to: A directory or a writer; None: the writer of the trainer's TensorBoard logger, else the log directory.
+        **options: Those of `fmapviz.Watch`, such as `every` and `layers`.
+    """
+
+    def __init__(self, images: Given, *, network: str = "", to: str | Path | None = None, **options: Any) -> None:
+        self._images, self._network, self._to, self._options = images, network, to, options
+        self._watch: Watch | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Read the images.
+
+        Raises:
+            RequestError: The LightningModule has no `forward`, and several networks.
+        """
+        name = self._network or _find_network(pl_module)
+        writers = (getattr(logger, "experiment", None) for logger in trainer.loggers)
+        writer = next((each for each in writers if hasattr(each, "add_image")), None)
+        to = self._to or writer or trainer.log_dir or trainer.default_root_dir
+        self._watch = Watch(lambda: pl_module.get_submodule(name), self._images, to=to, **self._options)
+
+    def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
+        """Draw if this step is due."""
+        if self._watch:
+            self._watch(trainer.global_step, epoch=trainer.current_epoch)
+
+    def on_exception(self, *_args: Any) -> None:
+        """Write the filmstrips."""
+        self.on_train_end()
+
+    def on_train_end(self, *_args: Any) -> None:
+        """Draw the last step."""
+        if self._watch:
+            self._watch.close()
+
+
+def _find_network(module: Any) -> str:
+    """Return the name of the network in a module without a `forward` of its own; empty if it has one."""
+    if type(module).forward is not _package.LightningModule.forward:
+        return ""
+    found: list[str] = [name for name, child in module.named_children() if any(True for _ in child.parameters())]
+    if len(found) != 1:
+        raise RequestError(
+            f"{type(module).__name__} has no forward, and {len(found)} networks: {first_few(found)}",
+            hint="FeatureMaps(..., network='model') names the one to draw",
+        )
+    return found[0]

@@ -1,0 +1,238 @@
+"""The callbacks for trainers draw at the steps of the optimiser, and trackers get pictures and numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from extras import needs, require
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+
+from fmapviz import Watch
+
+QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
+
+pytestmark = pytest.mark.filterwarnings("default")  # of other packages
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+
+
+def data():
+    torch.manual_seed(1)
+    return TensorDataset(torch.rand(32, 3, 16, 16), torch.randint(2, (32,)))
+
+
+def probe():
+    return torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def steps_in(folder, tag):
+    events = EventAccumulator(str(folder), {"images": 0})
+    events.Reload()
+    return [each.step for each in events.Images(tag)]
+
+
+def steps_of(run):
+    return sorted(json.loads(path.read_bytes())["step"] for path in (run / "image_0").glob("step_*/unit.json"))
+
+
+# --- Lightning
+
+
+def fit(folder, callbacks, **options):
+    pl = require("lightning.pytorch", "trainers")
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, batch, _index):
+            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+        def validation_step(self, batch, _index):
+            self.model(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    module = Module()
+    trainer = pl.Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=callbacks, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+    pl.seed_everything(0)
+    loader = DataLoader(data(), 4)
+    trainer.fit(module, loader, loader)
+    return {name: values.numpy().tobytes() for name, values in module.model.state_dict().items()}
+
+
+@needs("lightning", "trainers")
+def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path):
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from fmapviz.integrations.lightning import FeatureMaps
+
+    options = {"max_epochs": 2, "accumulate_grad_batches": 2, "num_sanity_val_steps": 2}
+    expected = fit(tmp_path, [], logger=False, **options)
+    callback = FeatureMaps(probe(), network="model", every=3, **QUIET)
+    logger = TensorBoardLogger(tmp_path, "own")
+    assert fit(tmp_path, [callback], logger=logger, **options) == expected
+    assert len(list((tmp_path / "own" / "version_0").glob("events.*"))) == 1
+    assert steps_in(tmp_path / "own" / "version_0", "maps/0/image_0") == [0, 3, 6, 8]
+
+
+@needs("lightning", "trainers")
+def test_lightning_without_a_logger_and_a_training_that_fails(tmp_path):
+    from fmapviz.integrations.lightning import FeatureMaps
+
+    pl = require("lightning.pytorch", "trainers")
+
+    class Failing(pl.Callback):
+        def on_train_batch_end(self, trainer, *_args):
+            if trainer.global_step == 6:
+                raise KeyError("something else")
+
+    callback = FeatureMaps(probe(), every="epoch", **QUIET)
+    with pytest.raises(KeyError, match="something else"):
+        fit(tmp_path, [callback, Failing()], logger=False, max_epochs=3, limit_train_batches=4)
+    assert steps_of(tmp_path / "fmapviz") == [1, 5, 6]
+    assert (tmp_path / "fmapviz" / "image_0" / "_filmstrip" / "unit.json").exists()
+
+
+# --- transformers
+
+
+@needs("accelerate", "trainers")
+def test_the_trainer_of_transformers(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = require("transformers", "hf")
+    from fmapviz.integrations.transformers import FeatureMapsCallback
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = network()
+
+        def forward(self, pixel_values, labels=None):
+            logits = self.model(pixel_values)
+            if labels is None:
+                return {"logits": logits}
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    def train(callbacks):
+        module = Classifier()
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=2, report_to=[],
+            use_cpu=True, save_strategy="no", seed=0, disable_tqdm=True, logging_strategy="no",
+        )  # fmt: skip
+        rows = [{"pixel_values": pixels, "labels": label} for pixels, label in data()]
+        transformers.Trainer(module, arguments, train_dataset=rows, callbacks=callbacks).train()
+        return {name: values.numpy().tobytes() for name, values in module.state_dict().items()}
+
+    assert train([FeatureMapsCallback(probe(), every=3, **QUIET)]) == train([])
+    assert steps_of(tmp_path / "fmapviz") == [1, 3, 6, 8]
+
+
+# --- Ignite
+
+
+@needs("ignite", "trainers")
+def test_an_engine_of_ignite(tmp_path):
+    engine = require("ignite.engine", "trainers")
+    from fmapviz.integrations.ignite import attach
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    trainer = engine.create_supervised_trainer(net, optimizer, nn.functional.cross_entropy)
+    attach(trainer, Watch(net, probe(), to=tmp_path, every=4, **QUIET))
+    trainer.run(DataLoader(data(), 4), max_epochs=2)
+    assert steps_of(tmp_path / "fmapviz") == [1, 4, 8, 12, 16]
+
+
+# --- trackers
+
+
+def watch_three_steps(writer):
+    net = network()
+    with Watch(net, probe(), to=writer, every=1, **QUIET) as watch:
+        for step in range(3):
+            watch(step)
+
+
+@needs("mlflow", "trainers")
+def test_mlflow_gets_pictures_and_numbers_by_its_own_interface(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    mlflow = require("mlflow", "trainers")
+    from fmapviz.integrations.mlflow import Writer
+
+    mlflow.set_tracking_uri((tmp_path / "mlflow").as_uri())
+    with mlflow.start_run() as run:
+        watch_three_steps(Writer())
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "zeros/0")
+    assert [each.step for each in history] == [0, 1, 2]
+    pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps~0~image_0*.png"))
+    assert len(pictures) == 3
+    expected = Watch(network(), probe(), to=tmp_path / "own", **QUIET)
+    expected(0)
+    expected.close()
+    drawn = Image.open(tmp_path / "own" / "fmapviz" / "image_0" / "step_000000" / "00_0.maps.png").convert("RGB")
+    assert np.array_equal(np.asarray(Image.open(pictures[0]).convert("RGB")), np.asarray(drawn))
+
+
+WANDB = """
+import sys, wandb, torch
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+from fmapviz import Watch
+wandb.init(project="tests", mode="offline", dir=sys.argv[1], sync_tensorboard=True)
+writer = SummaryWriter(sys.argv[1] + "/tensorboard")
+torch.manual_seed(0)
+with Watch(nn.Sequential(nn.Conv2d(3, 4, 3)), torch.rand(3, 16, 16), to=writer, every=1, strict=True, budget=1) as watch:
+    for step in range(3):
+        watch(step)
+writer.close()
+wandb.finish()
+"""
+
+
+@needs("wandb", "trainers")
+def test_wandb_copies_what_tensorboard_gets(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WANDB, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    copied = list(tmp_path.glob("wandb/offline-run-*/files/media/images/*.png"))
+    written = EventAccumulator(str(tmp_path / "tensorboard"), {"images": 0})
+    written.Reload()
+    pictures = [each.encoded_image_string for tag in written.Tags()["images"] for each in written.Images(tag)]
+    shown = {np.asarray(Image.open(path).convert("RGB")).tobytes() for path in copied}
+    assert len(pictures) == 7  # the input, three steps, filmstrips of one, two and three rows
+    assert len(copied) == 7
+    assert len(shown) >= 4
+
+
+def test_nothing_of_the_trainers_is_imported_with_the_watch():
+    packages = {"lightning", "transformers", "ignite", "wandb", "mlflow"}
+    code = f"import sys, fmapviz; fmapviz.Watch; print(*({packages} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_a_writer_of_tensorboard_is_used_as_it_is(tmp_path):
+    writer = SummaryWriter(tmp_path)
+    watch_three_steps(writer)
+    writer.add_scalar("own", 1.0, 3)  # it is still open
+    writer.close()
+    assert steps_in(tmp_path, "maps/0/image_0") == [0, 1, 2]
