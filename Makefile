@@ -90,8 +90,8 @@ all-models: $(DEV) ## draw one picture with every torchvision model (some minute
 samples: $(DEV) ## paint the pictures in sample_images/ anew
 	$(BIN)/python sample_images/make.py
 
-shapesnet: $(DEV) ## train the network that comes with the package anew (some minutes)
-	$(BIN)/python sample_images/train_shapesnet.py
+shapesnet: $(DEV) ## train the network that comes with the package anew (some minutes); WATCH=DIR draws it while it learns
+	$(BIN)/python sample_images/train_shapesnet.py $(if $(WATCH),--watch $(WATCH))
 
 pictures: $(DEV) ## draw the README's pictures anew
 	$(BIN)/python tests/support/readme_pictures.py build/pictures .readme

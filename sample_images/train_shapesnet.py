@@ -1,4 +1,4 @@
-"""Train shapesnet on painted images and write its weights: `python sample_images/train_shapesnet.py [--out FILE]`."""
+"""Train shapesnet on painted images: `python sample_images/train_shapesnet.py [--out FILE] [--watch DIR]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fmapviz import Watch, load_model
 from fmapviz.models.shapesnet.network import CLASSES, MEAN, STD, WEIGHTS, ShapesNet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,10 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train, test and write; exit with 1 if the network is not good enough to be written."""
     parser = argparse.ArgumentParser(description="Train the network of six shapes.")
     parser.add_argument("--out", type=Path, default=WEIGHTS, metavar="FILE", help="default: inside the package")
-    sys.exit(not make(parser.parse_args(arguments).out))
+    parser.add_argument("--watch", type=Path, metavar="DIR", help="draw its feature maps there while it learns")
+    given = parser.parse_args(arguments)
+    sys.exit(not make(given.out, watch=given.watch))
 
 
-def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000) -> bool:
+def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000, watch: Path | None = None) -> bool:
     """Train a network, test it and write it if its scores are high enough.
 
     Args:
@@ -61,6 +65,7 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000)
         pictures: Number of training images.
         epochs: Number of passes over them.
         fresh: Number of test images.
+        watch: Directory of pictures of the training; None: nothing is drawn.
 
     Returns:
         True if the file was written.
@@ -70,8 +75,9 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000)
     network = ShapesNet()
     painted = _paint(pictures, seed=SEED)
     _say(f"{pictures} pictures painted after {time.perf_counter() - begin:.0f} s")
-    for epoch, loss in enumerate(fit(network, painted, epochs=epochs), start=1):
-        _say(f"epoch {epoch}/{epochs}: loss {loss:.4f} after {time.perf_counter() - begin:.0f} s")
+    with nullcontext(lambda _: None) if watch is None else watching(network, watch) as draw:
+        for epoch, loss in enumerate(fit(network, painted, epochs=epochs, draw=draw), start=1):
+            _say(f"epoch {epoch}/{epochs}: loss {loss:.4f} after {time.perf_counter() - begin:.0f} s")
     network.half().float()  # test the precision that is written
     scores = _judge(network, _paint(fresh, seed=TEST_SEED))
     if scores.accuracy < LEAST_ACCURACY or scores.localisation < LEAST_LOCALISATION:
@@ -82,14 +88,36 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000)
     return True
 
 
-def fit(network: ShapesNet, pictures: Sequence[ShapePicture], *, epochs: int) -> Iterator[float]:
-    """Train a network and yield the mean loss of each epoch; leave it in evaluation mode."""
+def watching(network: ShapesNet, out: Path) -> Watch:
+    """Draw the sample images of two shapes every 50 steps, into a run in `out`."""
+    model = replace(load_model("shapesnet", weights="random"), module=network)
+    shapes = [Path(__file__).parent / "shapes" / name for name in ("star.jpg", "ring.jpg")]
+    return Watch(model, shapes, to=out, every=50)
+
+
+def fit(
+    network: ShapesNet,
+    pictures: Sequence[ShapePicture],
+    *,
+    epochs: int,
+    draw: Callable[[int], None] = lambda _: None,
+) -> Iterator[float]:
+    """Train a network and yield the mean loss of each epoch; leave it in evaluation mode.
+
+    Args:
+        network: With its first weights.
+        pictures: What it learns.
+        epochs: Number of passes over them.
+        draw: Called before the first step, and after each with the number of steps.
+    """
     pixels, labels, masks = stacked(pictures)
     generator = np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=1e-3)
     steps = epochs * ceil(len(pictures) / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.2)
     network.train()
+    step = 0
+    draw(step)
     for _ in range(epochs):
         losses = []
         order = generator.permutation(len(pictures))
@@ -104,6 +132,8 @@ def fit(network: ShapesNet, pictures: Sequence[ShapePicture], *, epochs: int) ->
             loss.backward()  # type: ignore[no-untyped-call]  # torch's
             optimizer.step()
             schedule.step()
+            step += 1
+            draw(step)
             losses.append(loss.item())
         yield float(np.mean(losses))
     network.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.runs.unit import commit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,17 +92,29 @@ class WriterTarget:
     def write_films(self, step: int, films: Sequence[Film]) -> None:
         """Add filmstrips."""
         for layer, image, pixels in films:
-            self._writer.add_image(f"film/{layer}/{image}", pixels, step, dataformats="HW")
+            facts = {"Shows": "a filmstrip of the training", "Layer": layer}
+            height, width = pixels.shape
+            self._add_png(f"film/{layer}/{image}", encode(pixels, facts), (height, width), step)
 
     def close(self) -> None:
         """Have everything written that was added."""
         if flush := getattr(self._writer, "flush", None):
             flush()
 
-    def _add(self, tag: str, picture: Picture, step: int) -> None:
-        with PillowImage.open(io.BytesIO(picture.png)) as image:
+    def _add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
+        """Add a picture: the file itself, if the writer is PyTorch's, whose `add_image` would encode it once more."""
+        if add_summary := _of_pytorch(self._writer):
+            from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415  as heavy as TensorBoard
+
+            shown = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=png)
+            add_summary(Summary(value=[Summary.Value(tag=tag, image=shown)]), step)
+            return
+        with PillowImage.open(io.BytesIO(png)) as image:
             pixels = np.asarray(image if image.mode == "L" else image.convert("RGB"))
         self._writer.add_image(tag, pixels, step, dataformats="HW" if pixels.ndim == 2 else "HWC")
+
+    def _add(self, tag: str, picture: Picture, step: int) -> None:
+        self._add_png(tag, picture.png, (picture.height, picture.width), step)
         content = picture.drawing.content if picture.drawing else None
         add_histogram = getattr(self._writer, "add_histogram_raw", None)
         if isinstance(content, Histogram) and add_histogram and content.counts.sum():
@@ -165,7 +178,6 @@ class RunTarget:
                 own = ImageFile(_at("model:", step), _at(MODEL_UNIT, step), 0, 0)
                 image = UnitImage(own, ImageResult((), (), {}), (), self._session.info)
                 self._commit(image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
-            self._own.flush()
         self._written += 1
         if self._written & (self._written - 1) == 0:
             Publisher(self._session).publish()
@@ -206,7 +218,7 @@ class RunTarget:
         if self._events is None:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  takes a second
 
-            self._own = SummaryWriter(self.folder)
+            self._own = SummaryWriter(self.folder, max_queue=1000, flush_secs=10)  # so that nobody waits for it
             self._events = WriterTarget(self._own)
         return self._events
 
@@ -223,6 +235,16 @@ class RunTarget:
     def _record(self) -> dict[str, Any]:
         info = self._session.info
         return {"run": info.fingerprint, "model": info.label, "weights": info.weights}
+
+
+def _of_pytorch(writer: Any) -> Callable[[Any, int], None] | None:
+    """Return what adds a summary to the file of PyTorch's `SummaryWriter`; None for other writers."""
+    module = sys.modules.get("torch.utils.tensorboard.writer")
+    known: Any = getattr(module, "SummaryWriter", None)
+    if known is None or not isinstance(writer, known) or type(writer).add_image is not known.add_image:
+        return None
+    add: Callable[[Any, int], None] | None = getattr(getattr(writer, "file_writer", None), "add_summary", None)
+    return add
 
 
 def tag_of(picture: Picture, image: str = "") -> str:
