@@ -73,13 +73,13 @@ def make(out: Path, *, pictures: int = 6000, epochs: int = 8, fresh: int = 2000,
     begin = time.perf_counter()
     torch.manual_seed(SEED)
     network = ShapesNet()
-    painted = _paint(pictures, seed=SEED)
+    learnt = painted(pictures)
     _say(f"{pictures} pictures painted after {time.perf_counter() - begin:.0f} s")
     with nullcontext(lambda _: None) if watch is None else watching(network, watch) as draw:
-        for epoch, loss in enumerate(fit(network, painted, epochs=epochs, draw=draw), start=1):
+        for epoch, loss in enumerate(fit(network, learnt, epochs=epochs, draw=draw), start=1):
             _say(f"epoch {epoch}/{epochs}: loss {loss:.4f} after {time.perf_counter() - begin:.0f} s")
     network.half().float()  # test the precision that is written
-    scores = _judge(network, _paint(fresh, seed=TEST_SEED))
+    scores = _judge(network, painted(fresh, seed=TEST_SEED))
     if scores.accuracy < LEAST_ACCURACY or scores.localisation < LEAST_LOCALISATION:
         _say(f"not written: at least {LEAST_ACCURACY:.0%} and {LEAST_LOCALISATION:.0%} are required")
         return False
@@ -226,7 +226,8 @@ def encode(network: nn.Module, scores: Scores) -> bytes:
     return save(state, metadata)
 
 
-def _paint(number: int, *, seed: int) -> list[ShapePicture]:
+def painted(number: int, *, seed: int = SEED) -> list[ShapePicture]:
+    """Paint pictures, each of one shape."""
     generator = np.random.default_rng(seed)
     return [paint(generator) for _ in range(number)]
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ import torchvision
 from PIL import Image
 from plot import draw_plot
 from torch import nn
+from torch.utils.tensorboard import SummaryWriter
 from ways import (
     attention_of_heads,
     attention_rollout,
@@ -50,6 +51,7 @@ from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.models.shapesnet.network import ShapesNet
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "sample_images" / "still_life.jpg"
@@ -105,6 +107,7 @@ def main() -> None:
             early,
             growth,
             skipping,
+            training,
             tokens,
         ):
             if options.only and options.only not in section.__name__:
@@ -427,6 +430,57 @@ if method == "rollout":
 options = {"cosine": {"seed": (0.5, 0.5)}, "kmeans": {"k": 6}}[method] | {"method": method, "pretrained": False}
 featlens.batch(f"timm:{model}", folder, out, mode="visualize", layers=list(range(12)), **options)
 """
+
+
+def training(place, quick):
+    """A training that is watched, against the same that is not."""
+    sys.path.append(str(ROOT / "sample_images"))
+    import train_shapesnet
+
+    count = 100_000 if quick else 1_000_000
+    quiet = {"budget": 1, "strict": True, "on_event": lambda _: None}
+    net = fmapviz.load_model("shapesnet", weights="random").module
+    with fmapviz.Watch(net, torch.rand(3, 96, 96), to=place / "idle", every=10 * count, **quiet) as watch:
+        watch(0)
+
+        def call():
+            for step in range(1, count):
+                watch(step)
+
+        def do_nothing():
+            for _ in range(1, count):
+                pass
+
+        rounds = [(timed(call) - timed(do_nothing)) / count * 1e6 for _ in range(3)]
+    yield Ratio("a step of a training that is not due, microseconds", "<= 1", rounds)
+    model = fmapviz.load_model("resnet50", weights="random")
+    paths = copies(place, 4)
+    alone, drawn, watched = [], [], []
+    with SummaryWriter(place / "due") as writer, fmapviz.Watch(model, paths, to=writer, every=1, **quiet) as watch:
+        for step in range(3):  # films are written at steps 0, 1 and 3
+            watch(step)
+        for step in range(4, 6 if quick else 8):
+            alone.append(seconds(forward_alone, model, paths))
+            drawn.append(seconds(to_tensorboard, model, paths))
+            watched.append(timed(lambda step=step: watch(step)))
+    own = median(drawn) / median(alone)
+    beyond = [each / median(alone) - own for each in watched]
+    yield Ratio("resnet50, 4 images, due: forward passes beyond a run's", "<= 1.5", beyond, f"a run's: {own:.2f}")
+    pictures = train_shapesnet.painted(320 if quick else 640)
+    times = {True: [], False: []}
+    for number in range(1 if quick else 3):
+        for is_watched, measured in times.items():
+            torch.manual_seed(0)
+            net = ShapesNet()
+            given = fmapviz.load_model("shapesnet", weights="random")
+            images = [ROOT / "sample_images" / "shapes" / name for name in ("star.jpg", "ring.jpg")]
+            options = {"to": place / f"run{number}", "every": 50, **quiet}
+            watch = fmapviz.Watch(replace(given, module=net), images, **options) if is_watched else bool
+            begun = time.perf_counter()
+            list(train_shapesnet.fit(net, pictures, epochs=10, draw=watch))
+            measured.append(time.perf_counter() - begun)
+    rounds = [w / n for w, n in zip(times[True], times[False], strict=True)]
+    yield Ratio("training of shapesnet, every 50 of 100 steps: time", "<= 1.03", rounds, f"{median(times[False]):.0f} s")
 
 
 def tokens(place, quick):
