@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
@@ -17,6 +16,7 @@ from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
+from fmapviz.writers.html.listing import href_of, list_curves, list_images, number, repeated_inputs
 from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
 from fmapviz.writers.html.single_file import LARGEST, embed, too_large
 
@@ -34,10 +34,11 @@ NEEDS = "pictures measures fields"
 WITH = "png"  # the page shows these files
 AGGREGATES = "images"
 UNIT_FILES = "report.js"
-RUN_FILES = "index.html stats.js"
+RUN_FILES = "index.html stats.js steps.js"
 PAGE = "index.html"
 
 _STATISTICS_SCRIPT = "stats.js"
+_CURVES_SCRIPT = "steps.js"
 
 
 class UnitReport:
@@ -80,12 +81,9 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     units: list[ListedUnit] = summaries["images"]
     images = [unit for unit in units if unit.kind is None]
     finished = {unit.path: unit.finished for unit in images}
-    model = next((_href(unit.directory, run) for unit in units if unit.kind == "model"), None)
-    names = _names([(unit.directory.relative_to(run), PurePath(unit.path)) for unit in images])
-    listed: list[dict[str, Any]] = [
-        {"unit": name, "href": _href(unit.directory, run), "predictions": _predictions(unit.predictions)}
-        for name, unit in zip(names, images, strict=True)
-    ]
+    model = next((href_of(unit.directory, run) for unit in units if unit.kind == "model"), None)
+    listed = list_images(images, run)
+    curves = list_curves(images, listed)
     if model and not listed:  # a run without images shows the model in their place
         model, listed = None, [{"unit": "the model", "href": model, "predictions": [], "thumbnail": False}]
     page: dict[str, Any] = {
@@ -94,12 +92,12 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         "facts": _facts(info),
         "units": listed,
         "model": model,
-        "top": next((_href(unit.directory, run) for unit in units if unit.kind == "top"), None),
+        "top": next((href_of(unit.directory, run) for unit in units if unit.kind == "top"), None),
         "statistics": _STATISTICS_SCRIPT if "statistics" in summaries else None,
         "failures": [
             {key: printable(str(failure.get(key))) for key in ("path", "message", "code")}
             for failure in read_failures(run)
-            if finished.get(str(failure.get("path")), 0.0) < _number(failure.get("time"))
+            if finished.get(str(failure.get("path")), 0.0) < number(failure.get("time"))
         ],
     }
     if objects := _objects(units, run):
@@ -107,8 +105,12 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     contents = {}
     if "statistics" in summaries:
         contents[_STATISTICS_SCRIPT] = script("statistics", _statistics(summaries["statistics"]))
+    if curves:
+        page["curves"] = _CURVES_SCRIPT
+        contents[_CURVES_SCRIPT] = script("curves", curves)
     if info.config.single_file:
-        embedded = embed({_href(unit.directory, run): unit.directory for unit in units}, script=UNIT_FILES)
+        directories = {href_of(unit.directory, run): unit.directory for unit in units}
+        embedded = embed(directories, script=UNIT_FILES, without=repeated_inputs(listed))
         embedded |= {name: to_json(read_script(content)) for name, content in contents.items()}
         contents[PAGE] = render_page(page, embedded)
         if len(contents[PAGE]) > LARGEST:
@@ -121,32 +123,11 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
 def _objects(units: Sequence[ListedUnit], run: Path) -> dict[str, str]:
     """Return the addresses of files of the page that an object store has under other names."""
     return {
-        _href(unit.directory, run) + link(PurePath(name)): _href(unit.directory, run) + link(PurePath(other))
+        href_of(unit.directory, run) + link(PurePath(name)): href_of(unit.directory, run) + link(PurePath(other))
         for unit in units
         for name, other in unit.objects.items()
         if name.endswith((".png", ".js"))
     }
-
-
-def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
-    """Name images after their files, with as many parent folders as make the names differ.
-
-    Args:
-        images: For each image its directory relative to the run, and its file.
-    """
-    lengths = [len(unit.parts) for unit, _ in images]
-    while True:
-        names = ["/".join(source.parts[-length:]) for (_, source), length in zip(images, lengths, strict=True)]
-        counts = Counter(names)
-        most = [len(source.parts) if counts[name] > 1 else 0 for name, (_, source) in zip(names, images, strict=True)]
-        longer = [max(length, min(length + 1, limit)) for length, limit in zip(lengths, most, strict=True)]
-        if longer == lengths:
-            return list(map(printable, names))
-        lengths = longer
-
-
-def _href(unit: Path, run: Path) -> str:
-    return link(unit.relative_to(run)) + "/"
 
 
 def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, Any]:
@@ -265,13 +246,3 @@ def _facts(info: RunInfo) -> list[list[str]]:
         "Versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
     }
     return [[key, printable(value)] for key, value in facts.items() if value]
-
-
-# Any: a record that was tampered with may hold any JSON value.
-def _predictions(records: Any) -> list[str]:
-    known = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
-    return [printable(f"{each.get('class')} {_number(each.get('score')):.1%}".replace("%", " %")) for each in known]
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0

@@ -13,13 +13,13 @@ from fmapviz.core.errors import RefusedError
 from fmapviz.writers.html.page import read_script, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 LARGEST = 18_000_000  # bytes: in a mail an attachment grows by 37 %, and most providers accept 25 MB
 
 
-def embed(units: Mapping[str, Path], *, script: str) -> dict[str, str]:
+def embed(units: Mapping[str, Path], *, script: str, without: Collection[str] = ()) -> dict[str, str]:
     """Return the content of each file that the page shows, by its address relative to the page.
 
     What is missing or damaged is left out; the page says so where it would be shown.
@@ -27,6 +27,7 @@ def embed(units: Mapping[str, Path], *, script: str) -> dict[str, str]:
     Args:
         units: The directories of the units by their addresses, which end in `/`.
         script: The name of a unit's script.
+        without: Addresses of files that the page does not show.
 
     Raises:
         RefusedError: They are larger than the page may be.
@@ -35,6 +36,8 @@ def embed(units: Mapping[str, Path], *, script: str) -> dict[str, str]:
     size = 0
     for number, (address, directory) in enumerate(units.items(), 1):
         for name, content in _read(directory, script):
+            if address + name in without:
+                continue
             embedded[address + name] = content
             size += len(content)
         if size > LARGEST:

@@ -1,0 +1,139 @@
+"""List the images of a run for the report's page: a series, of one image at the steps of a training, is one entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fmapviz.core.errors import printable
+from fmapviz.writers.html.page import link, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from fmapviz.runs.aggregates.images import ListedUnit
+
+INPUT = "input.png"
+
+
+def list_images(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
+    """Return the entries of the page's list, in the order of the units.
+
+    Args:
+        units: The units of images.
+        run: The run directory.
+
+    Returns:
+        For each image `unit` (its name), `href` and `predictions`. A series has no `predictions`, but `steps`, ascending,
+        each with `step` (its number) and `href`, and with `input` True if its input is not that of the first step. The
+        `href` of a series is that of its first step.
+    """
+    entries = list(_group(units).values())
+    names = _names([_identity(steps[0], run) for steps in entries])
+    return [
+        {"unit": name, "href": href_of(steps[0].directory, run), **_about(steps, run)}
+        for name, steps in zip(names, entries, strict=True)
+    ]
+
+
+def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the recorded numbers of each layer over the steps of each series; none if there is no series.
+
+    Args:
+        units: The units of images.
+        listed: What `list_images` returns for them.
+
+    Returns:
+        By the `href` of the series, its `steps` and `layers`. Each layer has a `name`, `of` (what the map is, and of which
+        class) and `data`: the means and the numbers of dead channels at these steps, packed; NaN where the layer is missing.
+    """
+    series = {entry["href"]: steps for entry, steps in zip(listed, _group(units).values(), strict=True) if "steps" in entry}
+    return {href: {"steps": [_step(unit) for unit in steps], "layers": _curves(steps)} for href, steps in series.items()}
+
+
+def repeated_inputs(listed: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the addresses of inputs that the page does not load, because the first step of their series has the same."""
+    steps = [each for entry in listed for each in entry.get("steps", [])[1:]]
+    return {each["href"] + INPUT for each in steps if "input" not in each}
+
+
+def href_of(unit: Path, run: Path) -> str:
+    """Return the address of a unit's directory in the page."""
+    return link(unit.relative_to(run)) + "/"
+
+
+def number(value: Any) -> float:
+    """Return a number of a record, which may hold any JSON value; 0 if it is none."""
+    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0
+
+
+def _group(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
+    """Return the units of each image, and those of each series by steps; of two of one step the later one."""
+    groups: dict[object, list[ListedUnit]] = {}
+    for unit in units:
+        groups.setdefault(unit.step.series if unit.step else unit.directory, []).append(unit)
+    for key, steps in groups.items():
+        latest = {_step(unit): unit for unit in sorted(steps, key=lambda unit: unit.finished)}
+        groups[key] = [latest[step] for step in sorted(latest)]
+    return groups
+
+
+def _step(unit: ListedUnit) -> int:
+    return unit.step.number if unit.step else 0
+
+
+def _identity(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
+    if unit.step:
+        return PurePath(unit.step.series), PurePath(unit.step.series)
+    return unit.directory.relative_to(run), PurePath(unit.path)
+
+
+def _about(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
+    first = steps[0].step
+    if first is None:
+        return {"predictions": _predictions(steps[0].predictions)}
+    listed = [
+        {
+            "step": _step(unit),
+            "href": href_of(unit.directory, run),
+            **({"input": True} if unit.step and unit.step.source != first.source else {}),
+        }
+        for unit in steps
+    ]
+    return {"steps": listed}
+
+
+def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+    """Name images after their files, with as many parent folders as make the names differ.
+
+    Args:
+        images: For each image its directory relative to the run, and its file.
+    """
+    lengths = [len(unit.parts) for unit, _ in images]
+    while True:
+        names = ["/".join(source.parts[-length:]) for (_, source), length in zip(images, lengths, strict=True)]
+        counts = Counter(names)
+        most = [len(source.parts) if counts[name] > 1 else 0 for name, (_, source) in zip(names, images, strict=True)]
+        longer = [max(length, min(length + 1, limit)) for length, limit in zip(lengths, most, strict=True)]
+        if longer == lengths:
+            return list(map(printable, names))
+        lengths = longer
+
+
+# Any: a record that was tampered with may hold any JSON value.
+def _predictions(records: Any) -> list[str]:
+    known = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
+    return [printable(f"{each.get('class')} {number(each.get('score')):.1%}".replace("%", " %")) for each in known]
+
+
+def _curves(units: Sequence[ListedUnit]) -> list[dict[str, Any]]:
+    rows: dict[tuple[str, str], Any] = {}
+    for column, unit in enumerate(units):
+        for layer in unit.step.layers if unit.step else ():
+            row = rows.setdefault((layer.layer, layer.of), np.full((2, len(units)), np.nan, np.float32))
+            row[:, column] = layer.mean, layer.dead
+    return [{"name": printable(layer), "of": printable(of), "data": pack(row)} for (layer, of), row in rows.items()]
