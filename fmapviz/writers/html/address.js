@@ -7,7 +7,13 @@ let settling = 0;
 
 function addressOf() {
   const parts = { image: run.units[state.units[0]].unit };
-  if (comparing()) parts.with = run.units[state.units[1]].unit;
+  const step = stepAt(run.units[state.units[0]], 0);
+  if (step) parts.step = step.step;
+  if (comparing()) {
+    const other = run.units[state.units[1]];
+    parts.with = other.unit;
+    if (other.steps) parts["with-step"] = stepAt(other, 1).step;
+  }
   Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
   if (besides()) parts.beside = besideView();
   if (state.order) parts.order = state.order;
@@ -19,14 +25,24 @@ function addressOf() {
 // entry to the history, and the back button would never get past it.
 let understood = null;
 
+function withoutSteps(address) {
+  const parts = new URLSearchParams(address);
+  for (const name of ["step", "with-step"]) parts.delete(name);
+  return parts.toString();
+}
+
+// Another step changes the last entry of the history: going back leads to the image, view or layer before.
 function writeAddress() {
   clearTimeout(settling);
+  if (playing) return;
   understood ??= addressOf();
   settling = setTimeout(() => {
     const now = addressOf();
     if (now === understood) return;
+    const onlySteps = withoutSteps(now) === withoutSteps(understood);
     written = understood = now;
-    location.hash = now;
+    if (onlySteps) location.replace(`#${now}`);
+    else location.hash = now;
   }, SETTLED);
 }
 
@@ -36,7 +52,9 @@ function readAddress() {
   const parts = new URLSearchParams(written);
   const unit = (name) => run.units.findIndex((item) => item.unit === parts.get(name));
   const other = unit("with");
-  const channel = /^\d+$/.test(parts.get("channel") ?? "") ? Number(parts.get("channel")) : null;
+  const whole = (name) => (/^\d+$/.test(parts.get(name) ?? "") ? Number(parts.get(name)) : null);
+  const channel = whole("channel");
+  state.steps = [whole("step"), whole("with-step")];
   state.units = [Math.max(0, unit("image")), other < 0 ? null : other];
   viewChosen = false;
   const order = parts.get("order");

@@ -1,9 +1,9 @@
 // Loading data and pictures when they are shown: from beside the page, or from the page if it is the only file.
 
-// A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these two functions.
+// A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these functions.
 const delivered = new WeakMap();
 const deliver = (data) => delivered.set(document.currentScript, data);
-window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver });
+window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver, curves: deliver });
 
 const CACHED_UNITS = 20;
 
@@ -140,9 +140,11 @@ function numbersAt(holder, columns, column) {
 
 let overall = null;  // statistics over the run
 
-function layerOverall(picture) {
-  if (!overall || !picture.layer || !OF[picture.view]) return null;
+const layerOverall = (picture) => (overall ? layerAmong(overall.layers, picture) : null);
+
+function layerAmong(layers, picture) {
+  if (!picture.layer || !OF[picture.view]) return null;
   const behind = withoutNumber(picture.name).slice(picture.layer.name.length);  // ".top1" for a class
   const of = OF[picture.view] + behind.replace(".", " ");
-  return overall.layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
+  return layers.find((layer) => layer.name === picture.layer.name && (layer.of === of || layer.of === OF[picture.view])) ?? null;
 }

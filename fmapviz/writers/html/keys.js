@@ -37,6 +37,7 @@ const KEYS = {
   "/": () => focusFilter(layers), i: () => focusFilter(images),
   c: toggleCompare, b: toggleBeside, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
   "?": () => find("#help").showModal(), Escape: escape,
+  ...(hasSeries ? { ",": () => moveStep(-1), ".": () => moveStep(1), p: togglePlaying } : {}),
 };
 
 // In a list and its filter, these keys move through the rows.
@@ -62,7 +63,7 @@ function keysFor(target) {
   if (target === list?.filter) return filterKeys(list);
   if (target === list?.box) return { ...KEYS, ...listKeys(list) };
   if (target.matches("select")) return { Escape: escape };
-  if (target.matches("input[type=radio]")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
+  if (target.matches("input:is([type=radio], [type=range])")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
   return KEYS;
 }
 

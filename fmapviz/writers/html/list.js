@@ -52,10 +52,11 @@ class List {
     this.reveal();
   }
 
-  select(item) {
+  select(item, { still = false } = {}) {
     this.selected = item;
     find(".current", this.root).replaceChildren(...(item ? cutName(item.unit ?? labelOf(item)) : []));
-    this.reveal();
+    if (still) this.render();
+    else this.reveal();
   }
 
   // Scroll just enough to show the selected row.

@@ -43,6 +43,8 @@ _SCRIPTS = (
     "show",
     "pins",
     "strips",
+    "series",
+    "curves",
     "address",
     "keys",
     "statistics",
@@ -57,10 +59,11 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
     """Render `index.html`, ASCII.
 
     Args:
-        run: The data in the page itself: `title`, `facts` (pairs), `units` (each with `unit`, `href` and `predictions`, and
-            with `thumbnail` False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
+        run: The data in the page itself: `title`, `facts` (pairs), `units` (see `listing.list_images`; each with `thumbnail`
+            False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
             or None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
-            in an object store also `objects` (the addresses of files that have other names there).
+            in an object store also `objects` (the addresses of files that have other names there); with a series `curves`
+            (a relative address).
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.
 
@@ -77,6 +80,7 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
     code = "\n".join(['"use strict";\n(() => {', *(_read(f"{part}.js") for part in _SCRIPTS), "})();\n"])
     page = _template().render(
         run=run,
+        has_series=any("steps" in unit for unit in run["units"]),
         files={name: Markup(content) for name, content in files.items()},  # noqa: S704 - JSON escaped as the data, or base64
         data=Markup(to_json(run)),  # noqa: S704 - escaped there
         style=Markup(style),  # noqa: S704 - our own
@@ -91,8 +95,10 @@ def script(function: str, value: Mapping[str, Any]) -> bytes:
     r"""Render a script that passes data to a function of the page, ASCII.
 
     Args:
-        function: `unit` for `report.js` of one image, or `statistics` for `stats.js`, of every channel over the whole run.
-        value: The `unit`, `source`, `predictions`, `notices` and `pictures`; or the number of `images`, and `layers`.
+        function: `unit` for `report.js` of one image, `statistics` for `stats.js`, of every channel over the whole run, or
+            `curves` for `steps.js`, of every layer over the steps of a training.
+        value: The `unit`, `source`, `predictions`, `notices` and `pictures`; or the number of `images`, and `layers`; or
+            what `listing.list_curves` returns.
 
     Raises:
         ValueError: A number in it is NaN or infinite.

@@ -79,7 +79,7 @@ class Pane {
     find(".predictions", this.root).textContent = visible(predictions.slice(0, 3).join(" \u00b7 "));
     find(".range", this.root).textContent = panes.length > 1 && picture ? visible(factOf(picture, "Range")) : "";
     find(".own", this.root).replaceChildren(...own.map(([name, value]) => factPair(name, value)));
-    find(".own", this.root).hidden = !own.length;
+    find(".own", this.root).hidden = !own.length && !(comparing() && hasSeries);  // steps may differ in facts or not
     this.notify(".notices", [...(second ? [] : unit?.notices ?? []), ...(picture?.layer ? picture.notices ?? [] : [])]);
     this.notify(".remarks", picture && !picture.layer ? picture.notices ?? [] : []);
     this.besideChoice.hidden = !second;

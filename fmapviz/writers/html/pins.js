@@ -7,7 +7,14 @@ const panesLike = (pane) => panes.filter((each) => each === pane || (each.pictur
 // A number of a channel means that of the first picture that has any.
 const tiledPane = () => panes.find(({ picture }) => picture?.tiles);
 
+let pointer = null;  // the last position pointed at
+
+function pointAgain() {
+  if (pointer) point(pointer.pane, pointer.event);
+}
+
 function point(pane, event) {
+  pointer = pane ? { pane, event } : null;
   pointedChannel = pane ? pane.channelUnder(event) : null;
   const pointed = panesLike(pane);
   const field = pointedChannel === null ? null : fieldUnder(pane, event);

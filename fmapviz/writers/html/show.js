@@ -8,29 +8,37 @@ const factOf = (picture, name) => picture.facts.find(([key]) => key === name)?.[
 let busy = false;
 let stale = false;
 
+let calm = true;  // whether all that is not shown yet are other steps
+
 // While a picture loads only the latest choice is remembered, so that a held key does not queue pictures never shown.
-async function update() {
+// `still`: only the step changed, and nothing on the page moves.
+async function update({ still = false } = {}) {
   // At once: the next key continues from here even if this is not shown yet.
-  images.select(run.units[state.units[state.side]]);
+  images.select(run.units[state.units[state.side]], { still });
+  showSteps();
   rememberChoice();
-  showLayers();
+  showLayers({ still });
   stale = true;
+  calm &&= still;
   if (busy) return;
   busy = true;
   find("#panes").setAttribute("aria-busy", true);
   try {
     while (stale) {
       stale = false;
-      await show();
+      const onlySteps = calm;
+      calm = true;
+      await show({ still: onlySteps });
     }
     writeAddress();
   } finally {  // malformed data must not break the whole page
     busy = false;
     find("#panes").setAttribute("aria-busy", false);
   }
+  loadNeighbours();
 }
 
-async function show() {
+async function show({ still }) {
   const numbers = comparing() ? state.units : [state.units[0]];
   await Promise.all([loadModel(), ...(state.view === TOP || state.beside === TOP ? [loadTop()] : [])]);
   const sides = await Promise.all(numbers.map(lookUp));
@@ -38,7 +46,7 @@ async function show() {
   others = sides[1] ? picturesOf(sides[1]) : [];
   if (state.view === null && run.top && known.length && known.every(({ view }) => view === "input")) {
     state.view = TOP;  // there is nothing else to show
-    return show();
+    return show({ still });
   }
   if (topError && [state.view, state.beside].includes(TOP)) for (const side of sides) side.error ??= topError;
   if (state.view === null || state.name === null) chooseFirst();
@@ -53,9 +61,9 @@ async function show() {
   tellApart(found);
   panes.forEach((pane, side) => pane.show(found[side]));
   linkCameras();
-  if (same) refit();
+  if (same || still) refit();
   else fit();
-  describe(found);
+  describe(found, { still });
 }
 
 const picturesOf = ({ unit }) => [unit, modelUnit, topUnit].flatMap((each) => each?.pictures ?? []);
@@ -86,10 +94,13 @@ const isShared = (found, name, value) => found.every(({ picture }) => !picture |
 // The input first, then the views in the order in which they were requested.
 const rank = ({ view }) => (run.views ?? []).indexOf(view);
 
-async function lookUp(index) {
-  const { unit, href } = run.units[index];
+async function lookUp(index, side) {
+  const item = run.units[index];
+  const step = stepAt(item, side);
+  const { href } = step ?? item;
+  const unit = nameAt(item, step);
   try {
-    return { unit: { ...(await loadUnit(href)), unit, href } };
+    return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href } };
   } catch (error) {
     return { unit: { unit }, error: error.message };
   }
@@ -108,7 +119,7 @@ async function findPicture({ unit, error }, picture) {
   }
   if (picture.histogram) return { unit, picture: { ...picture, ...CHART }, image: drawHistogram(picture) };
   try {
-    return { unit, picture, image: await loadPicture(picture.src) };
+    return { unit, picture, image: await takePicture(picture.src) };
   } catch (failure) {
     return { unit, error: visible(failure.message) };
   }
@@ -138,8 +149,9 @@ function fillBeside(select) {
   select.value = besideView();
 }
 
-function describe(found) {
-  showLayers();
+function describe(found, { still }) {
+  showLayers({ still });
+  showCurves();
   const { picture } = found.find((side) => side.picture) ?? {};
   const label = picture ? labelOf(picture) : state.name ?? "";
   find("#title").textContent = visible(label);
@@ -148,12 +160,15 @@ function describe(found) {
   find("#kind").textContent = kind.filter(Boolean).map(visible).join(" \u00b7 ");
   showFacts();
   showOrder(picture);
+  holdFacts();
   const names = (comparing() ? found : found.slice(0, 1)).map(({ unit }) => visible(unit.unit)).join(" and ");
   document.title = `${visible(label)} - ${names} - ${visible(run.title)}`;
-  point(null);
+  if (still) pointAgain();
+  else point(null);
   showPinned();
   const pictures = found.length > 1 ? found.filter((side) => side.picture).map((side) => side.picture.title || labelOf(side.picture)) : [];
-  say([`${label}, ${names}`, pictures.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
+  if (still) say(found.map(({ error }) => error).filter(Boolean).join(". "));  // the slider says the step
+  else say([`${label}, ${names}`, pictures.join(" and "), ...found.map(({ error }) => error)].filter(Boolean).join(". "));
 }
 
 // Of the first picture; of two images only what is true of both.
@@ -209,14 +224,14 @@ function channelButtons(channels, canShow, choose) {
 
 let listed = null;  // the pictures that the list was made from
 
-function showLayers() {
+function showLayers({ still = false } = {}) {
   showViews(viewsShown());
   const ofView = known.filter(({ view }) => view === state.view);
   // Rows are rebuilt only if the pictures differ.
   const key = JSON.stringify([overall !== null, state.view, ofView.map((picture) => [picture.name, labelOf(picture), picture.layer])]);
   if (key !== listed) layers.setItems(ofView);
   listed = key;
-  layers.select(layers.items.find(isShown) ?? null);
+  layers.select(layers.items.find(isShown) ?? null, { still });
 }
 
 function showViews(views) {

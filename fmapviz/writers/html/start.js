@@ -46,7 +46,8 @@ async function start() {
   recallTheme();
   fillOrders();
   listenToPage();
-  find("#compare").disabled = run.units.length < 2;
+  listenToSteps();
+  find("#compare").disabled = !canCompare();
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));
   if (narrow.matches) for (const list of [images, layers]) list.expand(false);
   images.setItems(run.units);
@@ -54,7 +55,7 @@ async function start() {
   if (!run.units.length) return showNothing();
   readAddress();
   await update();
-  await loadStatistics();
+  await Promise.all([loadStatistics(), loadCurves()]);
 }
 
 start();

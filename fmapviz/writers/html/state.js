@@ -1,8 +1,9 @@
 // The selected images, view, layer and channel.
 
 // `units`: numbers of the images of A and, when two are compared, B; `name` and `view` identify a picture across images.
+// `steps`: of images that are series, the numbers of the steps that were chosen.
 // `beside`: the other view of image A that is shown too; `order`: the number by which channels are sorted.
-const state = { side: 0, units: [0, null], view: null, name: null, beside: null, channel: null, order: null };
+const state = { side: 0, units: [0, null], steps: [null, null], view: null, name: null, beside: null, channel: null, order: null };
 const panes = [new Pane(0)];
 const comparing = () => state.units[1] !== null;
 const besides = () => state.beside !== null;
@@ -27,7 +28,7 @@ const layers = new List(find("#layers"), { row: 44, noun: "layer", draw: drawLay
 function drawImage(item, row) {
   const [folder, name] = nameParts(item.unit);
   const text = make("span", "two");
-  text.append(...cutName(name, "name"), make("span", "note", [folder, item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
+  text.append(...cutName(name, "name"), make("span", "note", [folder, item.steps && count(item.steps.length, "step"), item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
   text.title = visible(item.unit);
   if (item.thumbnail !== false) row.append(thumbnail(item));
   row.append(text);
@@ -120,6 +121,7 @@ function chooseView(view) {
 
 function compareWith(index) {
   state.beside = null;
+  state.steps[1] = stepBeside(index);
   state.units[1] = index;
   state.side = 1;
   update();
@@ -148,9 +150,12 @@ function chooseOrder(order) {
   update();
 }
 
+const canCompare = () => run.units.length > 1 || isSeries(run.units[0]);
+
+// With the next image, or the last one with the one before it; a single one at two steps.
 function toggleCompare() {
-  if (run.units.length < 2) return;
-  if (!comparing()) return compareWith(state.units[0] + 1 < run.units.length ? state.units[0] + 1 : state.units[0] - 1);
+  if (!canCompare()) return;
+  if (!comparing()) return compareWith(state.units[0] + 1 < run.units.length ? state.units[0] + 1 : Math.max(0, state.units[0] - 1));
   state.units[1] = null;
   state.side = 0;
   update();

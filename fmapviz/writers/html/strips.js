@@ -13,10 +13,14 @@ function loadPage({ src }) {
   return loading;
 }
 
-const unitOf = ({ href }) => run.units.find((item) => item.href === href);
+const unitOf = ({ href }) => run.units.find((item) => (item.steps ?? [item]).some((each) => each.href === href));
+const stepOf = (item, { href }) => item.steps?.find((step) => step.href === href) ?? null;
 
 // With the name that the image has in the report, if it is there.
-const withRank = (entry, at) => ({ ...entry, rank: at + 1, name: unitOf(entry)?.unit ?? entry.name });
+function withRank(entry, at) {
+  const item = unitOf(entry);
+  return { ...entry, rank: at + 1, name: item ? nameAt(item, stepOf(item, entry)) : entry.name };
+}
 
 function stripOf({ name }, channel) {
   const page = topUnit?.pictures.find(({ layer, strips }) => layer.name === name && strips.channels.includes(channel));
@@ -122,6 +126,7 @@ function openImage(entry, layer, channel) {
   const item = unitOf(entry);
   if (!item) return say(`${entry.name} is not in this report.`);
   state.channel = channel;
+  state.steps[state.side] = stepOf(item, entry)?.step ?? state.steps[state.side];
   if (known.find(isShown)?.shared) {
     const ofLayer = known.find((each) => each.layer?.name === layer.name && each.tiles && !each.shared && !goesInto(each));
     if (ofLayer) Object.assign(state, { view: ofLayer.view, name: ofLayer.name });

@@ -33,6 +33,8 @@ function nameParts(unit) {
   return [unit.slice(0, cut), unit.slice(cut)];
 }
 
+const nameAt = ({ unit }, step) => (step ? `${unit}, step ${step.step}` : unit);
+
 const number = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(5))) : "none");
 
 function share(value) {

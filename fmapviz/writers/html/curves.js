@@ -1,0 +1,59 @@
+// Curves over the steps of a series: the mean of the layer that is shown, and its dead channels.
+
+const CURVE = { width: 1000, height: 100 };
+
+let curves = null;  // by the address of the series
+let charted = null;  // the picture whose layer has a chart
+
+async function loadCurves() {
+  if (!run.curves) return;
+  curves = await loadScript(address(run.curves)).catch(() => null);  // the slider works without them
+  showCurves();
+}
+
+function curvesOf(item, picture) {
+  const known = curves?.[item.href];
+  const layer = known && layerAmong(known.layers, picture);
+  if (!layer) return null;
+  const columns = new Map(known.steps.map((step, column) => [step, column]));
+  const row = (number) => item.steps.map(({ step }) => (columns.has(step) ? unpack(layer, known.steps.length)(number, columns.get(step)) : NaN));
+  return { mean: row(0), dead: row(1) };
+}
+
+function showCurves() {
+  if (!hasSeries) return;
+  const item = shownItem();
+  const { picture } = panes[comparing() ? state.side : 0];
+  charted = picture ?? (charted && isShown(charted) ? charted : null);  // a step may lack it
+  const found = item.steps && charted ? curvesOf(item, charted) : null;
+  const chart = find("#curves");
+  chart.toggleAttribute("hidden", !found);
+  find("#curve-numbers").hidden = !found;
+  if (!found) return;
+  const at = positionAt(item, state.side);
+  const dead = found.dead[at] > 0 ? `${found.dead[at]} dead` : "";
+  const means = found.mean.filter(Number.isFinite);
+  const [low, high] = [Math.min(...means), Math.max(...means)];
+  const label = `Mean of ${labelOf(charted)} over the steps: ${means.length ? `${number(low)} to ${number(high)}` : "none"}`;
+  const title = draw("title", {});
+  title.textContent = visible(label);
+  find("#curve-numbers").replaceChildren(`mean ${number(found.mean[at])}`, make("span", "dead", dead));
+  const x = (position) => (item.steps.length < 2 ? 0.5 : position / (item.steps.length - 1)) * CURVE.width;
+  const lines = [["mean", found.mean, low, high], ["dead", found.dead, 0, Math.max(...found.dead.filter(Number.isFinite), 0)]];
+  const shown = lines.filter(([, , lowest, highest]) => highest > lowest || (lowest === low && means.length));
+  chart.replaceChildren(
+    title,
+    draw("path", { class: "now", d: `M${x(at)} 0V${CURVE.height}` }),
+    ...shown.map(([name, values, lowest, highest]) => draw("path", { class: name, d: path(values, x, lowest, highest) })),
+  );
+}
+
+// Without a line where there is no number.
+function path(values, x, low, high) {
+  const y = (value) => (high > low ? 0.92 - 0.84 * ((value - low) / (high - low)) : 0.5) * CURVE.height;
+  return values.map((value, at) => {
+    if (!Number.isFinite(value)) return "";
+    const begins = !Number.isFinite(values[at - 1]);
+    return `${begins ? "M" : "L"}${x(at).toFixed(1)} ${y(value).toFixed(1)}${begins && !Number.isFinite(values[at + 1]) ? "h0" : ""}`;
+  }).join("");
+}
