@@ -267,6 +267,13 @@ def test_two_images_move_together(open_report, run):
         assert shown(report)[1] == [f"{name}/step_{step:06d}/01_relu.maps.png" for name in SERIES]
 
 
+def test_the_image_that_is_shown_already_is_compared_at_another_step(open_report, run):
+    report = open_report(run, f"#{RELU}&step=50")
+    report.page.get_by_role("option", name="cat.png").click(modifiers=["Shift"])
+    report.settled()
+    assert shown(report) == (f"B: {text_of(0)}", [f"cat.png/step_{step:06d}/01_relu.maps.png" for step in (50, 0)])
+
+
 # --- Size
 
 
