@@ -22,7 +22,7 @@ from fmapviz.models.onednn import with_onednn
 from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, notices_of
-from fmapviz.runs.run import is_surveyed
+from fmapviz.runs.run import IN_TRAINING, is_surveyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fmapviz.engine.watch.probes import Given, Probe
 
     Network = nn.Module | Model | Callable[[], nn.Module]
-
-IN_TRAINING = "in training"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +73,8 @@ class StepDrawer:
         self._config = config
         module = self._module()
         model = network if isinstance(network, Model) else _describe(module, config)
-        self.session, notices = self._load(module, replace(model, module=module))
+        # A training that is resumed continues its run, whatever its weights are then.
+        self.session, notices = self._load(module, replace(model, module=module, weights=IN_TRAINING, sha256=None))
         self.notices = notices
         self.probes = read_probes(images, model.preparation)
 

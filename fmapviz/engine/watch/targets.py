@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image as PillowImage
 
+from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.file_names import FILMSTRIP_FILE
@@ -92,9 +93,8 @@ class WriterTarget:
     def write_films(self, step: int, films: Sequence[Film]) -> None:
         """Add filmstrips."""
         for layer, image, pixels in films:
-            facts = {"Shows": "a filmstrip of the training", "Layer": layer}
             height, width = pixels.shape
-            self._add_png(f"film/{layer}/{image}", encode(pixels, facts), (height, width), step)
+            self._add_png(f"film/{layer}/{image}", encode(pixels, _facts(layer)), (height, width), step)
 
     def close(self) -> None:
         """Have everything written that was added."""
@@ -195,9 +195,7 @@ class RunTarget:
                 with stage(self.folder) as staging:
                     for number, (layer, _, pixels) in enumerate(film for film in films if film[1] == image):
                         name = f"{number:02d}_{_safe(layer)}.png"
-                        (staging / name).write_bytes(
-                            encode(pixels, {"Shows": "a filmstrip of the training", "Layer": layer})
-                        )
+                        files.write(staging / name, encode(pixels, _facts(layer)))
                     record = {**self._record(), "kind": FILMSTRIP, "series": image}
                     commit(staging, self.folder, ImageFile(f"{FILMSTRIP}:{image}", unit, 0, step), record, force=True)
 
@@ -261,6 +259,10 @@ def tag_of(picture: Picture, image: str = "") -> str:
 
 def _at(name: str, step: int) -> str:
     return f"{name}/step_{step:06d}"
+
+
+def _facts(layer: str) -> dict[str, str]:
+    return {"Shows": "a filmstrip of the training", "Layer": layer}
 
 
 def _safe(layer: str) -> str:

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from failing_disk import FULL, PART, Disk, put_in
 from image_files import save_pixels
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
+from trees import problems
 
 import fmapviz
 from fmapviz import InputError, InputOptions, RequestError, Style, Watch
@@ -352,6 +354,7 @@ def test_a_training_that_is_resumed_continues_its_filmstrips(picture, tmp_path):
             watch(step)
     assert watch._films.strips["first", "noise.png"].steps == [0, 10, 20, 21, 30, 40, 50, 51]
     assert fmapviz_units(tmp_path) == [0, 10, 20, 21, 30, 40, 50, 51]
+    assert problems(tmp_path) == []
     (tmp_path / "fmapviz" / "film.npz").write_bytes(b"damaged")
     with watching(picture, tmp_path, every=10)(net) as watch:
         watch(60)
@@ -475,6 +478,23 @@ def test_a_full_disk_is_one_warning_and_the_training_goes_on(picture):
     assert warning.filename == __file__
     with pytest.raises(OSError, match="No space"):
         trained(watch=watching(picture, FullWriter(), every=1))
+
+
+@pytest.mark.parametrize("number", [30, 150, 300, 450])
+@pytest.mark.parametrize("fault", [FULL, PART])
+def test_a_disk_that_fills_up_in_a_run_is_one_warning_and_the_run_can_go_on(picture, tmp_path, monkeypatch, number, fault):
+    expected = trained()
+    disk = Disk(number, fault)
+    with warnings.catch_warnings(record=True) as caught, put_in(monkeypatch, disk):
+        warnings.simplefilter("always")
+        watch = watching(picture, tmp_path, every=1, strict=False)
+        assert trained(watch=watch) == expected
+    assert disk.failed
+    assert len(caught) == 1
+    assert "No space left" in str(caught[0].message)
+    with watching(picture, tmp_path, every=1)(Net()) as again:
+        again(20)
+    assert problems(tmp_path) == []
 
 
 def test_a_network_that_fails_is_one_warning(picture, tmp_path):
