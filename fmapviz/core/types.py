@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,8 @@ from fmapviz.core.drawings import HeatMap, Labels, Matches
 from fmapviz.core.file_names import picture_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from fmapviz.core.config import RunInfo
     from fmapviz.core.drawings import Drawing, Strips, Tiles
 
+    Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
+    Inputs = Input | Iterable[Input]
+
 
 Of = Literal["output", "input", "gradient", "input gradient", "attention", "weights"]
 
@@ -31,16 +35,18 @@ class ImageFile:
     """A listed input, not yet read.
 
     Attributes:
-        path: Absolute path or address.
+        path: Absolute path or address; of an image in memory its name and a digest of its content.
         unit: Name of its output directory, relative to the run directory, with `/`.
         size: Bytes.
-        mtime_ns: Time of last modification, nanoseconds.
+        mtime_ns: Time of last modification, nanoseconds; of an image in memory a number made of its digest.
+        content: The image itself, if it was given in memory; see `fmapviz.images.memory`.
     """
 
     path: str
     unit: str
     size: int
     mtime_ns: int
+    content: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

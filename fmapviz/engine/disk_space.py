@@ -47,7 +47,7 @@ class RunWatch:
         self._total_shown = False
         self._images = self._bytes = self._accounted = self._staged = 0
         self._next = _ENOUGH
-        listable = isinstance(session.request.paths, Sequence) and session.plan.of_images
+        listable = isinstance(session.inputs, Sequence) and session.plan.of_images
         # Units that are replaced free their space.
         self._is_bounded = listable and session.output.is_local and not (config.force or config.repair)
         if listable:
@@ -69,7 +69,7 @@ class RunWatch:
             self._check(total)
 
     def _list(self) -> Iterator[ImageFile | Failure]:
-        found = find_images(self._session.request.paths, avoid=self._session.output.address)
+        found = find_images(self._session.inputs, avoid=self._session.output.address)
         return count_frames(found, frame_choice(self._session))
 
     def _count(self) -> None:

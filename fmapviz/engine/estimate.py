@@ -21,6 +21,7 @@ from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
 from fmapviz.engine.run import no_image, require_one, run
 from fmapviz.images.films import FrameChoice, check_readable, count_frames
 from fmapviz.images.find import find_images
+from fmapviz.images.memory.inputs import only_files, resolve_inputs
 from fmapviz.images.preprocess import clip_length
 from fmapviz.runs.run import check_name, is_surveyed
 from fmapviz.runs.run_files import find_units
@@ -117,18 +118,18 @@ def estimate(config: RunConfig) -> Estimate:
     with open_destination(config.out) as destination:
         destination.check()
         check_name(config.name)
-        return _estimate(replace(config, inputs=list(config.paths)), destination)  # which may be an iterator
+        return _estimate(config, [*only_files(resolve_inputs(config.inputs))], destination)  # which may be an iterator
 
 
-def _estimate(config: RunConfig, destination: Destination) -> Estimate:
-    check_readable(config.inputs)
+def _estimate(config: RunConfig, inputs: Sequence[str | Path], destination: Destination) -> Estimate:
+    check_readable(inputs)
     start, stop = config.frame_range
     choice = FrameChoice(start, stop, config.every)
-    found = require_one(find_images(config.paths, avoid=destination.address), config.paths)
+    found = require_one(find_images(inputs, avoid=destination.address), inputs)
     # A single frame takes as long as a clip, and as much space.
     sample, images = _sample(count_frames(found, choice), config.style.start)
     if not sample:
-        raise no_image(config.paths)
+        raise no_image(inputs)
     shard, parts = config.shard, config.part.count if config.part else 1
     clock = _Clock(config.on_event)
     with tempfile.TemporaryDirectory(prefix="fmapviz-plan-") as directory:
@@ -160,10 +161,10 @@ def _estimate(config: RunConfig, destination: Destination) -> Estimate:
     run_directory = destination.find_run(info, name=config.name)
     choice = replace(choice, clip=clip_length(info.preparation))
     if choice.clip > 1:
-        images = sum(1 for _ in count_frames(find_images(config.paths, avoid=destination.address), choice))
+        images = sum(1 for _ in count_frames(find_images(inputs, avoid=destination.address), choice))
     to_draw = images
     if run_directory.exists() and not config.force:
-        found = find_images(config.paths, avoid=destination.address)
+        found = find_images(inputs, avoid=destination.address)
         images, to_draw = count_unfinished(
             count_frames(found, choice), run_directory, info.fingerprint, shards=shard is not None
         )

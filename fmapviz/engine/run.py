@@ -34,6 +34,8 @@ from fmapviz.engine.top.of_run import draw_top_images, has_top_images
 from fmapviz.images.films import check_readable, close_films, list_frames, without_unreadable
 from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.images.frames import may_be_film
+from fmapviz.images.memory.image import MemoryImage
+from fmapviz.images.memory.inputs import only_files, resolve_inputs
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import (
@@ -74,6 +76,7 @@ def run(config: RunConfig) -> RunSummary:
         OutputError: The output could not be written; what is finished stays, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
     """
+    inputs = resolve_inputs(config.inputs) if config.engine is None else only_files(resolve_inputs(config.inputs))
     is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
     if not is_remote:
         find_device(config)  # before a model is loaded
@@ -83,10 +86,10 @@ def run(config: RunConfig) -> RunSummary:
         found: Iterator[ImageFile | Failure] = iter(())
         of_inputs: list[Notice] = []
         if config.needs_images:
-            check_readable(config.inputs)
-            listed = without_unreadable(find_images(config.paths, avoid=destination.address), of_inputs.append)
+            check_readable(inputs)
+            listed = without_unreadable(find_images(inputs, avoid=destination.address), of_inputs.append)
             try:
-                found = require_one(listed, config.paths)
+                found = require_one(listed, inputs)
             except NothingToDoError as error:
                 raise NothingToDoError(str(error), hint=of_inputs[0].message if of_inputs else error.hint) from None
         session, notices = load_session(replace(config, device="auto") if is_remote else config)
@@ -96,9 +99,10 @@ def run(config: RunConfig) -> RunSummary:
             session,
             info=info,
             request=config,  # workers may have what this process lacks
+            inputs=inputs,  # those in memory stay there as long as the run
             output=destination,
             directory=destination.open_run(info, name=config.name, sync=config.fsync),
-            several=not _is_one_file(config.paths),
+            several=not _is_one_file(inputs),
         )
         found = list_frames(found, frame_choice(session), of_inputs.append)
         told: list[str] = []
@@ -125,7 +129,7 @@ def run(config: RunConfig) -> RunSummary:
             on_event(notice)
         for message in _crowds(session, summary):
             on_event(Notice(message))
-        if not session.plan.of_images and config.paths:
+        if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
         return replace(summary, notices=tuple(told))
 
@@ -320,7 +324,7 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
         error.advise(error.hint or remedy_of(error))
 
 
-def require_one(found: Iterator[ImageFile | Failure], paths: Iterable[str | Path]) -> Iterator[ImageFile | Failure]:
+def require_one(found: Iterator[ImageFile | Failure], inputs: Iterable[object]) -> Iterator[ImageFile | Failure]:
     """Check that there is an input that exists, before a model is loaded.
 
     A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
@@ -336,24 +340,25 @@ def require_one(found: Iterator[ImageFile | Failure], paths: Iterable[str | Path
             return chain(missing, [each], found)
         missing.append(each)
     if not missing:
-        raise no_image(paths)
+        raise no_image(inputs)
     missed = [each.path for each in missing]
     message = f"none of the {len(missed)} inputs exists: {first_few(missed)}" if len(missed) > 1 else missing[0].message
     raise NothingToDoError(message, hint=missing[0].hint or suggest_file(missed[0], is_candidate))
 
 
-def no_image(paths: Iterable[str | Path]) -> NothingToDoError:
+def no_image(inputs: Iterable[object]) -> NothingToDoError:
     """Return the error for inputs among which there is no image."""
     message, hint = "no image among the inputs", "folders are searched for files such as .jpg, .png, .webp"
-    if isinstance(paths, Sized) and len(paths) == 0:
+    if isinstance(inputs, Sized) and len(inputs) == 0:
         message, hint = f"{message}: the list is empty", "files or folders, such as 'photo.jpg'"
     return NothingToDoError(message, hint=hint)
 
 
-def _is_one_file(inputs: Iterable[str | Path]) -> bool:
-    if not isinstance(inputs, Sequence) or len(inputs) != 1 or may_be_film(str(inputs[0])):
-        return False
-    return is_candidate(str(inputs[0])) if is_url(inputs[0]) else Path(inputs[0]).is_file()
+def _is_one_file(inputs: Iterable[str | Path | MemoryImage]) -> bool:
+    (only,) = inputs if isinstance(inputs, Sequence) and len(inputs) == 1 else (None,)
+    if only is None or isinstance(only, MemoryImage):
+        return only is not None
+    return not may_be_film(str(only)) and (is_candidate(str(only)) if is_url(only) else Path(only).is_file())
 
 
 def _addressed(event: Event, output: Destination) -> Event:

@@ -20,6 +20,7 @@ from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
+from fmapviz.engine.batch import describe_given
 from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
 from fmapviz.images.films import FrameChoice
@@ -37,19 +38,18 @@ from fmapviz.inspection.layers import (
 )
 from fmapviz.inspection.targets import canonical
 from fmapviz.models.load import load_model
-from fmapviz.models.network import describe_network
-from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.views import effective_style
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig
     from fmapviz.core.types import Layer
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
     from fmapviz.engine.survey.kept_passes import KeptPasses
+    from fmapviz.images.memory.image import MemoryImage
     from fmapviz.runs.storage.destination import Destination
     from fmapviz.writers.base import OpenWriter
 
@@ -69,6 +69,7 @@ class Session:
         batch_size: Images in one forward pass; None: see `fmapviz.engine.pipeline.batching`.
         workers: Threads.
         early_stop: See `fmapviz.engine.forward_pass.Drawer`.
+        inputs: The inputs, with a name for each image in memory; a list, unless they can be read only once.
         output: The destination of all runs.
         directory: The run's directory; of a remote run, of its local copy.
         several: Whether more than one image is expected.
@@ -87,6 +88,7 @@ class Session:
     batch_size: int | None
     workers: int
     early_stop: EarlyStop | None = None
+    inputs: Iterable[str | Path | MemoryImage] = ()
     output: Destination = field(default_factory=lambda: LocalDestination(Path()))
     directory: Path = Path()
     several: bool = True
@@ -287,8 +289,7 @@ def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -
             f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
         )
     elif not isinstance(model, Model):
-        loaded = LoadedWeights(unwrap(model), "weights as given")
-        model = describe_network(loaded, name=type(loaded.module).__name__.lower(), options=options)
+        model = describe_given(unwrap(model), options=options)
     return replace(model, module=unwrap(model.module))
 
 

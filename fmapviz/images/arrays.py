@@ -42,16 +42,27 @@ def read_npy(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Ba
     """
     shape, order, dtype = _read_header(stream)
     require_numbers(dtype)
-    layout = _find_layout(shape, channels)
-    stored, axis = layout or (shape, None)
-    require_size(shape, channels=3 if axis is None else stored[axis])
-    if axis is None:
-        raise wrong_channels(format_shape(shape), channels=channels)
+    stored, axis = _fitting_layout(shape, channels)
     count = prod(shape)
     if os.fstat(stream.fileno()).st_size - stream.tell() < count * dtype.itemsize:
         raise InputError("E_DECODE", "array is cut off")
     values = np.fromfile(stream, dtype, count).reshape(stored, order=order)
     return compose(np.moveaxis(values, axis, 0), channels)
+
+
+def read_array(values: NDArray[Any], *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+    """Read a picture from an array as from a .npy file of its content; see `read_npy`.
+
+    Raises:
+        InputError: As `read_npy`.
+
+    Example:
+        >>> read_array(np.zeros((8, 6, 3), np.uint8), channels=3)[0].size
+        (6, 8)
+    """
+    require_numbers(values.dtype)
+    stored, axis = _fitting_layout(values.shape, channels)
+    return compose(np.moveaxis(values.reshape(stored), axis, 0), channels)
 
 
 def require_numbers(dtype: np.dtype[Any]) -> None:
@@ -171,6 +182,19 @@ def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], Any, np.dtype[Any]]
     except Exception as error:
         raise InputError("E_DECODE", "array is damaged at its beginning") from error
     return shape, "F" if fortran_order else "C", dtype
+
+
+def _fitting_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, int, int], int]:
+    """Return the shape with three axes and the axis of the channels.
+
+    Raises:
+        InputError: See `require_size`; or no axis has as many channels as the model takes.
+    """
+    layout = _find_layout(shape, channels)
+    require_size(shape, channels=3 if layout is None else layout[0][layout[1]])
+    if layout is None:
+        raise wrong_channels(format_shape(shape), channels=channels)
+    return layout
 
 
 def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, int, int], int] | None:

@@ -89,11 +89,47 @@ def decode(
     return picture.convert("L") if channels == 1 else picture, notices, orientation
 
 
+def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowImage.Image, tuple[str, ...], int]:
+    """Return the pixels of a Pillow picture as `decode` returns those of its file; the picture is not changed.
+
+    Of several frames it is the current one.
+
+    Raises:
+        InputError: `E_TOO_LARGE`, or `E_CHANNELS`: the model takes neither 1 nor 3 channels.
+        Exception: Any other error of Pillow.
+    """
+    if channels not in {1, 3}:
+        raise wrong_channels("a picture of grey or RGB", channels=channels)
+    if image.width * image.height > MAX_PIXELS:
+        raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({image.width} x {image.height})")
+    own = image.copy()
+    orientation = read_orientation(image)[0]  # which may be set in the picture, and not in what is copied of it
+    if orientation > 1:
+        own.getexif()[ExifTags.Base.Orientation] = orientation
+    pixels, notices, orientation = _finish(own)
+    return pixels.convert("L") if channels == 1 else pixels, notices, orientation
+
+
 def upright_rgb(image: PillowImage.Image, orientation: int = 1) -> PillowImage.Image:
     """Return a copy of a decoded picture in mode RGB, blended with black, and turned upright by an EXIF orientation."""
     pixels = _to_rgb(image)[0].copy()
     pixels.info.clear()
     return _upright(pixels, orientation)
+
+
+def read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
+    """Return the EXIF orientation of a picture, 1 to 8, and a notice.
+
+    Call it after `load()`: PNG may store it behind the pixels.
+    """
+    try:
+        exif = image.getexif()
+        orientation = exif.get(ExifTags.Base.Orientation, 1) or 1  # some cameras write 0
+        if orientation in range(1, 9) and _is_complete(image.info.get("exif"), exif.endian):
+            return orientation, None
+    except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
+        orientation = 1
+    return _known(orientation), "EXIF data is damaged: the picture may not be upright"
 
 
 def _silence_decoders() -> None:
@@ -128,16 +164,22 @@ def _decode_picture(
         image.verify()
         image = PillowImage.open(stream, formats=("PNG",))
     # Pillow turns TIFF while loading, and removes the tag.
-    applied = _read_orientation(image)[0] if image.format == "TIFF" else 1
+    applied = read_orientation(image)[0] if image.format == "TIFF" else 1
     image.load()
-    orientation, exif_notice = _read_orientation(image)
+    pixels, notices, orientation = _finish(image)
+    several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
+    if several:
+        notices = ("holds several pictures: only the first is used", *notices)
+    return pixels, notices, applied if orientation == 1 else orientation
+
+
+def _finish(image: PillowImage.Image) -> tuple[PillowImage.Image, tuple[str, ...], int]:
+    """Turn the pixels of a decoded picture to upright RGB."""
+    orientation, exif_notice = read_orientation(image)
     pixels, depth_notice = _to_rgb(image)
     pixels.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
-    pixels = _upright(pixels, orientation)
-    several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
-    frames_notice = "holds several pictures: only the first is used" if several else None
-    notices = tuple(notice for notice in (frames_notice, exif_notice, depth_notice) if notice)
-    return pixels, notices, applied if orientation == 1 else orientation
+    notices = tuple(notice for notice in (exif_notice, depth_notice) if notice)
+    return _upright(pixels, orientation), notices, orientation
 
 
 def _require_few_passes(stream: BinaryIO, pixels: int) -> None:
@@ -169,18 +211,6 @@ def _identify(stream: BinaryIO, *, head: bytes) -> PillowImage.Image | None:
         if heif or _SIGNATURE.match(head):
             raise InputError("E_DECODE", "image is damaged at its beginning") from error
         raise InputError("E_FORMAT", "not an image, or of an unknown format") from error
-
-
-def _read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
-    """Return the EXIF orientation, 1 to 8, and a notice; call it after `load()`, as PNG may store it behind the pixels."""
-    try:
-        exif = image.getexif()
-        orientation = exif.get(ExifTags.Base.Orientation, 1) or 1  # some cameras write 0
-        if orientation in range(1, 9) and _is_complete(image.info.get("exif"), exif.endian):
-            return orientation, None
-    except Exception:  # noqa: BLE001 - Pillow's EXIF parser raises anything; the pixels are not affected
-        orientation = 1
-    return _known(orientation), "EXIF data is damaged: the picture may not be upright"
 
 
 def _is_complete(block: bytes | None, endian: str | None) -> bool:

@@ -79,14 +79,14 @@ class FrameChoice:
             yield first, first + span
 
 
-def check_readable(inputs: str | Path | Iterable[str | Path]) -> None:
+def check_readable(inputs: Iterable[object]) -> None:
     """Check that films that are named can be read here; an iterator, which can be read once, is not looked into.
 
     Raises:
         RequestError: PyAV is missing.
     """
-    named = [inputs] if isinstance(inputs, str | Path) else inputs if isinstance(inputs, Sequence) else ()
-    film = next((str(each) for each in named if is_film(file_of(str(each)))), None)
+    named = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, Sequence) else []
+    film = next((each for each in named if is_film(file_of(each))), None)
     if film is not None and not _has_pyav():
         raise RequestError(f"films need the package av: {quote(film)}", hint=HINT)
 

@@ -25,8 +25,9 @@ from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
-from fmapviz.images.errors import system_error
+from fmapviz.images.errors import explain, system_error
 from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
+from fmapviz.images.memory.image import MemoryImage, is_in_memory, memory_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +43,9 @@ _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds someth
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 
 
-def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None) -> Iterator[ImageFile | Failure]:
+def find_images(
+    inputs: Iterable[str | Path | MemoryImage], *, avoid: Path | str | None = None
+) -> Iterator[ImageFile | Failure]:
     """Find image files lazily.
 
     A file is found by its own path even without an image's suffix. In a folder and all folders in it, files with an
@@ -50,14 +53,19 @@ def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None
     times. Memory grows with the number of inputs and folders, not with that of files.
 
     Args:
-        inputs: Files and folders as typed, or addresses, `s3://bucket/folder`.
+        inputs: Files and folders as typed, addresses, `s3://bucket/folder`, or images in memory.
         avoid: The output: a folder that is skipped inside other folders.
     """
     here = avoid if isinstance(avoid, Path) else None
     remote = _RemoteFinder(avoid if isinstance(avoid, str) else None)
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
-    for typed in map(_check_path, inputs):
+    given: set[str] = set()
+    for each in inputs:
+        if isinstance(each, MemoryImage):
+            yield from _look_in_memory(each, given)
+            continue
+        typed = _check_path(each)
         if "://" in typed and is_url(typed):
             yield from remote.find(typed)
             continue
@@ -84,12 +92,14 @@ def find_images(inputs: Iterable[str | Path], *, avoid: Path | str | None = None
 def _check_path(path: str | Path) -> str:
     if isinstance(path, str):  # of millions
         return path
-    hint = "a file or a folder; for tensors see fmapviz.capture and fmapviz.cam"
-    return str(check_type("each input", path, str | Path, hint=hint))
+    return str(check_type("each input", path, str | Path, hint="a file or a folder"))
 
 
 def look_again(file: ImageFile) -> ImageFile | None:
     """Return the current state of an image that was found earlier; None if it is gone."""
+    if is_in_memory(file.path):
+        image = memory_image(file)
+        return image.as_file(file.unit) if image else None
     if frames := frames_of(file.path):
         film = look_again(replace(file, path=frames.film))
         return film and replace(film, path=file.path)
@@ -280,6 +290,19 @@ def _look(path: str, relative: str) -> ImageFile | Failure:
     if not stat.S_ISREG(status.st_mode):
         return Failure(path, "E_TYPE", f"not a regular file: {quote(path)}")
     return ImageFile(path, unit_name(relative, path), status.st_size, status.st_mtime_ns)
+
+
+def _look_in_memory(image: MemoryImage, given: set[str]) -> Iterator[ImageFile | Failure]:
+    """Yield an image in memory, unless it was given before under the same name."""
+    try:
+        path = image.path
+    except Exception as error:  # noqa: BLE001  Pillow reads a file only now
+        refusal = explain(error, image.name)
+        yield Failure(image.name, refusal.code, str(refusal), refusal.hint)
+        return
+    if path not in given:
+        given.add(path)
+        yield image.as_file(unit_name(image.name, path))
 
 
 def _look_at_frame(frames: Frames) -> ImageFile | Failure:

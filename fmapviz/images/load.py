@@ -19,6 +19,8 @@ from fmapviz.images.frames import frames_of, is_film
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fmapviz.core.types import Preparation
+
 
 @explain_arguments
 def load_image(path: str | Path, model: Model) -> Tensor:
@@ -43,18 +45,32 @@ def load_image(path: str | Path, model: Model) -> Tensor:
     if not isinstance(model, Model):
         raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="fmapviz.load_model returns one")
     check_type("path", path, str | Path, hint="a file, or an address such as s3://bucket/photo.jpg")
+    first = next(model.module.parameters(), torch.empty(0))
+    return read_prepared(path, model.preparation)[None].to(first.device)
+
+
+def read_prepared(path: str | Path, preparation: Preparation) -> Tensor:
+    """Read an image and preprocess it.
+
+    Args:
+        path: See `load_image`.
+        preparation: The preprocessing of a network.
+
+    Returns:
+        float32 `(C, H, W)`, or `(C, T, H, W)` for a clip, on the CPU.
+
+    Raises:
+        InputError: The image cannot be read or preprocessed; the hint says what is one image.
+    """
     name = os.fspath(path)
     file = ImageFile(name, unit="", size=0, mtime_ns=0)
     try:
         if frames := frames_of(name):
-            values = read_clip(file, frames, model.preparation)[1]
-        else:
-            values = model.preparation.apply(read_image(file, channels=model.preparation.channels).pixels)
+            return read_clip(file, frames, preparation)[1]
+        return preparation.apply(read_image(file, channels=preparation.channels).pixels)
     except InputError as error:
-        one_file = "load_image takes one image file, such as .jpg, .png, .tif or .npy"
+        one_file = "one image is a file such as .jpg, .png, .tif or .npy"
         if is_film(name):
-            one_file = f"load_image takes one frame of a film, such as {name}/000000"
+            one_file = f"one image is a frame of the film, such as {name}/000000"
         error.advise(error.hint or (suggest_file(name, is_candidate) if error.code == "E_MISSING" else one_file))
         raise
-    first = next(model.module.parameters(), torch.empty(0))
-    return values[None].to(first.device)

@@ -153,7 +153,8 @@ def test_images_of_shards_count_once_whoever_tells_of_them(kind, inputs, tmp_pat
     counted = Event()
     session, _ = load_session(RunConfig(Net(), [inputs], to=["png"], options=InputOptions(fit="none")))
     room = disk_space.RunWatch(
-        replace(session, directory=summary.directory), lambda event: isinstance(event, Counted) and counted.set()
+        replace(session, directory=summary.directory, inputs=[inputs]),
+        lambda event: isinstance(event, Counted) and counted.set(),
     )
     while not counted.is_set():
         room.note(Notice(""))

@@ -302,7 +302,7 @@ def test_a_named_film_needs_pyav(monkeypatch, tmp_path):
     monkeypatch.setattr(films, "_has_pyav", lambda: False)
     for named in ([tmp_path / "clip.MP4"], tmp_path / "clip.MP4", str(tmp_path / "clip.MP4")):
         with pytest.raises(RequestError, match="films need the package av") as refusal:
-            check_readable(named)
+            check_readable(named if isinstance(named, list) else [named])
     once = iter(["clip.mp4"])
     check_readable(once)
     assert next(once) == "clip.mp4"

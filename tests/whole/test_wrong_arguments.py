@@ -1,6 +1,7 @@
 """Wrong types and values of arguments in Python: each is a `FmapvizError` with a hint in Python's terms."""
 
 import inspect
+import shutil
 import tempfile
 import traceback
 import warnings
@@ -57,7 +58,12 @@ VALUES = {
 
 # What a parameter takes of these.
 TAKEN = {
-    "cam": {**dict.fromkeys(("model", "x", "target", "layer", "method"), ""), "output": "None", "style": "None style"},
+    "cam": {
+        **dict.fromkeys(("model", "target", "layer", "method"), ""),
+        "x": "array picture",
+        "output": "None",
+        "style": "None style",
+    },
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
     "capture_attention": {"model": "module", "layers": NO, "exclude": f"{NO} str"},
     "list_layers": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "options": "None options"},
@@ -188,12 +194,13 @@ def test_visualize_refuses_what_an_option_does_not_take(name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["model", "inputs"])
-def test_visualize_refuses_what_is_no_model_or_no_path(name, tmp_path):
+@pytest.mark.parametrize(("name", "taken"), [("model", ""), ("inputs", "array picture")])
+def test_visualize_refuses_what_is_no_model_or_no_image(name, taken, tmp_path):
     def call(**changed):
-        fmapviz.visualize(**{"model": NET, "inputs": STAR, "out": tmp_path, **changed})
+        summary = fmapviz.visualize(**{"model": NET, "inputs": STAR, "out": tmp_path, **changed})
+        shutil.rmtree(summary.directory)
 
-    each_value(call, name, "")
+    each_value(call, name, taken)
     assert not [*tmp_path.iterdir()]
 
 
@@ -373,14 +380,14 @@ def test_one_rank_is_one_class_in_cam():
     assert third.score < best.score
 
 
-def test_a_path_is_refused_as_a_batch_with_what_reads_it():
-    for path in (STAR, Path(STAR)):
-        assert "fmapviz.load_image(path, model)" in refused(fmapviz.cam, MODEL, path).hint
-
-
-def test_tensors_and_pictures_are_refused_as_inputs_with_what_takes_them():
-    for inputs in (X, X.numpy(), Image.new("RGB", (4, 4)), [X], None, (each for each in X)):
-        assert "fmapviz.capture and fmapviz.cam" in refused(fmapviz.visualize, NET, inputs).hint
+def test_what_is_no_image_is_refused_with_what_is_one(tmp_path):
+    for given in (None, b"photo.jpg", [3], [[X]]):
+        for call in (lambda x: fmapviz.cam(MODEL, x), lambda x: fmapviz.visualize(NET, x, out=tmp_path)):
+            assert "a Pillow picture, a NumPy array (H, W, C), a uint8 tensor (C, H, W)" in refused(call, given).hint
+    for given in (X.to(torch.complex64), X[0, 0], X.to(torch.int64)):
+        for call in (lambda x: fmapviz.cam(MODEL, x), lambda x: fmapviz.visualize(NET, [STAR, x], out=tmp_path)):
+            assert "uint8 pixels (C, H, W), or prepared floats" in refused(call, given).hint
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ _SHORT = (str, bytes, Real, Enum, os.PathLike, type(None))
 
 @cache
 def types_of(config: Any) -> Mapping[str, Any]:  # Any: a dataclass; types, and unions of types
-    """Return the types of a dataclass's fields; of a network and an event, which core does not import, `object`."""
-    return get_type_hints(config, localns={"nn": SimpleNamespace(Module=object), "Model": object, "Event": object})
+    """Return the types of a dataclass's fields; `object` where these are of libraries that core does not import."""
+    unknown = dict.fromkeys(("Model", "Event", "Inputs"), object)
+    return get_type_hints(config, localns={"nn": SimpleNamespace(Module=object), **unknown})
 
 
 def check_types(config: Any) -> None:  # Any: a dataclass

@@ -26,14 +26,17 @@ from fmapviz.core.urls import is_url
 if TYPE_CHECKING:
     from torch import nn
 
-    from fmapviz.core.types import Model
+    from fmapviz.core.types import Inputs, Model
 
 _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
 _input = partial(option, panel=INPUT)
 _output = partial(option, panel=STORING)
 _MODEL = "A name such as `alexnet`, a `nn.Module` that takes a batch `(N, C, H, W)`, or a `Model`."
-_INPUTS = "Files and folders, or their addresses; for tensors see fmapviz.capture and fmapviz.cam."
+_INPUTS = (
+    "Files and folders, or their addresses; pictures of Pillow, NumPy arrays and tensors; or a list of these. A uint8 array "
+    "`(H, W, C)` or tensor `(C, H, W)` is a picture, a tensor of floats `(N, C, H, W)` is prepared already."
+)
 _ITERATOR = (
     "An iterator is read as it yields, or at once if the norm `run` or the pca "
     "`shared` needs all images first. Views of the model alone need no input."
@@ -174,9 +177,7 @@ class RunConfig(Execution, Output, Selection):
     """
 
     model: str | nn.Module | Model = field(kw_only=False, metadata={"option": Option(help=_MODEL)})
-    inputs: str | Path | Iterable[str | Path] = field(
-        default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)}
-    )
+    inputs: Inputs = field(default=(), kw_only=False, metadata={"option": Option(help=_INPUTS, details=_ITERATOR)})
     style: Style = option(Style(), "How pictures look.", recorded="style")
     options: InputOptions = option(InputOptions(), "Changes to the preprocessing of the weights.")
 
@@ -239,11 +240,6 @@ class RunConfig(Execution, Output, Selection):
     def target_names(self) -> tuple[str, ...]:
         """The targets, as text."""
         return cast(tuple[str, ...], self.targets)
-
-    @property
-    def paths(self) -> Iterable[str | Path]:
-        """The inputs as an iterable."""
-        return [self.inputs] if isinstance(self.inputs, str | Path) else self.inputs
 
     @property
     def frame_range(self) -> tuple[int, int | None]:

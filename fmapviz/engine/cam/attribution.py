@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -18,7 +17,8 @@ from fmapviz.core import registry
 from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
-from fmapviz.core.types import Layer, Model, Preparation
+from fmapviz.core.types import Layer, Model
+from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.types import FeatureMap
+    from fmapviz.core.types import FeatureMap, Inputs, Preparation
     from fmapviz.engine.layer_results import BatchResults
     from fmapviz.inspection.forward_record import ForwardRecord
 
@@ -95,7 +95,7 @@ class ClassActivation:
 @explain_arguments
 def cam(
     model: nn.Module | Model,
-    x: Tensor,
+    x: Inputs,
     *,
     target: str | int | Sequence[str | int] | Tensor = "top1",
     layer: str | nn.Module = _AUTO,
@@ -110,8 +110,9 @@ def cam(
 
     Args:
         model: Any `nn.Module` that takes a batch, or what `load_model` returns, which knows the names of classes.
-        x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated.
-            `load_image` prepares a photo.
+        x: Prepared images `(N, C, H, W)`, or one `(C, H, W)`, on the model's device; neither changed nor differentiated. Or
+            what is to be prepared for the model: a path, a Pillow picture, a NumPy array, a uint8 tensor `(C, H, W)`, or a
+            list of any of these. A network that `load_model` did not load has the preprocessing that `visualize` uses.
         target: The class: `top1`, `top2`, ... an index, or a name. A list, or a tensor of indices, has one for each image.
             `top3` is the third likeliest class alone; on the command line and in `visualize` it is the three likeliest.
         layer: A feature map's name, `layer4` or `layer1.0.relu#2`, or the module; `auto` takes the last layer whose output
@@ -124,15 +125,15 @@ def cam(
         RequestError: No such method, layer or class; targets of another number than images; the class does not depend on the
             layer; what the model returns holds no class scores; `cam` on a network that does not average its last maps. What
             the model itself raises comes out as it is.
+        InputError: An image cannot be read or preprocessed.
         BackwardError: The backward pass failed.
 
     Example:
         From a photo to the map. `PIL.Image.fromarray(found.overlay[0]).save("map.png")` saves it.
 
-        >>> from fmapviz import load_image, load_model
+        >>> from fmapviz import load_model
         >>> model = load_model("shapesnet")
-        >>> x = load_image("sample_images/shapes/star.jpg", model)
-        >>> found = cam(model, x, target="star")
+        >>> found = cam(model, "sample_images/shapes/star.jpg", target="star")
         >>> found.layer, found.raw.shape, found.map.shape, found.overlay.shape
         ('features', torch.Size([1, 12, 12]), torch.Size([1, 96, 96]), (1, 96, 96, 3))
 
@@ -144,11 +145,9 @@ def cam(
     module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
-    if not isinstance(model, Model):
-        model = Model("", model, "", None, _UNKNOWN, nn.Module.__call__)
+    batch, model = make_batch(x, model)
     model = replace(model, module=unwrap(model.module))
     layer = _name_of(layer, model.module)
-    batch = _batch(x)
     wanted = _read_target(target, model.classes, images=len(batch))
     plan = Plan(
         methods={method: make_method(module, [wanted])},
@@ -226,13 +225,6 @@ def _choices(network: nn.Module, *, exact: bool) -> Choices:
     return _chosen[network][1].setdefault(exact, Choices())
 
 
-def _prepare_nothing(_picture: object) -> Tensor:
-    raise NotImplementedError
-
-
-_UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")
-
-
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:
     """Return the layers to hook: those of some feature maps, or all."""
     found = [Layer(own, type(module).__name__, module) for own, module in modules.items() if own]
@@ -253,16 +245,6 @@ def _fetch_method(method: str) -> ModuleType:
         hint = suggest(method, known) or f"there are: {', '.join(known)}"
         raise RequestError(f"no such method: {quote(method)}", hint=hint)
     return registry.fetch(VIEWS, method)
-
-
-def _batch(x: object) -> Tensor:
-    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2:
-        return x[None] if x.ndim == 3 else x
-    hint = "a tensor of floats (N, C, H, W)"
-    if isinstance(x, str | Path):
-        hint = "fmapviz.load_image(path, model) prepares an image for a model that fmapviz.load_model returned"
-    kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-    raise RequestError(f"no batch of prepared images: {quote(kind)}", hint=hint)
 
 
 def _read_target(target: object, classes: Sequence[str], *, images: int) -> Wanted:

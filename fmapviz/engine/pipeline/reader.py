@@ -13,6 +13,8 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.scheduler import Preprocessed
 from fmapviz.images.clips import read_clip
 from fmapviz.images.frames import frames_of
+from fmapviz.images.memory.image import memory_image
+from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
@@ -118,6 +120,9 @@ class ImageReader:
         if self._on_begun:
             self._on_begun(member.file, tell)
         preparation = self._session.model.preparation
+        if given := memory_image(member.file):
+            ready, as_given = read_memory_image(given, preparation), given.kind == "prepared"
+            return Preprocessed(number, member, ready.notices, ready.values, ready.size, ready.orientation, as_given)
         if frames := frames_of(member.file.path):
             image, values = read_clip(member.file, frames, preparation)
         else:

@@ -53,6 +53,7 @@ class Preprocessed:
         values: float32 `(C, H, W)`, on the CPU.
         size: Width and height of the upright picture, before it was prepared.
         orientation: EXIF orientation of the file, 1 to 8.
+        as_given: Whether it was given as a prepared tensor, which the preprocessing has not changed.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Preprocessed:
     values: Tensor
     size: tuple[int, int]
     orientation: int
+    as_given: bool = False
 
     @property
     def bytes(self) -> int:

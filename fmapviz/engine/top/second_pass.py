@@ -16,7 +16,7 @@ from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.top.locate import Position, locate, measured
 from fmapviz.engine.top.tiles import draw_tile
-from fmapviz.images.placement import find_placement
+from fmapviz.images.placement import Placement, find_placement
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.runs.shard_grouping import Failed
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fmapviz.engine.top.options import TopOptions
     from fmapviz.engine.top.tiles import TileFile
     from fmapviz.engine.top.winners import Winner
-    from fmapviz.images.placement import Placement
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.runs.aggregates._channels import FeatureMapInfo
     from fmapviz.runs.aggregates._ranking import Ranking
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     Slot = tuple[FeatureMapInfo, int, int]  # feature map, channel, rank
     Box = tuple[int, int, int, int]
 
+_UNCHANGED = Placement(scale=(1.0, 1.0), offset=(0.0, 0.0))  # of a prepared tensor, which is its own picture
 _TOLERANCE = 1e-3  # relative, where the first pass may have rounded in another way: on a GPU, and in batches
 
 
@@ -123,7 +123,8 @@ class SecondPass:
             return
         image = result.image
         number, winner = self._winners[image.member.file.path]
-        view = _View(as_seen(image.values, self._session.model.preparation), image, self._place(image.size))
+        placement = _UNCHANGED if image.as_given else self._place(image.size)
+        view = _View(as_seen(image.values, self._session.model.preparation), image, placement)
         shape = tuple(image.values.shape)
         layers = {layer.layer: layer for layer in result.drawn.layers if layer.of == "output"}
         with self._lock:

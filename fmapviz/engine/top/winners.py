@@ -11,6 +11,7 @@ import numpy as np
 
 from fmapviz.core.urls import is_url
 from fmapviz.images.frames import file_of
+from fmapviz.images.memory.image import is_in_memory, memory_image
 from fmapviz.runs.shards import find_shards, members_of
 from fmapviz.runs.unit import image_of, read_unit
 
@@ -67,6 +68,8 @@ def find_winners(run: Path, ranking: Ranking, channels: Collection[int] = ()) ->
 
 def why_lost(file: ImageFile) -> str:
     """Return why a file is not what a run has drawn; empty if it is, or is not a local file."""
+    if is_in_memory(file.path):
+        return "" if memory_image(file) else "it was given in memory, and is no longer there"
     if is_url(file.path):
         return ""
     try:

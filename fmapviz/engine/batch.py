@@ -1,0 +1,106 @@
+"""Make the batch that a network takes of what a caller has: paths, pictures, arrays, tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+from torch import Tensor, nn
+
+from fmapviz.core.config import InputOptions
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import Model, Preparation
+from fmapviz.images.load import read_prepared
+from fmapviz.images.memory.image import MemoryImage
+from fmapviz.images.memory.inputs import images_in, kind_of
+from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.inspection.layers import unwrap
+from fmapviz.models.network import describe_network
+from fmapviz.models.weights.fit import LoadedWeights
+
+if TYPE_CHECKING:
+    from fmapviz.core.types import Inputs
+
+
+def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
+    """Return the batch for a network, and the network with the preprocessing of its inputs.
+
+    Args:
+        x: A path, a picture, an array or a tensor, or an iterable of these, as `fmapviz.visualize` takes them. A single
+            tensor of floats is returned as it is, on its device, with N added if it has no such axis.
+        model: A network without preprocessing gets that of ImageNet, or its own, only if `x` holds an image to preprocess.
+
+    Returns:
+        `(N, C, H, W)`, of several images on the device of the network.
+
+    Raises:
+        InputError: An image cannot be read or preprocessed.
+        RequestError: `x` is something else, or its images differ in shape once they are prepared.
+
+    Example:
+        >>> from fmapviz import load_model
+        >>> star = "sample_images/shapes/star.jpg"
+        >>> make_batch([star, PillowImage.open(star)], load_model("shapesnet"))[0].shape
+        torch.Size([2, 3, 96, 96])
+    """
+    images = _listed(x)
+    prepared = [isinstance(each, Tensor) and kind_of(each) == "prepared" for each in images]
+    if not isinstance(model, Model):
+        network = unwrap(model)
+        model = Model("", network, "", None, _UNKNOWN) if all(prepared) else describe_given(network, code=None)
+    parts = [
+        _with_batch_axis(each) if is_prepared else _prepare(each, model.preparation, position)
+        for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
+    ]
+    if len(parts) == 1 and prepared[0]:
+        return parts[0], model
+    device = next(model.module.parameters(), torch.empty(0)).device
+    try:
+        return torch.cat([part.to(device) for part in parts]), model
+    except RuntimeError as error:
+        shapes = ", ".join(str(tuple(part.shape[1:])) for part in parts[:4])
+        hint = "call once for each, or load_model(..., options=InputOptions(size=...)) gives all one size"
+        raise RequestError(f"prepared images that differ in shape: {quote(shapes)}", hint=hint) from error
+
+
+def describe_given(
+    network: nn.Module, *, options: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
+) -> Model:
+    """Return a network that was given in Python as a `Model`; see `describe_network`."""
+    loaded = LoadedWeights(network, "weights as given")
+    return describe_network(loaded, name=type(network).__name__.lower(), options=options, code=code)
+
+
+def _listed(x: Any) -> list[Any]:  # Any: of the user
+    is_one = isinstance(x, str | Path | PillowImage.Image | Tensor | np.ndarray | bytes) or not isinstance(x, Iterable)
+    images = [x] if is_one else [*x]
+    if not images:
+        raise RequestError("no image: the list is empty", hint="a path, a picture, an array or a tensor, or several")
+    for each in images:
+        if not isinstance(each, str | Path):
+            kind_of(each)
+    return images
+
+
+def _with_batch_axis(prepared: Tensor) -> Tensor:
+    return prepared[None] if prepared.ndim == 3 else prepared
+
+
+def _prepare(image: Any, preparation: Preparation, position: int) -> Tensor:  # Any: of the user
+    """Return one image, or those of a uint8 batch, as float32 `(N, C, H, W)`."""
+    if isinstance(image, str | Path):
+        return read_prepared(image, preparation)[None]
+    kind = kind_of(image)
+    each = (MemoryImage(f"image_{position}", kind, one) for one in images_in(image, kind))
+    return torch.stack([read_memory_image(one, preparation).values for one in each])
+
+
+def _prepare_nothing(_picture: object) -> Tensor:
+    raise NotImplementedError
+
+
+_UNKNOWN = Preparation(_prepare_nothing, mean=(), std=(), description="")

@@ -1,0 +1,1 @@
+"""Images that are given in memory: Pillow pictures, NumPy arrays, tensors."""

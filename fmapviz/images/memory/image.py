@@ -1,0 +1,109 @@
+"""An image in memory as an input of a run: its name, and the identity that its content gives it."""
+
+from __future__ import annotations
+
+import hashlib
+from threading import Lock
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from fmapviz.core.types import ImageFile
+from fmapviz.images.decode import read_orientation
+
+Kind = Literal["picture", "array", "pixels", "prepared"]
+
+_PREFIX, _DIGITS = "memory:", 16
+_loading = Lock()  # Pillow decodes on first use, and may not do so in two threads at once
+
+
+class MemoryImage:
+    """An image in memory.
+
+    Attributes:
+        name: Name of the image in the run.
+        kind: `picture`, a Pillow picture; `array`, as a .npy file of its content; `pixels`, a uint8 tensor `(C, H, W)`;
+            `prepared`, a floating-point tensor that the network gets as it is, `(C, H, W)`, or `(C, T, H, W)` for a clip.
+        value: The picture, array or tensor, as it was given.
+    """
+
+    __slots__ = ("__weakref__", "_identity", "kind", "name", "value")
+
+    def __init__(self, name: str, kind: Kind, value: Any) -> None:  # Any: see `kind`; torch is not imported here
+        self.name = name
+        self.kind = kind
+        self.value = value
+        self._identity: tuple[str, int] | None = None
+
+    @property
+    def path(self) -> str:
+        """What identifies the image in the records of a run: its name and a digest of its content.
+
+        Raises:
+            Exception: Any error of a decoder: Pillow reads a file only now.
+        """
+        return f"{_PREFIX}{self.name}#{self._identify()[0][:_DIGITS]}"
+
+    def as_file(self, unit: str) -> ImageFile:
+        """Return the image as a listed input, which keeps it in memory.
+
+        Args:
+            unit: Name of its output directory.
+
+        Raises:
+            Exception: See `path`.
+        """
+        digest, size = self._identify()
+        path = self.path
+        _known[path] = self
+        return ImageFile(path, unit, size, int(digest[:14], 16), self)  # a number that JSON keeps everywhere
+
+    def _identify(self) -> tuple[str, int]:
+        """Return the SHA-256 of the content, hexadecimal, and its number of bytes."""
+        if self._identity is None:
+            facts, data = _content_of(self.kind, self.value)
+            digest = hashlib.sha256(repr((self.kind, facts)).encode("utf-8", "surrogatepass"))
+            digest.update(data)
+            self._identity = digest.hexdigest(), len(data)
+        return self._identity
+
+
+# Images that are in memory now, by path: those of a list as long as the run, others until they are drawn.
+_known: WeakValueDictionary[str, MemoryImage] = WeakValueDictionary()
+
+
+def memory_image(file: ImageFile) -> MemoryImage | None:
+    """Return the image in memory that a listed input, or one of a record, is; None if it is a file, or gone."""
+    return file.content if isinstance(file.content, MemoryImage) else _known.get(file.path)
+
+
+def is_in_memory(path: str) -> bool:
+    """Return True for the path of an image that was given in memory.
+
+    Example:
+        >>> is_in_memory("memory:image_0#0123456789abcdef"), is_in_memory("memory://bucket/a.png")
+        (True, False)
+    """
+    return path.startswith(_PREFIX) and path[-_DIGITS - 1 : -_DIGITS] == "#"
+
+
+def load_picture(picture: Any) -> None:  # Any: a Pillow picture
+    """Decode a Pillow picture that was opened but not used yet."""
+    with _loading:
+        picture.load()
+
+
+# Any: see `MemoryImage`.
+def _content_of(kind: Kind, value: Any) -> tuple[object, bytes]:
+    """Return what distinguishes an image from others besides its numbers, and its numbers as bytes."""
+    if kind == "picture":
+        load_picture(value)
+        palette = value.getpalette("RGBA") if value.mode in {"P", "PA"} else None
+        return (value.mode, value.size, palette, value.info.get("transparency"), read_orientation(value)[0]), value.tobytes()
+    array = value if kind == "array" else as_array(value)
+    return (array.dtype.str, array.shape), array.tobytes()
+
+
+def as_array(tensor: Any) -> Any:  # Any: torch is not imported here, nor NumPy
+    """Return a tensor as a NumPy array; floating-point numbers as float32."""
+    own = tensor.detach().cpu()
+    return (own.float() if own.is_floating_point() else own).numpy()

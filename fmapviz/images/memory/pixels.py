@@ -1,0 +1,88 @@
+"""Decode and preprocess an image in memory as a file of its content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+
+from fmapviz.images.arrays import compose, fits, format_shape, read_array, require_size
+from fmapviz.images.decode import decode_picture
+from fmapviz.images.errors import explain, wrong_channels
+from fmapviz.images.memory.image import as_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.core.bands import Bands
+    from fmapviz.core.types import Preparation
+    from fmapviz.images.memory.image import MemoryImage
+
+    _Decoded = tuple[PillowImage.Image | Bands, tuple[str, ...], int]  # pixels, notices, orientation
+
+_TRANSPARENT = {2: "LA", 4: "RGBA"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedImage:
+    """An image in memory as a network gets it.
+
+    Attributes:
+        values: float32 `(C, H, W)`, or `(C, T, H, W)`, on the CPU.
+        size: Width and height of the upright picture, before it was prepared.
+        orientation: Its EXIF orientation, 1 to 8.
+        notices: Remarks on its decoding, for the user.
+    """
+
+    values: Tensor
+    size: tuple[int, int]
+    orientation: int = 1
+    notices: tuple[str, ...] = ()
+
+
+def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedImage:
+    """Read an image in memory.
+
+    Args:
+        image: A prepared tensor is not changed, only converted to float32 on the CPU.
+        preparation: The preprocessing of a network.
+
+    Raises:
+        InputError: It cannot be decoded or preprocessed, or the network takes another number of channels.
+    """
+    if image.kind == "prepared":
+        values = image.value.detach().as_subclass(torch.Tensor).to("cpu", torch.float32)
+        return PreparedImage(values, (values.shape[-1], values.shape[-2]))
+    try:
+        pixels, notices, orientation = _decode(image.kind, image.value, preparation.channels)
+    except Exception as error:
+        refusal = explain(error, image.name)
+        if refusal.code == "E_CHANNELS":
+            refusal.advise("an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is")
+        raise refusal from error
+    return PreparedImage(preparation.apply(pixels), (pixels.width, pixels.height), orientation, notices)
+
+
+def _decode(kind: str, value: Any, channels: int) -> _Decoded:  # Any: see `MemoryImage`
+    if kind == "picture":
+        return decode_picture(value, channels=channels)
+    if kind == "pixels":
+        return _decode_planes(as_array(value), channels)
+    if value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 4 and channels in {1, 3}:
+        return decode_picture(PillowImage.fromarray(np.ascontiguousarray(value), "RGBA"), channels=channels)
+    return *read_array(value, channels=channels), 1
+
+
+def _decode_planes(planes: NDArray[np.uint8], channels: int) -> _Decoded:
+    """Decode uint8 `(C, H, W)`, as `torchvision.io` reads a file: grey, RGB, or one of these with transparency."""
+    require_size(planes.shape, channels=len(planes))
+    if fits(len(planes), channels):
+        return *compose(planes, channels), 1
+    mode = _TRANSPARENT.get(len(planes))
+    if mode is None or channels not in {1, 3}:
+        raise wrong_channels(format_shape(planes.shape), channels=channels)
+    return decode_picture(PillowImage.fromarray(np.ascontiguousarray(np.moveaxis(planes, 0, -1)), mode), channels=channels)
