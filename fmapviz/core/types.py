@@ -12,6 +12,7 @@ from fmapviz.core.file_names import picture_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from enum import Enum
     from pathlib import Path
 
     import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
     Inputs = Input | Iterable[Input]
+    Weights = str | Enum | Mapping[str, Any]  # a name, a member of torchvision's enumerations, or a state dict
 
 
 Of = Literal["output", "input", "gradient", "input gradient", "attention", "weights"]

@@ -63,7 +63,7 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         return torch.cat([part.to(device) for part in parts]), model
     except RuntimeError as error:
         shapes = ", ".join(str(tuple(part.shape[1:])) for part in parts[:4])
-        hint = "call once for each, or load_model(..., options=InputOptions(size=...)) gives all one size"
+        hint = "call once for each, or load the model with InputOptions(size=), which gives all one size"
         raise RequestError(f"prepared images that differ in shape: {quote(shapes)}", hint=hint) from error
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.core.types import Model
+    from fmapviz.core.types import Model, Weights
     from fmapviz.engine.session import Session
 
 
@@ -30,7 +30,7 @@ def open_finished_run(
     run: str | Path,
     *,
     model: str | nn.Module | Model | None = None,
-    weights: str | None = None,
+    weights: Weights | None = None,
     options: InputOptions | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -87,7 +87,7 @@ def _explaining(config: RunConfig) -> Iterator[None]:
         yield
     except RequestError as error:
         model = config.model.partition(":")[0] if isinstance(config.model, str) else ""
-        for name in (model, config.weights):
+        for name in (model, config.weights if isinstance(config.weights, str) else ""):
             if Path(name).suffix and not Path(name).is_absolute() and not Path(name).exists():
                 error.hint = f"the run names {quote(name)} relative to the directory where it was made: run it there"
         raise
@@ -107,7 +107,7 @@ def _config_of(
     run: str | Path,
     *,
     model: str | nn.Module | Model | None,
-    weights: str | None,
+    weights: Weights | None,
     options: InputOptions | None,
 ) -> RunConfig:
     """Return the configuration of a run, from what it records.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig
-    from fmapviz.core.types import Layer
+    from fmapviz.core.types import Layer, Weights
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
     from fmapviz.engine.survey.kept_passes import KeptPasses
@@ -214,11 +215,18 @@ def _identify(config: RunConfig, resolved: RunConfig, loaded: Model) -> RunInfo:
         typed_style=replace(config.style, pca=resolved.style.pca),
         request={
             "model": config.model if isinstance(config.model, str) else None,
-            "weights": None if is_url(config.weights) else config.weights,  # an address may contain a password
+            "weights": _weights_as_typed(config.weights),
             "types": list(config.types),
             "options": asdict(config.options),
         },
     )
+
+
+def _weights_as_typed(weights: Weights) -> str | None:
+    """Return what a later call takes as the same weights; None if that is not to be recorded, or cannot be."""
+    if isinstance(weights, Enum):
+        return weights.name
+    return weights if isinstance(weights, str) and not is_url(weights) else None  # an address may contain a password
 
 
 def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool) -> Iterator[str]:
@@ -281,12 +289,13 @@ def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> Ear
     return EarlyStop() if narrowed else None
 
 
-def _load(model: str | nn.Module | Model, weights: str, options: InputOptions) -> Model:
+def _load(model: str | nn.Module | Model, weights: Weights, options: InputOptions) -> Model:
     if isinstance(model, str):
         model = load_model(model, weights=weights, options=options)
     elif weights != "default":
         raise RequestError(
-            f"the model has weights already: {quote(weights)}", hint="only a model given by name takes weights"
+            f"the model has weights already: {quote(weights if isinstance(weights, str | Enum) else 'a state dict')}",
+            hint="only a model given by name takes weights",
         )
     elif not isinstance(model, Model):
         model = describe_given(unwrap(model), options=options)

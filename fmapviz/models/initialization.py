@@ -18,14 +18,14 @@ _FILLING = {"normal_", "uniform_"}
 _trunc_normal = nn.init.trunc_normal_
 
 
-def read_seed(weights: str) -> int | None:
+def read_seed(weights: object) -> int | None:
     """Return the seed of random weights, None for other weights.
 
     Example:
         >>> read_seed("random"), read_seed("random:7"), read_seed("default")
         (0, 7, None)
     """
-    match = re.fullmatch(r"random(?::(\d{1,18}))?", weights)
+    match = re.fullmatch(r"random(?::(\d{1,18}))?", weights) if isinstance(weights, str) else None
     return int(match[1] or 0) if match else None
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, check_type, explain_arguments
-from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.config import InputOptions, check_type, check_weights, explain_arguments
+from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.registry import SOURCES
 from fmapviz.models.user_code import check_reference, split_call
 
 if TYPE_CHECKING:
-    from fmapviz.core.types import Model
+    from fmapviz.core.types import Model, Weights
     from fmapviz.models.sources.base import ModelSource
 
 # Ends of files that are given in place of a model.
@@ -79,13 +80,14 @@ def is_code(spec: str) -> bool:
 
 
 @explain_arguments
-def load_model(spec: str, *, weights: str = "default", options: InputOptions | None = None) -> Model:
+def load_model(spec: str, *, weights: Weights = "default", options: InputOptions | None = None) -> Model:
     """Load a model with its weights and its preprocessing.
 
     Args:
         spec: A torchvision name such as `alexnet` or `resnet18(num_classes=5)`; `shapesnet`; a name with its source, such as
             `timm:NAME` or `hf:NAME`; or user code, which is run: `my_net.py:build`, `my_net.py:build(num_classes=5)`.
-        weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint.
+        weights: `default`, the name of a published entry, `random`, `random:SEED`, or a file or URL of a checkpoint. Or a
+            member of torchvision's enumerations, such as `ResNet18_Weights.IMAGENET1K_V1`, or a state dict, which is copied.
         options: How inputs are preprocessed; what is not set is as the weights were trained.
 
     Raises:
@@ -105,9 +107,11 @@ def load_model(spec: str, *, weights: str = "default", options: InputOptions | N
         torch.Size([1, 96, 96])
     """
     check_type("spec", spec, str, hint="a name such as 'resnet18', or your code: 'my_net.py:build'")
-    check_type("weights", weights, str, hint="'default', 'random', the name of a published entry, or a file")
+    check_weights(weights)
     check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     source, name = _resolve(spec)
+    if isinstance(weights, Enum):
+        weights = _entry_name(source, name, weights)
     return _fetch(source).load(name, weights=weights, options=options or InputOptions())
 
 
@@ -120,6 +124,19 @@ def outline_model(spec: str, *, options: InputOptions | None = None) -> Model:
     """
     source, name = _resolve(spec)
     return _fetch(source).load(name, weights=None, options=options or InputOptions())
+
+
+def _entry_name(source: str, name: str, member: Enum) -> str:
+    """Return the name of published weights that an enumeration has.
+
+    Raises:
+        WeightsError: The source has no such weights for this model.
+    """
+    find = getattr(_fetch(source), "entry_name", None)
+    if find is None:
+        shown = f"{type(member).__name__}.{member.name}"
+        raise WeightsError(f"no weights of {name}: {quote(shown)}", hint="weights='default', for example")
+    return str(find(name, member))
 
 
 def _resolve(spec: str) -> tuple[str, str]:

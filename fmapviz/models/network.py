@@ -20,12 +20,10 @@ from fmapviz.core.types import Model
 from fmapviz.images.preprocess import by_callable, standard
 from fmapviz.inspection.hooks import observe
 from fmapviz.models.weights.file import sha256_of
-from fmapviz.models.weights.state_dict import ordered_names
+from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from torch import Tensor
+    from collections.abc import Callable, Iterable
 
     from fmapviz.models.weights.fit import LoadedWeights
 
@@ -147,15 +145,6 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
     own = [path for kind in kinds if kind.__module__.partition(".")[0] not in _LIBRARIES for path in _source_of(kind)]
     code = sorted({sha256_of(path) for path in (*files, *own) if path.is_file()})
     return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def digest_of_state(state: Mapping[str, Tensor]) -> str:
-    """Return a SHA-256 of the keys, dtypes, shapes and bytes of a state dict, hexadecimal."""
-    digest = hashlib.sha256()
-    for key, values in state.items():
-        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode("utf-8", "surrogatepass"))
-        digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _accepts(network: nn.Module, channels: int) -> bool:

@@ -90,7 +90,7 @@ def test_a_network_that_takes_several_inputs_is_only_refused_for_what_is_to_be_p
 def test_images_that_differ_in_shape_are_named(model):
     with pytest.raises(fmapviz.RequestError, match=r"differ in shape: '\(3, 96, 96\), \(3, 5, 5\)'") as caught:
         make_batch([STAR, torch.rand(3, 5, 5)], model)
-    assert "load_model(..., options=InputOptions(size=...))" in caught.value.hint
+    assert "InputOptions(size=)" in caught.value.hint
 
 
 def test_an_image_that_cannot_be_read_is_an_input_error(model, tmp_path):

@@ -160,7 +160,7 @@ VISUALIZE = {
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
     **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
     **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),
-    "weights": "str empty",
+    "weights": "str empty dict enum",  # whether they are of the model is known when it is loaded
     "name": "None str",
     "frames": "None empty",
     "output": "None str empty",
@@ -462,11 +462,12 @@ def test_numbers_of_numpy_are_taken_as_numbers():
     assert fmapviz.InputOptions(size=np.array([8, 9]), mean=[0.5]) == fmapviz.InputOptions(size=(8, 9), mean=(0.5,))
 
 
-@pytest.mark.parametrize("weights", [torchvision.models.ResNet18_Weights.IMAGENET1K_V1, Path("net.pth")])
-def test_weights_of_another_type_are_refused_with_what_to_write(weights):
-    assert refused(fmapviz.Style, columns=weights).hint == "columns: Tiles per row."
-    written = f"weights='{getattr(weights, 'name', weights)}'"
-    assert refused(fmapviz.load_model, "resnet18", weights=weights).hint == written.replace("net'", "net.pth'")
+def test_values_of_another_type_are_refused_with_what_to_write():
+    member = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
+    for value in (member, Path("net.pth")):
+        assert refused(fmapviz.Style, columns=value).hint == "columns: Tiles per row."
+    assert refused(fmapviz.known_names, member).hint == "pattern='IMAGENET1K_V1'"
+    assert refused(fmapviz.load_model, "resnet18", weights=Path("net.pth")).hint == "weights='net.pth'"
 
 
 def test_inputs_that_fail_are_a_warning_unless_events_are_watched(tmp_path):

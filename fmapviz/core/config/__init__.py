@@ -6,6 +6,7 @@ arguments, Ray workers receive them, and `run.json` stores those that change pic
 
 from fmapviz.core.config.arguments import explain_arguments as explain_arguments
 from fmapviz.core.config.checks import check_type as check_type
+from fmapviz.core.config.checks import check_weights as check_weights
 from fmapviz.core.config.checks import types_of as types_of
 from fmapviz.core.config.execution import Engine as Engine
 from fmapviz.core.config.execution import Part as Part

@@ -26,7 +26,7 @@ _SHORT = (str, bytes, Real, Enum, os.PathLike, type(None))
 @cache
 def types_of(config: Any) -> Mapping[str, Any]:  # Any: a dataclass; types, and unions of types
     """Return the types of a dataclass's fields; `object` where these are of libraries that core does not import."""
-    unknown = dict.fromkeys(("Model", "Event", "Inputs"), object)
+    unknown = dict.fromkeys(("Model", "Event", "Inputs", "Weights"), object)
     return get_type_hints(config, localns={"nn": SimpleNamespace(Module=object), **unknown})
 
 
@@ -144,6 +144,22 @@ def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
     """
     if value is not None and value not in words:
         raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
+
+
+def check_weights(weights: object) -> None:
+    """Check that weights are a name, a member of an enumeration, or a mapping; whoever loads them checks which one.
+
+    Raises:
+        RequestError: They are something else.
+    """
+    if not isinstance(weights, str | Enum | Mapping):
+        path = os.fspath(weights) if isinstance(weights, os.PathLike) else None
+        hint = (
+            f"weights={quote(path)}"
+            if path
+            else "'default', 'random', the name of a published entry, a file, or a state dict"
+        )
+        raise RequestError(f"weights must be a name, a file or a state dict, not {_show(weights)}", hint=hint)
 
 
 def check_number(

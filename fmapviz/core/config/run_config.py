@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core import registry
-from fmapviz.core.config.checks import check_number, check_types, check_word
+from fmapviz.core.config.checks import check_number, check_types, check_weights, check_word
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.frame_range import parse_frames
 from fmapviz.core.config.input_options import InputOptions
@@ -26,7 +26,7 @@ from fmapviz.core.urls import is_url
 if TYPE_CHECKING:
     from torch import nn
 
-    from fmapviz.core.types import Inputs, Model
+    from fmapviz.core.types import Inputs, Model, Weights
 
 _common = partial(option, panel=COMMON)
 _choice = partial(option, panel=CHOOSE)
@@ -56,11 +56,14 @@ _LARGEST_SHARD = 100_000  # images; a killed run loses its unfinished shards
 class Selection:
     """What to draw and store: weights, layers, views, formats, classes, frames of films."""
 
-    weights: str = _common(
+    weights: Weights = _common(
         "default",
         "Which weights to load: default, a published entry, random, random:SEED, a checkpoint; never falls back to others.",
-        "See `fmapviz.load_model`; for models given by name only.",
+        "In Python also a member of torchvision's enumerations, or a state dict. For models given by name only; see "
+        "`fmapviz.load_model`.",
         metavar="NAME|FILE|URL",
+        shown="default",
+        parse=str,
         words=("default", "random"),
     )
     layers: Sequence[str] = _common(
@@ -183,6 +186,7 @@ class RunConfig(Execution, Output, Selection):
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_weights(self.weights)
         for name in ("layers", "exclude", "types", "views", "to"):
             object.__setattr__(self, name, split(getattr(self, name)))
         if "\0" in str(self.out):

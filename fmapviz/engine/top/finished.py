@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import registry
-from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
+from fmapviz.core.config import InputOptions, Style, check_type, check_weights, explain_arguments, split
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.registry import WRITERS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.core.events import Event
-    from fmapviz.core.types import Layer, Model
+    from fmapviz.core.types import Layer, Model, Weights
     from fmapviz.engine.session import Session
     from fmapviz.engine.top.options import Crop
     from fmapviz.runs.aggregates._ranking import By
@@ -73,7 +73,7 @@ def top_images(
     to: str | Sequence[str] = (),
     force: bool = False,
     model: str | nn.Module | Model | None = None,
-    weights: str | None = None,
+    weights: Weights | None = None,
     options: InputOptions | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -117,7 +117,9 @@ def top_images(
         ...     print(summary.images, summary.pictures, summary.table.name)
         6 1 top.csv
     """
-    _check_types(run=run, layers=layers, exclude=exclude, inside=inside, to=to, force=force, weights=weights)
+    _check_types(run=run, layers=layers, exclude=exclude, inside=inside, to=to, force=force)
+    if weights is not None:
+        check_weights(weights)
     _check_types(options=options, device=device, workers=workers, on_event=on_event)
     listed = Style(channels=channels).listed
     if channels != "all" and listed is None:
@@ -157,7 +159,6 @@ _TYPES: dict[str, tuple[Any, str]] = {  # types, and what is meant
     "inside": (bool, "True or False"),
     "to": (Sequence[str], "names of formats"),
     "force": (bool, "True or False"),
-    "weights": (str | None, "as for fmapviz.load_model"),
     "options": (InputOptions | None, "such as InputOptions(fit='pad')"),
     "device": (str, "such as 'cpu' or 'cuda'"),
     "workers": (int | None, "number of images processed at once"),

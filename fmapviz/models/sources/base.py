@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fmapviz.core.config import InputOptions
     from fmapviz.core.types import Model
 
@@ -21,16 +23,20 @@ class ModelSource(Protocol):
     * `TAKES_ARGUMENTS`: True if arguments may follow its names, as in `resnet18(num_classes=5)`.
     * `REQUIRES`: The package that it needs; the extra of the source's name installs it.
 
+    A source whose published weights are members of enumerations may have a function `entry_name(name, member) -> str`, which
+    returns the word for a member, or raises `WeightsError` if it is of another model.
+
     The first source in alphabetical order that accepts a name gets it; a name in `NAMES` takes precedence.
     """
 
-    def load(self, name: str, *, weights: str | None, options: InputOptions) -> Model:
+    # Any: see `fmapviz.models.weights.state_dict.find_state`.
+    def load(self, name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
         """Build a model and fill it with weights.
 
         Args:
             name: As the user typed it, without the prefix.
-            weights: `default`, `random`, `random:SEED`, a word that only this source knows, or a file or URL; None: build
-                modules and shapes only, on the meta device.
+            weights: `default`, `random`, `random:SEED`, a word that only this source knows, a file or URL, or a state dict;
+                None: build modules and shapes only, on the meta device.
             options: How inputs are preprocessed; what is not set is as the weights were trained.
 
         Raises:

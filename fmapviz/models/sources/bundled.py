@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import standard
@@ -10,12 +10,14 @@ from fmapviz.models.shapesnet.network import CLASSES, MEAN, SIDE, STD, WEIGHTS, 
 from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fmapviz.core.config import InputOptions
 
 NAMES = "shapesnet"
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build a network and fill it with weights; see `ModelSource`."""
     loaded = load_weights(str(WEIGHTS) if weights == "default" else weights, ShapesNet)
     return Model(

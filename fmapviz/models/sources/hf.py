@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -24,11 +24,13 @@ from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
 from fmapviz.models.processor import by_processor
 from fmapviz.models.user_code import one_line, split_call
+from fmapviz.models.weights import given
 from fmapviz.models.weights.file import DAMAGED, INDEX, digesting, find_weights, read_index
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 from fmapviz.models.weights.hub_file import find_on_hub, list_cached
 from fmapviz.models.weights.key_prefixes import strip_prefixes
-from fmapviz.models.weights.read import read_checkpoint
+from fmapviz.models.weights.read import Checkpoint, read_checkpoint
+from fmapviz.models.weights.state_dict import digest_of_state
 
 # isort: split
 import transformers
@@ -81,7 +83,7 @@ def known_names() -> list[str]:
     return sorted({*list_cached(), *_types()})
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights; see `ModelSource`.
 
     Arguments for its configuration may follow the name, as in `vit(hidden_size=192)`.
@@ -102,7 +104,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
             hint="weights='random', weights=FILE, or a model of this type: hf:ORGANIZATION/NAME",
         )
     else:
-        loaded = _load_file(files, str(weights), build)
+        loaded = _load_file(files, weights or {}, build)
     network, notices = _picture_part(loaded.module)
     if not _is_classifier(config):
         notices = (f"{type(loaded.module).__name__} has no classification head, and so no classes", *notices)
@@ -247,11 +249,22 @@ def _build(config: Any) -> nn.Module:
     return module
 
 
-def _load_file(files: _Files, weights: str, build: Callable[[], nn.Module]) -> LoadedWeights:
+def _load_file(files: _Files, weights: str | Mapping[str, Any], build: Callable[[], nn.Module]) -> LoadedWeights:
     """Fill a model with its published weights, or those of another file.
 
     transformers does it: it knows the keys of its earlier versions.
     """
+
+    def fill(checkpoint: Checkpoint, path: Path) -> LoadedWeights:
+        with torch.device("meta"):
+            outline = build()
+        state, stripped = strip_prefixes(checkpoint.state, outline.state_dict(), path)
+        module, notices = _fill(outline, state, path)
+        return LoadedWeights(module, given.NAME, None, checkpoint.classes, (*checkpoint.notices, *stripped, *notices))
+
+    if not isinstance(weights, str):
+        checkpoint = given.read_given(weights)
+        return replace(fill(checkpoint, given.PATH), sha256=digest_of_state(checkpoint.state))
     entry = None
     if weights == "default":
         path = files.find(_WEIGHTS, instead=", or pass weights=FILE or weights='random'")
@@ -263,17 +276,13 @@ def _load_file(files: _Files, weights: str, build: Callable[[], nn.Module]) -> L
         for shard in sorted(set(read_index(path).values())):
             files.find([shard])
     with digesting(path) as digest:
-        checkpoint = read_checkpoint(path, entry)
-        with torch.device("meta"):
-            outline = build()
-        state, stripped = strip_prefixes(checkpoint.state, outline.state_dict(), path)
-        module, notices = _fill(outline, state, path)
+        loaded = fill(read_checkpoint(path, entry), path)
     name, sha256 = f"{path.name}#{entry}" if entry else path.name, digest.result()
     if weights == "default" and files.folder:  # the configuration decides as much as the weights
         sha256 = hashlib.sha256((files.folder / _CONFIG).read_bytes() + sha256.encode()).hexdigest()
     if weights == "default" and files.repository:
         name = f"revision {str(files.revision)[:12]}"
-    return LoadedWeights(module, name, sha256, checkpoint.classes, (*checkpoint.notices, *stripped, *notices))
+    return replace(loaded, name=name, sha256=sha256)
 
 
 def _fill(outline: Any, state: dict[str, Tensor], path: Path) -> tuple[nn.Module, tuple[str, ...]]:

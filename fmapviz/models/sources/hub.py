@@ -43,7 +43,7 @@ def known_names() -> list[str]:
     )
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Run a cached repository's code, and fill the network with weights; see `ModelSource`.
 
     With `default` the weights are those that the entry loads from the cache. For other weights it is called with

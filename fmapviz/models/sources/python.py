@@ -15,6 +15,7 @@ from fmapviz.models.user_code import Reference, import_module_of, imported_files
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
     from fmapviz.core.config import InputOptions
@@ -25,7 +26,7 @@ SPELLING = r"(?!\w+://)(?:.+\.py(?::.*)?|[^\W\d][\w.]*:[^\W\d].*)"
 IS_CODE = True
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Run user code, and fill the network that it returns with weights if a file is named; see `ModelSource`.
 
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`

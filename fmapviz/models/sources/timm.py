@@ -23,6 +23,7 @@ import timm
 from timm import data
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import nn
@@ -41,7 +42,7 @@ def known_names() -> list[str]:
     return sorted({*timm.list_models(), *timm.list_pretrained()})
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights; see `ModelSource`.
 
     Arguments for the builder may follow the name, as in `resnet18(in_chans=1)`.

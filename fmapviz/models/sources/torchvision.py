@@ -27,6 +27,7 @@ from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from enum import Enum
 
     from fmapviz.core.config import InputOptions
     from fmapviz.core.types import Preparation
@@ -62,7 +63,7 @@ CLIP_FRAMES = 16  # what torchvision's video models were trained with; MViT acce
 _OLD_DENSENET_KEY = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))")
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build a model and fill it with weights, which may be the name of a published entry; see `ModelSource`.
 
     Arguments for torchvision's builder may follow the name, as in `inception_v3(transform_input=False)`.
@@ -73,7 +74,7 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
             f"{name} takes no argument of this name: {quote(refused[0])}", hint="weights= chooses its weights"
         )
     build = partial(_build, name, arguments)
-    if weights is not None and re.fullmatch(r"default|[A-Z0-9_]+", weights):
+    if isinstance(weights, str) and re.fullmatch(r"default|[A-Z0-9_]+", weights):
         entry = _entry(name, weights)
         if arguments:
             with torch.device("meta"):
@@ -105,6 +106,24 @@ def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
     )
 
 
+def entry_name(name: str, member: Enum) -> str:
+    """Return the word for a member of torchvision's enumerations, such as `ResNet18_Weights.IMAGENET1K_V1`.
+
+    Raises:
+        WeightsError: It is of another model.
+    """
+    name = split_call(name)[0]
+    entries = _entries(name)
+    known: Any = member
+    plain = known.meta.get("unquantized", member) if isinstance(member, models.WeightsEnum) else member
+    found = next((word for word, entry in entries.items() if entry is plain), None)
+    if found is None:
+        shown = f"{type(member).__name__}.{member.name}"
+        theirs = f"{type(_best_entry(name)).__name__}.{next(iter(entries))}"
+        raise WeightsError(f"weights of another model than {name}: {quote(shown)}", hint=f"weights={theirs}, for example")
+    return found
+
+
 def _transform_notices(name: str, loaded: LoadedWeights, *, known: bool) -> Iterator[str]:
     """Report what `_heads_in` assumes about the inputs of a file, unless that is known."""
     if not known and loaded.sha256 and getattr(loaded.module, "transform_input", False):
@@ -132,7 +151,7 @@ def _load_published(name: str, build: Build, entry: Any, options: InputOptions) 
     return LoadedWeights(module, entry.name, digest.result())
 
 
-def _load_others(name: str, build: Build, weights: str | None, options: InputOptions) -> LoadedWeights:
+def _load_others(name: str, build: Build, weights: str | Mapping[str, Any] | None, options: InputOptions) -> LoadedWeights:
     """Build a model with random weights, those of a file, or none."""
     is_file = weights is not None and read_seed(weights) is None
     size = {} if is_file else _image_size(name, options)  # a file determines the size itself

@@ -21,7 +21,7 @@ from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
@@ -68,7 +68,7 @@ def known_names() -> list[str]:
     return sorted(re.sub(r"^(yolov?(?:5|6|8|11|12|26))(?=[-.])", r"\1n", name) for name in names)
 
 
-def load(name: str, *, weights: str | None, options: InputOptions) -> Model:
+def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOptions) -> Model:
     """Build an architecture with random weights, or those of a state dict; see `ModelSource`.
 
     Arguments may follow the name: `yolo11n.yaml(nc=5)` has five classes. With `default` the weights are random, with seed 0.

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
 from fmapviz.models.user_code import one_line
+from fmapviz.models.weights import given
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes
 from fmapviz.models.weights.read import read_checkpoint
-from fmapviz.models.weights.state_dict import StateDict, is_quantised
+from fmapviz.models.weights.state_dict import StateDict, digest_of_state, is_quantised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
+
+    from fmapviz.models.weights.read import Checkpoint
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
 
@@ -33,7 +36,7 @@ class LoadedWeights:
     Attributes:
         module: The network.
         name: The origin of the weights, for people; of a file its name, followed by `#ENTRY` if one was asked for.
-        sha256: Digest of the file, see `digesting`; None without a file.
+        sha256: Digest of the file, see `digesting`, or of the state dict; None without one.
         classes: Class names that come with the weights.
         notices: Choices made while loading, for the user.
     """
@@ -46,7 +49,7 @@ class LoadedWeights:
 
 
 def load_weights(
-    weights: str | None,
+    weights: str | Mapping[str, Any] | None,
     build: Build,
     *,
     entries: Sequence[str] = (),
@@ -56,8 +59,8 @@ def load_weights(
     """Build a network, and fill it at random or with the weights of a checkpoint.
 
     Args:
-        weights: `random`, `random:SEED`, or a file, a folder or a URL, optionally followed by `#ENTRY`; None: move the
-            network to the meta device.
+        weights: `random`, `random:SEED`, a file, a folder or a URL, optionally followed by `#ENTRY`; or a state dict; None:
+            move the network to the meta device.
         build: Returns the network; it may take sizes for `adapt`. It is called without initialization except for random
             weights, for a checkpoint after the file has been read.
         entries: Names of published weights, for the hint.
@@ -79,9 +82,8 @@ def load_weights(
     if seed is not None:
         with seeded(seed):
             return LoadedWeights(build(), f"random weights, seed {seed}")
-    path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
-    with digesting(path) as digest:
-        checkpoint = read_checkpoint(path, entry)
+
+    def fill(checkpoint: Checkpoint, path: Path) -> LoadedWeights:
         module = build_uninitialized()
         state, stripped = strip_prefixes(update_keys(checkpoint.state), module.state_dict(), path)
         try:
@@ -90,8 +92,15 @@ def load_weights(
             message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
             raise WeightsError(message, hint=_OWN_BUILDER) from error
         load_state_dict(module, state, path)
-    name = f"{path.name}#{entry}" if entry else path.name
-    return LoadedWeights(module, name, digest.result(), checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
+        return LoadedWeights(module, given.NAME, None, checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
+
+    if not isinstance(weights, str):
+        checkpoint = given.read_given(weights)
+        return replace(fill(checkpoint, given.PATH), sha256=digest_of_state(checkpoint.state))
+    path, entry = find_weights(weights, known=(*entries, "default", "random", "random:SEED"))
+    with digesting(path) as digest:
+        loaded = fill(read_checkpoint(path, entry), path)
+    return replace(loaded, name=f"{path.name}#{entry}" if entry else path.name, sha256=digest.result())
 
 
 def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:

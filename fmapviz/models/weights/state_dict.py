@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 from fmapviz.core.errors import WeightsError, quote
@@ -92,6 +94,15 @@ def is_quantised(keys: Iterable[object]) -> bool:
         True
     """
     return any(str(key).endswith("zero_point") or "_packed_params" in str(key) for key in keys)
+
+
+def digest_of_state(state: Mapping[str, Tensor]) -> str:
+    """Return a SHA-256 of the keys, dtypes, shapes and bytes of a state dict, hexadecimal."""
+    digest = hashlib.sha256()
+    for key, values in state.items():
+        digest.update(f"{key} {values.dtype} {tuple(values.shape)} ".encode("utf-8", "surrogatepass"))
+        digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def ordered_names(names: object) -> tuple[str, ...]:

@@ -39,10 +39,10 @@ from waiting import PATIENCE, without_hanging
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import RequestError, WeightsError
 from fmapviz.models.load import load_model
-from fmapviz.models.network import digest_of_state
 from fmapviz.models.weights import download
 from fmapviz.models.weights.download import CONNECT_SECONDS
 from fmapviz.models.weights.fit import load_state_dict
+from fmapviz.models.weights.state_dict import digest_of_state
 
 NAME = "shufflenet_v2_x0_5"  # small, with batch norms and so with buffers
 
