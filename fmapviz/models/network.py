@@ -7,6 +7,7 @@ import inspect
 import re
 import warnings
 from itertools import chain
+from operator import call
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from torch import Tensor
+
     from fmapviz.models.weights.fit import LoadedWeights
 
 _SIDE = 224  # pixels; most networks accept it
@@ -40,8 +43,9 @@ def describe_network(
     options: InputOptions,
     code: Iterable[Path] | None = (),
     home: object = None,
+    forward: Callable[[nn.Module, Tensor], object] | None = None,
 ) -> Model:
-    """Make a `Model` of a network that takes one batch of images `(N, C, H, W)`.
+    """Make a `Model` of a network that takes one batch of images `(N, C, H, W)`, or that a function calls with one.
 
     Args:
         loaded: Any network.
@@ -49,12 +53,13 @@ def describe_network(
         options: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
         home: The Python module that builds the network; it may define the preprocessing and the class names.
+        forward: Calls the network with a batch; None: it takes the batch itself.
 
     Raises:
-        RequestError: The network takes several inputs, or has uninitialized layers.
+        RequestError: The network takes several inputs, and no function calls it; or it has uninitialized layers.
     """
     network, notices = loaded.module, loaded.notices
-    check_network(network)
+    check_network(network, is_called=forward is None)
     channels = input_channels(network)
     definitions = (getattr(owner, key, None) for owner in (network, home) for key in _PREPROCESSING)
     preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
@@ -70,14 +75,19 @@ def describe_network(
         preparation=by_callable(preprocess, description=_words(preprocess), channels=channels)
         if preprocess is not None
         else standard(options, channels=channels),
+        forward=forward or call,
         classes=loaded.classes or next(filter(None, found), ()),
         own=True,
         notices=notices,
     )
 
 
-def check_network(network: nn.Module) -> None:
+def check_network(network: nn.Module, *, is_called: bool = True) -> None:
     """Check that a network can be called with one batch of images and nothing else.
+
+    Args:
+        network: Any network.
+        is_called: Whether it is called in this way; False: a function calls it.
 
     Raises:
         RequestError: It requires more inputs, takes none, or has uninitialized layers.
@@ -87,6 +97,8 @@ def check_network(network: nn.Module) -> None:
             "the network has lazy layers, whose shapes depend on the first input",
             hint="run it once where it is built: net(torch.zeros(1, 3, 224, 224))",
         )
+    if not is_called:
+        return
     try:
         signature = inspect.signature(network.forward)
     except (TypeError, ValueError):  # C code
@@ -98,7 +110,8 @@ def check_network(network: nn.Module) -> None:
         shown = signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)
         raise RequestError(
             f"the network does not take one batch of images: its forward is forward{shown}",
-            hint="wrap it in a module that supplies the other inputs: forward(self, images)",
+            hint="wrap it in a module that supplies the other inputs: forward(self, images); or, in a file of yours, define "
+            "call(network, images) beside the function that builds it",
         ) from error
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -15,8 +17,10 @@ from fmapviz.models.user_code import Reference, import_module_of, imported_files
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
+
+    from torch import Tensor
 
     from fmapviz.core.config import InputOptions
     from fmapviz.core.types import Model
@@ -30,21 +34,42 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     """Run user code, and fill the network that it returns with weights if a file is named; see `ModelSource`.
 
     With `default` and `random` the weights are those that the code builds after `torch.manual_seed(0)`, with `random:SEED`
-    after that seed.
+    after that seed. A function `call(network, images)` of the same module is the forward pass.
     """
     with NoInitialization() if weights is None else seeded(read_seed(weights) or 0):
-        home, module = _build(name)
+        home, module, forward = _build(name)
     notice = f"weights as built by {printable(parse_reference(name).name)}; weights=FILE loads a checkpoint"
     as_built = LoadedWeights(module, "weights as built", notices=(notice,))
     loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
     code = None if weights is None else imported_files_beside(home)
-    return describe_network(loaded, name=name, options=options, code=code, home=home)
+    return describe_network(loaded, name=name, options=options, code=code, home=home, forward=forward)
 
 
-def _build(name: str) -> tuple[ModuleType, nn.Module]:
-    """Return the imported module and the network."""
+def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:
+    """Return the function `call(network, images)` of the module that builds a network; None if there is none.
+
+    Raises:
+        RequestError: It does not take a network and a batch of images, and nothing else.
+    """
+    found: Any = getattr(home, "call", None)
+    if not isinstance(found, FunctionType | partial):  # `unittest.mock.call`, for example
+        return None
+    signature = inspect.signature(found)
+    try:
+        signature.bind(object(), object())
+    except TypeError as error:
+        raise RequestError(
+            f"the function beside the network does not take a network and a batch of images: call{signature}",
+            hint="def call(network, images): return network(images, ...)",
+        ) from error
+    return found
+
+
+def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tensor], object] | None]:
+    """Return the imported module, the network, and the function that calls it."""
     reference = parse_reference(name)
     home = import_module_of(reference)
+    forward = find_call(home)
     target = _find(home, reference)
     if not isinstance(target, nn.Module):
         target = _call(target, reference, home)
@@ -58,8 +83,8 @@ def _build(name: str) -> tuple[ModuleType, nn.Module]:
             hint="return the network itself",
         )
     network = unwrap(target)
-    check_network(network)
-    return home, network
+    check_network(network, is_called=forward is None)
+    return home, network, forward
 
 
 def _find(home: ModuleType, reference: Reference) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 import textwrap
@@ -262,6 +263,96 @@ def test_a_network_of_two_inputs_is_refused_with_its_signature():
     with pytest.raises(RequestError) as caught:
         load_model("net.py:Two")
     assert "forward(image, mask, *, scale=1.0)" in str(caught.value)
+    assert "call(network, images) beside the function that builds it" in caught.value.hint
+
+
+# --- a function that calls the network
+
+PAIR = """
+import torch
+from torch import nn
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.other = nn.Linear(2, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, batch, scale):
+        return {"logits": self.head(self.conv(batch["image"]).mean((2, 3)) + self.other(batch["meta"])) * scale}
+
+def build():
+    return Pair()
+
+def call(network, images):
+    return network({"image": images, "meta": images.new_ones(len(images), 2)}, scale=2.0)
+"""
+
+
+def test_a_function_beside_the_builder_calls_a_network_of_several_inputs(code):
+    write("net.py", PAIR)
+    model = load_model("net.py:build")
+    batch = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        outputs = model.module({"image": batch, "meta": torch.ones(2, 2)}, scale=2.0)["logits"]
+        assert torch.equal(model.forward(model.module, batch)["logits"], outputs)
+    with fmapviz.capture(model.module) as maps:
+        model.forward(model.module, batch)
+    found = fmapviz.cam(model, batch, target=[1, 2])
+    assert (found.layer, found.target) == ("conv", (1, 2))
+    torch.testing.assert_close(found.score, outputs[[0, 1], [1, 2]])
+    summary, _ = run("net.py:build", code, views=["maps", "gradcam"], workers=3)  # in threads, each with its replica
+    assert (summary.done, summary.failed) == (1, 0)
+    assert [layer.name for layer in list_layers("net.py:build")] == ["conv"]
+    assert list_layers("net.py:Pair")[0].shape == (4, 222, 222)  # of the meta device
+    assert fmapviz.receptive_field("net.py:build")["conv"].size == (3, 3)
+    assert maps["conv"].shape == (2, 4, 14, 14)
+
+
+def test_a_changed_call_is_another_network(code):
+    write("net.py", PAIR)
+    before = load_model("net.py:build").sha256
+    write("net.py", PAIR.replace("scale=2.0", "scale=3.0"))
+    assert load_model("net.py:build").sha256 != before
+
+
+def test_a_network_that_takes_a_batch_may_have_such_a_function_too(code):
+    write("net.py", CODE + "\ndef call(network, images):\n    return network(images.flip(3))\n")
+    model = load_model("net.py:build")
+    batch = torch.rand(1, 3, 8, 9)
+    with torch.no_grad():
+        assert torch.equal(model.forward(model.module.eval(), batch), model.module(batch.flip(3)))
+
+
+@pytest.mark.parametrize("signature", ["network", "network, images, extra", "*, network, images", ""])
+def test_a_function_of_another_signature_is_refused_before_the_builder_runs(signature):
+    write("net.py", PAIR.replace("def call(network, images)", f"def call({signature})").replace("return Pair()", "1 / 0"))
+    for load in (load_model, outline_model):
+        with pytest.raises(RequestError, match="does not take a network and a batch of images") as caught:
+            load("net.py:build")
+        assert f"call({signature})" in str(caught.value)
+        assert caught.value.hint == "def call(network, images): return network(images, ...)"
+
+
+def test_something_else_of_that_name_is_no_such_function():
+    for other in ("from unittest.mock import call", "call = 3", "class call: pass"):
+        write("net.py", f"{CODE}\n{other}\n")
+        assert load_model("net.py:build").forward is operator.call
+
+
+def test_a_method_of_that_name_is_not_used():
+    write("net.py", CODE.replace("    @classmethod", "    def call(self, images):\n        1 / 0\n\n    @classmethod"))
+    assert load_model("net.py:build").forward is operator.call
+
+
+def test_a_function_that_fails_keeps_its_traceback_in_the_failure(code):
+    write("net.py", PAIR.replace("scale=2.0)", ")"))
+    summary, _ = run("net.py:build", code)
+    (failure,) = summary.failures
+    assert failure.code == "E_MODEL"
+    assert "missing 1 required positional argument: 'scale'" in failure.message
+    assert "in call\n    return network(" in failure.report
 
 
 # --- the preparation
