@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from fmapviz.core import registry
+from fmapviz.core.notebook import link, table, text
+from fmapviz.core.registry import WRITERS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Failure, Prediction
 
 Status = Literal["done", "skipped", "failed"]
+
+_MOST_FAILURES = 4  # in a notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,26 @@ class RunSummary:
         """Summarize it in a notebook: what is zero, False or empty is left out, as are the numbers behind the highlights."""
         values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "results")
         return f"RunSummary({', '.join(f'{name}={value!r}' for name, value in values if value)})"
+
+    def _repr_html_(self) -> str:
+        """Return a table with links, for notebooks; no text in it is taken as HTML."""
+        pages = registry.constants(WRITERS, "PAGE").values()
+        report = [link(self.directory / page) for page in pages if (self.directory / page).is_file()]
+        counts = [("done", self.done), ("skipped", self.skipped), ("failed", self.failed)]
+        failures = [f"{each.message} [{each.code}]" for each in self.failures[:_MOST_FAILURES]]
+        if self.failed > len(failures):
+            failures.append(f"and {self.failed - len(failures)} more")
+        rows = [
+            ("directory", link(self.directory)),
+            ("report", "<br>".join(report)),
+            ("images", ", ".join(f"{count} {status}" for status, count in counts if count) or "none"),
+            ("pictures", text(self.pictures)),
+            *(
+                (label, "<br>".join(map(text, lines)))
+                for label, lines in (("failures", failures), ("notices", self.notices))
+            ),
+        ]
+        return table((label, cell) for label, cell in rows if cell)
 
     @property
     def dead(self) -> Mapping[str, tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from math import isfinite
 from operator import call
 from typing import TYPE_CHECKING, Any, Literal
 
+from fmapviz.core import registry
 from fmapviz.core.drawings import HeatMap, Labels, Matches
 from fmapviz.core.file_names import picture_file
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.bands import Bands
-    from fmapviz.core.config import RunInfo
+    from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Drawing, Strips, Tiles
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
@@ -151,6 +152,42 @@ class FeatureMap:
     def shape(self) -> tuple[int, ...]:
         """The shape of `values`."""
         return tuple(self.values.shape)
+
+    def show(self, style: Style | None = None) -> PillowImage.Image:
+        """Draw the channels as one grid for each image, below each other, or as bars if they have no rows and columns.
+
+        Args:
+            style: How the grid looks; `style.channels` is ignored.
+
+        Returns:
+            A Pillow picture, which shows itself in a notebook.
+
+        Raises:
+            RequestError: The values are no maps of an image, and no vector.
+
+        Example:
+            >>> import torch
+            >>> layer = Layer("0", "Conv2d", torch.nn.Conv2d(3, 4, 3))
+            >>> FeatureMap(layer, "0", 1, 0, torch.rand(1, 4, 8, 8)).show().size
+            (22, 22)
+        """
+        picture: PillowImage.Image = registry.fetch(registry.VIEWS, "maps").show(self, style)
+        return picture
+
+    def __repr__(self) -> str:
+        """Return one line: name, class of the layer, shape, dtype, device, finite range."""
+        dtype = str(self.values.dtype).removeprefix("torch.")
+        facts = [repr(self.name), self.layer.type, str(self.shape), dtype, str(self.values.device), _range_of(self.values)]
+        return f"FeatureMap({', '.join(filter(None, facts))})"
+
+
+def _range_of(values: Tensor) -> str:
+    """Return the smallest and the largest finite value as text; empty if there are none."""
+    kind = str(values.layout), values.is_quantized, values.is_nested, values.is_meta, values.is_complex()
+    if kind != ("torch.strided", False, False, False, False):
+        return ""
+    finite = values.detach()[values.detach().isfinite()]
+    return f"{finite.min().item():.4g}..{finite.max().item():.4g}" if finite.numel() else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, describe, explain_arguments
 from fmapviz.core.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
-from fmapviz.core.events import Notice, Outcome, RunSummary, Started
+from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started
 from fmapviz.core.files import writing_to
+from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmapviz.core.events import Event
+    from fmapviz.core.notebook import Bar
     from fmapviz.core.types import ImageFile
     from fmapviz.engine.session import Session
     from fmapviz.runs.storage.destination import Destination
@@ -106,10 +108,13 @@ def run(config: RunConfig) -> RunSummary:
         )
         found = list_frames(found, frame_choice(session), of_inputs.append)
         told: list[str] = []
+        bar = make_bar("images") if config.progress and session.plan.of_images else None
 
         def on_event(event: Event) -> None:
             if isinstance(event, Notice):
                 told.append(event.message)
+            if bar:
+                _advance(bar, event)
             if config.on_event:
                 config.on_event(event)
 
@@ -125,6 +130,9 @@ def run(config: RunConfig) -> RunSummary:
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
             summary = _draw_all(session, found, watch.note)
+        if bar:
+            bar.total = summary.found
+            bar.show()
         for notice in of_inputs:
             on_event(notice)
         for message in _crowds(session, summary):
@@ -132,6 +140,14 @@ def run(config: RunConfig) -> RunSummary:
         if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
         return replace(summary, notices=tuple(told))
+
+
+def _advance(bar: Bar, event: Event) -> None:
+    """Show an event in the progress bar of a notebook."""
+    if isinstance(event, Outcome):
+        bar.advance()
+    elif isinstance(event, Counted):
+        bar.total = event.images
 
 
 def _explain_number(session: Session) -> Iterator[str]:

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image as PillowImage
 from torch import Tensor
 
 from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.drawings import Tiles
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, first_few, quote
+from fmapviz.core.types import FeatureMap
 from fmapviz.render.colormaps import checkerboard, colorize
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from fmapviz.render.pca import Basis
     from fmapviz.render.tokens.foreground import Foreground
     from fmapviz.render.tokens.matches import Reference
@@ -98,11 +104,16 @@ class Shared:
 
 
 @explain_arguments
-def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> Tensor:
+def tile(
+    maps: Tensor | NDArray[Any] | FeatureMap | Sequence[Tensor | NDArray[Any] | FeatureMap],
+    style: Style = _PLAIN,
+    ranges: Ranges | None = None,
+) -> Tensor:
     """Draw the channels of one or several images as grids.
 
     Args:
-        maps: Any floating or integer type, `(C, H, W)` or `(N, C, H, W)`, any range; not changed.
+        maps: Any floating or integer type, `(C, H, W)` or `(N, C, H, W)`, any range; not changed. A tensor, a NumPy array, a
+            `FeatureMap`, or a list of these of one shape, which is joined along N, or stacked if they have no N.
         style: How the grid looks; `style.channels` is ignored.
         ranges: The result of `measure(maps)`, if already known.
 
@@ -119,8 +130,7 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
         >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
         torch.Size([458, 458, 3])
     """
-    if not isinstance(maps, Tensor):
-        raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=_MAPS)
+    maps = _as_tensor(maps)
     check_type("style", style, Style, hint="such as Style(columns=8)")
     check_type("ranges", ranges, Ranges | None, hint="what measure(maps) returns")
     if maps.layout != torch.strided or maps.is_quantized or maps.is_nested:
@@ -142,6 +152,33 @@ def tile(maps: Tensor, style: Style = _PLAIN, ranges: Ranges | None = None) -> T
     layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
     grids = arrange(scale(maps, ranges, scale_limits(ranges, style), style), layout)
     return colour(grids, maps, layout, style.palette) if style.palette else grids
+
+
+def _as_tensor(maps: object) -> Tensor:
+    """Return maps of any type that `tile` takes as one tensor.
+
+    Raises:
+        RequestError: They are of another type, or a list of different shapes.
+    """
+    if isinstance(maps, Tensor):
+        return maps
+    if isinstance(maps, FeatureMap):
+        return maps.values
+    if isinstance(maps, np.ndarray):
+        try:
+            return torch.from_numpy(np.array(maps, maps.dtype.newbyteorder("=")))  # a copy: it may be read-only or mirrored
+        except TypeError as error:
+            raise RequestError(f"maps must be an array of numbers, not of {quote(maps.dtype)}", hint=_MAPS) from error
+    if isinstance(maps, list | tuple) and maps:
+        parts = [_as_tensor(each) for each in maps]
+        try:
+            return torch.cat(parts) if parts[0].ndim == 4 else torch.stack(parts)
+        except RuntimeError as error:
+            shapes = first_few([str(tuple(part.shape)) for part in parts], separator="; ")
+            raise RequestError(f"maps of different shapes or devices: {quote(shapes)}", hint="draw each alone") from error
+    is_picture = isinstance(maps, PillowImage.Image)
+    hint = "fmapviz.visualize and fmapviz.cam take pictures; tile draws feature maps" if is_picture else _MAPS
+    raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=hint)
 
 
 def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles:

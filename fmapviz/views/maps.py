@@ -5,7 +5,13 @@ from __future__ import annotations
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
+import torch
+from PIL import Image
+
+from fmapviz.core.config import Style, check_type
 from fmapviz.core.drawings import Grid
+from fmapviz.core.errors import RequestError
+from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose_channels
 from fmapviz.views.base import BatchContent, NoChannelsError
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.config import Style
+    from fmapviz.core.types import FeatureMap
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
@@ -63,3 +69,24 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         )
 
     return BatchContent(make, tensors)
+
+
+def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
+    """Draw one feature map outside of a run; see `FeatureMap.show`.
+
+    Raises:
+        RequestError: It is neither a map nor a vector.
+    """
+    check_type("style", style, Style | None, hint="such as Style(columns=8)")
+    style, values = style or Style(), feature_map.values.detach()
+    try:
+        frames = frames_of(feature_map, values, values.new_empty(values.shape[:1])).values()
+    except NotAMapError as error:
+        raise RequestError(
+            f"{feature_map.name} is no map and no vector: {error}", hint="its attribute values has them"
+        ) from error
+    drawn = [
+        bars.draw_bars(frame, style, grid.measure(frame[:, :, None, None])) if frame.ndim == 2 else grid.tile(frame, style)
+        for frame in map(grid.as_floats, frames)
+    ]
+    return Image.fromarray(torch.cat(drawn).flatten(0, 1).cpu().numpy())

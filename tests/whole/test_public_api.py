@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fmapviz
 from fmapviz.core.config import RunConfig
@@ -104,6 +106,40 @@ def test_tile_takes_one_image_or_several():
     maps = torch.randn(2, 5, 4, 3)
     both = fmapviz.tile(maps)
     assert torch.equal(fmapviz.tile(maps[1]), both[1])
+
+
+def test_tile_takes_feature_maps_arrays_and_lists():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3))
+    with fmapviz.capture(net) as captured:
+        net(torch.randn(2, 3, 8, 9))
+    values = captured["0"].values
+    grids = fmapviz.tile(values)
+    array = values.numpy()
+    for maps in (captured["0"], array, [*values], [*array], (values[:1], values[1:]), [captured["0"]]):
+        assert torch.equal(fmapviz.tile(maps), grids)
+    assert torch.equal(fmapviz.tile([*values[0]]), grids[0])  # channels
+    for view in (array[:, :, ::-1][:, :, ::-1], array.astype(">f4"), np.broadcast_to(array, array.shape)):
+        assert torch.equal(fmapviz.tile(view), grids)
+    before = array.copy()
+    fmapviz.tile(array, fmapviz.Style(norm="layer"))
+    assert np.array_equal(array, before)
+
+
+@pytest.mark.parametrize(
+    ("maps", "message", "hint"),
+    [
+        (Image.new("RGB", (4, 4)), "maps must be a tensor, not 'Image'", "fmapviz.cam take pictures"),
+        ([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)], "maps of different shapes", "draw each alone"),
+        ([], "maps must be a tensor, not 'list'", "fmapviz.capture"),
+        ([torch.zeros(3, 4, 4), "x"], "maps must be a tensor, not 'str'", "fmapviz.capture"),
+        (np.array(["a"]), "maps must be an array of numbers, not of '<U1'", "fmapviz.capture"),
+        (np.zeros((2, 4, 4), complex), "maps must be real", "fmapviz.capture"),
+    ],
+)
+def test_tile_refuses_what_is_no_map_with_what_is_one(maps, message, hint):
+    with pytest.raises(fmapviz.RequestError, match=message) as caught:
+        fmapviz.tile(maps)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

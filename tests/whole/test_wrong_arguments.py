@@ -156,7 +156,7 @@ def test_without_a_change_nothing_is_refused():
 # --- options
 
 VISUALIZE = {
-    **dict.fromkeys(("fsync", "strict", "force", "repair"), "bool"),
+    **dict.fromkeys(("fsync", "strict", "force", "repair", "progress"), "bool"),
     **dict.fromkeys(("layers", "exclude", "types"), f"{NO} str"),
     **dict.fromkeys(("views", "to", "dtype", "device", "single_file", "every"), ""),
     **dict.fromkeys(("top", "batch_size", "workers", "shard", "part", "engine"), "None"),

@@ -164,6 +164,8 @@ class Execution:
         "Called in the calling thread with each event: `Started`, `Counted`, `Outcome`, `Notice`, or `Staged` with shards.",
     )
 
+    progress: bool = option(True, "Whether to show a progress bar in a notebook.")
+
     @property
     def threads(self) -> int:
         """Number of images processed at once, at least 1."""
