@@ -13,7 +13,8 @@ from fmapviz.engine.watch.watch import Watch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.engine.watch.probes import Given
+    from fmapviz.core.types import Inputs
+
 
 REQUIRES = "lightning"
 
@@ -36,7 +37,7 @@ class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
         **options: Those of `fmapviz.Watch`, such as `every` and `layers`.
     """
 
-    def __init__(self, images: Given, *, network: str = "", to: str | Path | None = None, **options: Any) -> None:
+    def __init__(self, images: Inputs, *, network: str = "", to: str | Path | None = None, **options: Any) -> None:
         self._images, self._network, self._to, self._options = images, network, to, options
         self._watch: Watch | None = None
 

@@ -11,7 +11,7 @@ from fmapviz.engine.watch.watch import Watch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmapviz.engine.watch.probes import Given
+    from fmapviz.core.types import Inputs
     from fmapviz.engine.watch.targets import SummaryWriter
 
 REQUIRES = "transformers"
@@ -26,7 +26,7 @@ class FeatureMapsCallback(TrainerCallback):  # type: ignore[misc]  # the package
         **options: Those of `fmapviz.Watch`, such as `every` and `layers`.
     """
 
-    def __init__(self, images: Given, *, to: str | Path | SummaryWriter | None = None, **options: Any) -> None:
+    def __init__(self, images: Inputs, *, to: str | Path | SummaryWriter | None = None, **options: Any) -> None:
         self._images, self._to, self._options = images, to, options
         self._watch: Watch | None = None
 

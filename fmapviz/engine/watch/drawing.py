@@ -10,6 +10,7 @@ from torch import nn
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model, UnitImage
+from fmapviz.engine.batch import describe_given
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.model_views import draw_weights
 from fmapviz.engine.session import load_session
@@ -17,9 +18,8 @@ from fmapviz.engine.watch.probes import read_probes
 from fmapviz.engine.watch.undisturbed import training_undisturbed
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.layers import unwrap
-from fmapviz.models.network import describe_network, input_type
+from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
-from fmapviz.models.weights.fit import LoadedWeights
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, notices_of
 from fmapviz.runs.run import IN_TRAINING, is_surveyed
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fmapviz.core.config import RunConfig
-    from fmapviz.core.types import ImageResult, Picture
+    from fmapviz.core.types import ImageResult, Inputs, Picture
     from fmapviz.engine.session import Session
-    from fmapviz.engine.watch.probes import Given, Probe
+    from fmapviz.engine.watch.probes import Probe
 
     Network = nn.Module | Model | Callable[[], nn.Module]
 
@@ -68,11 +68,11 @@ class StepDrawer:
         probes: The images.
     """
 
-    def __init__(self, network: Network, images: Given, config: RunConfig) -> None:
+    def __init__(self, network: Network, images: Inputs, config: RunConfig) -> None:
         self._network = network
         self._config = config
         module = self._module()
-        model = network if isinstance(network, Model) else _describe(module, config)
+        model = network if isinstance(network, Model) else describe_given(module, options=config.options, code=None)
         # A training that is resumed continues its run, whatever its weights are then.
         self.session, notices = self._load(module, replace(model, module=module, weights=IN_TRAINING, sha256=None))
         self.notices = notices
@@ -145,11 +145,6 @@ class StepDrawer:
         drawer = Drawer(session.model, session.layers, session.plan, config.style, top=config.top or 0)
         with with_onednn(module), drawer:
             return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
-
-
-def _describe(module: nn.Module, config: RunConfig) -> Model:
-    loaded = LoadedWeights(module, IN_TRAINING)
-    return describe_network(loaded, name=type(module).__name__.lower(), options=config.options, code=None)
 
 
 def _check_undivided(module: nn.Module) -> None:

@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from fmapviz.core.errors import InputError, RequestError
-from fmapviz.core.types import Failure, ImageFile
+from fmapviz.core.errors import InputError, RequestError, quote
+from fmapviz.core.types import Failure
 from fmapviz.images.clips import read_clip
 from fmapviz.images.decode_pool import read_image
-from fmapviz.images.find import find_images, unit_name
+from fmapviz.images.find import find_images
 from fmapviz.images.frames import frames_of
-from fmapviz.images.preprocess import digest_of
+from fmapviz.images.memory.image import memory_image
+from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.images.memory.pixels import read_memory_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from torch import Tensor
 
-    from fmapviz.core.types import Preparation
-
-    Given = str | Path | Tensor | Iterable[str | Path | Tensor]
-
-_HINT = "the path of an image, or a prepared tensor (C, H, W), or a list of these"
+    from fmapviz.core.types import ImageFile, Inputs, Preparation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,48 +34,32 @@ class Probe:
     values: Tensor
 
 
-def read_probes(given: Given, preparation: Preparation) -> list[Probe]:
+def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
     """Read and preprocess images.
 
     Args:
-        given: One or several: paths of images, of frames of films, of folders; prepared tensors, each of one image
-            `(C, H, W)` or of several `(N, C, H, W)`.
-        preparation: The preprocessing of files.
+        given: As of `fmapviz.visualize`: paths, pictures, arrays, tensors, or a list of these.
+        preparation: The preprocessing of what is not prepared.
 
     Raises:
-        RequestError: There is none, or something else was given.
+        RequestError: There is none, two have one name, or something else was given.
         InputError: One of them cannot be read.
     """
-    listed = [given] if isinstance(given, str | Tensor) or not hasattr(given, "__iter__") else list(given)
-    probes: list[Probe] = []
-    for each in listed:
-        if isinstance(each, Tensor):
-            probes += _of_tensor(each, len(probes))
-        else:
-            probes += _of_path(each, preparation)
-    if not probes:
-        raise RequestError("no images to draw while the network is trained", hint=_HINT)
-    names = [probe.file.unit for probe in probes]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RequestError(f"two images have one name: {twice!r}", hint="give one of the files another name")
-    return probes
-
-
-def _of_path(path: object, preparation: Preparation) -> Iterator[Probe]:
-    for found in find_images([path]):  # type: ignore[list-item]  # it refuses what is no path
+    probes: dict[str, Probe] = {}
+    for found in find_images(list(resolve_inputs(given))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
-        frames = frames_of(found.path)
-        if frames:
-            yield Probe(found, read_clip(found, frames, preparation)[1])
-        else:
-            yield Probe(found, preparation.apply(read_image(found, channels=preparation.channels).pixels))
+        if found.unit in probes:
+            raise RequestError(f"two images have one name: {quote(found.unit)}", hint="give one file another name")
+        in_memory = memory_image(found)
+        values = read_memory_image(in_memory, preparation).values if in_memory else _read(found, preparation)
+        probes[found.unit] = Probe(found, values.detach().cpu().clone())
+    if not probes:
+        raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
+    return list(probes.values())
 
 
-def _of_tensor(values: Tensor, first: int) -> Iterator[Probe]:
-    if not values.is_floating_point() or values.ndim not in {3, 4} or not values.numel():
-        raise RequestError(f"no prepared image: {values.dtype} {tuple(values.shape)}", hint=_HINT)
-    for number, own in enumerate(values if values.ndim == 4 else [values], first):
-        image = own.detach().float().cpu().clone()
-        path = f"tensor:{digest_of(image)[:16]}"
-        yield Probe(ImageFile(path, unit_name(f"image_{number}", path), image.nbytes, 0), image)
+def _read(file: ImageFile, preparation: Preparation) -> Tensor:
+    if frames := frames_of(file.path):
+        return read_clip(file, frames, preparation)[1]
+    return preparation.apply(read_image(file, channels=preparation.channels).pixels)

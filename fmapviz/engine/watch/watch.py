@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from fmapviz.core.types import Inputs
     from fmapviz.engine.watch.drawing import Network
-    from fmapviz.engine.watch.probes import Given
     from fmapviz.engine.watch.schedule import Every
     from fmapviz.engine.watch.targets import SummaryWriter
 
@@ -45,7 +45,7 @@ class Watch:
 
     Args:
         model: The network, or a function that returns it, such as `lambda: ema.module`.
-        images: One or several, the same at every step: paths, or prepared tensors `(C, H, W)` or `(N, C, H, W)`.
+        images: One or several, the same at every step: paths, Pillow pictures, arrays or tensors, as of `fmapviz.visualize`.
         to: A `SummaryWriter` of PyTorch or tensorboardX, or a directory.
         every: A number of steps, `"epoch"`, `"log"` (1, 2, 4, 8, ...), or a function of the step. The first step is drawn
             too, and the last one by `close`.
@@ -82,7 +82,7 @@ class Watch:
     def __init__(
         self,
         model: Network,
-        images: Given,
+        images: Inputs,
         *,
         to: str | Path | SummaryWriter,
         every: Every = 500,
