@@ -11,7 +11,7 @@ import pytest
 from cases import thorough
 from image_files import paint, prepared
 from report_runs import write_index, write_large_run, write_run
-from step_runs import DYING, STEPS, net_at, page_of, write_step_run
+from step_runs import DYING, STEPS, net_at, page_of, write_step_run, write_watched
 from tiny_models import outputs_of
 from waiting import wait_until
 
@@ -177,6 +177,22 @@ def test_a_step_without_the_layer_says_so_and_the_next_one_is_as_before(open_rep
     ]
     report.press(".")
     assert (report.picture(), report.page.evaluate(PLACES)) == (before, places)
+
+
+def test_the_model_is_that_of_the_step(open_report, tmp_path):
+    run = write_watched(tmp_path, views=["maps", "kernels"])
+    report = open_report(run, "#view=kernels")
+    files = [f"_model/step_{step:06d}/00_first.kernels.png" for step in STEPS]
+    for position in (2, 1, 0):
+        assert shown(report) == (text_of(position, STEPS[:3]), [files[position]])
+        assert report.text(".pane h3") == f"The model, step {STEPS[position]}"
+        if position:
+            loads(report, files[position - 1])  # before it is shown
+        report.press(",")
+    report.press("c")
+    assert shown(report)[1] == [files[0], files[2]]
+    report.look_at("maps")
+    assert shown(report)[1] == [f"cat.png/step_{step:06d}/00_first.maps.png" for step in (0, 20)]
 
 
 # --- Playing

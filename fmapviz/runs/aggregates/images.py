@@ -23,7 +23,7 @@ READS = ""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The step of a training at which a unit shows its image; the units of one image are a series.
+    """The step of a training at which a unit shows its image, or the model; the units of one image are a series.
 
     Attributes:
         series: Name of the series.
@@ -106,7 +106,7 @@ def report(_run: Path) -> tuple[dict[str, Any], list[str]]:
 def _step_of(record: Mapping[str, Any]) -> Step | None:
     """Return the step of a record; None if it has none, or the record was tampered with."""
     series, number = record.get("series"), record.get("step")
-    if record.get("kind") or not (isinstance(series, str) and series) or not _is_count(number):
+    if not (isinstance(series, str) and series) or not _is_count(number):
         return None
     layers = record.get("layers")
     maps = [_map_of(each) for each in layers if isinstance(each, dict)] if isinstance(layers, list) else []

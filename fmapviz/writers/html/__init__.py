@@ -16,7 +16,7 @@ from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
-from fmapviz.writers.html.listing import href_of, list_curves, list_images, number, repeated_inputs
+from fmapviz.writers.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
 from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
 from fmapviz.writers.html.single_file import LARGEST, embed, too_large
 
@@ -81,7 +81,8 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     units: list[ListedUnit] = summaries["images"]
     images = [unit for unit in units if unit.kind is None]
     finished = {unit.path: unit.finished for unit in images}
-    model = next((href_of(unit.directory, run) for unit in units if unit.kind == "model"), None)
+    models = [unit for unit in units if unit.kind == "model"]
+    model = next((href_of(unit.directory, run) for unit in models), None)
     listed = list_images(images, run)
     curves = list_curves(images, listed)
     if model and not listed:  # a run without images shows the model in their place
@@ -100,6 +101,8 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
             if finished.get(str(failure.get("path")), 0.0) < number(failure.get("time"))
         ],
     }
+    if steps := list_steps(models, run):
+        page["models"] = steps
     if objects := _objects(units, run):
         page["objects"] = objects
     contents = {}

@@ -23,7 +23,7 @@ function curvesOf(item, picture) {
 function showCurves() {
   if (!hasSeries) return;
   const item = shownItem();
-  const { picture } = panes[comparing() ? state.side : 0];
+  const { picture } = panes[comparing() ? state.side : 0] ?? {};  // that of image B may not be there yet
   charted = picture ?? (charted && isShown(charted) ? charted : null);  // a step may lack it
   const found = item.steps && charted ? curvesOf(item, charted) : null;
   const chart = find("#curves");

@@ -78,16 +78,26 @@ function prepare(unit, href) {
   return unit;
 }
 
-// The run may have a unit of the model itself, the same for all images.
-let modelUnit = null;
-async function loadModel() {
-  if (!run.model || modelUnit) return;
-  modelUnit = { pictures: [] };
+// The run may have a unit of the model itself, the same for all images; in a training one for each step.
+const models = new Map();  // by address
+
+function loadModel(href, about) {
+  if (!href) return null;
+  const loading = models.get(href) ?? readModel(href, about);
+  models.delete(href);
+  models.set(href, loading);
+  if (models.size > CACHED_UNITS) models.delete(models.keys().next().value);
+  return loading;
+}
+
+async function readModel(href, about) {
   try {
-    modelUnit = prepare(await loadScript(address(`${run.model}report.js`)), run.model);
-    for (const picture of modelUnit.pictures) picture.shared = "The model, the same for all images";
+    const unit = prepare(await loadScript(address(`${href}report.js`)), href);
+    for (const picture of unit.pictures) picture.shared = about;
+    return unit;
   } catch (error) {
     say(error.message);
+    return null;
   }
 }
 

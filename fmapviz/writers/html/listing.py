@@ -40,6 +40,12 @@ def list_images(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
     ]
 
 
+def list_steps(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
+    """Return the steps of a series, such as that of the model, ascending, each as in `list_images`; none if it has none."""
+    groups = list(_group(unit for unit in units if unit.step).values())
+    return _about(groups[0], run)["steps"] if groups else []
+
+
 def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the recorded numbers of each layer over the steps of each series; none if there is no series.
 

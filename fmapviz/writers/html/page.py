@@ -62,8 +62,8 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
         run: The data in the page itself: `title`, `facts` (pairs), `units` (see `listing.list_images`; each with `thumbnail`
             False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
             or None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
-            in an object store also `objects` (the addresses of files that have other names there); with a series `curves`
-            (a relative address).
+            in an object store also `objects` (the addresses of files that have other names there); with series `curves`
+            (a relative address), and `models` (the steps of a model that is drawn at each, see `listing.list_steps`).
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.
 

@@ -6,13 +6,14 @@ const hasSeries = run.units.some(({ steps }) => steps);
 const isSeries = (item) => (item?.steps?.length ?? 0) > 1;
 const shownItem = () => run.units[state.units[state.side]];
 
-// The step that is nearest to the chosen one; the last one if none is chosen.
-function positionAt(item, side) {
-  const chosen = state.steps[side] ?? Infinity;
-  const distance = (at) => Math.abs(item.steps[at].step - chosen);
-  if (chosen > item.steps.at(-1).step) return item.steps.length - 1;
-  return item.steps.reduce((best, _, at) => (distance(at) < distance(best) ? at : best), 0);
+// The position of the nearest step; of the last one for null.
+function nearestStep(steps, wanted) {
+  if (wanted === null) return steps.length - 1;
+  const distance = (at) => Math.abs(steps[at].step - wanted);
+  return steps.reduce((best, _, at) => (distance(at) < distance(best) ? at : best), 0);
 }
+
+const positionAt = (item, side) => nearestStep(item.steps, state.steps[side]);
 
 const stepAt = (item, side) => item?.steps?.[positionAt(item, side)] ?? null;
 
@@ -36,6 +37,13 @@ function stepBeside(index) {
   const { steps } = run.units[index];
   if (index !== state.units[0] || !steps) return state.steps[0];
   return steps[positionAt(run.units[index], 0) === 0 ? steps.length - 1 : 0].step;
+}
+
+// The model at the step of an image; the last one beside an image that has none.
+function modelAt(step) {
+  if (!run.models) return loadModel(run.model, "The model, the same for all images");
+  const model = run.models[nearestStep(run.models, step?.step ?? null)];
+  return loadModel(model.href, `The model, step ${model.step}`);
 }
 
 let playing = 0;
@@ -104,15 +112,17 @@ function takePicture(src) {
 
 async function loadNeighbours() {
   if (!hasSeries) return;
-  const shown = panes.map(({ unit, picture }, side) => ({ unit, picture, side: comparing() ? side : 0 }));
   const wanted = new Set();
-  for (const { picture, side } of shown) {
+  for (const [at, { picture }] of panes.entries()) {
+    const side = comparing() ? at : 0;
     const item = run.units[state.units[side]];
-    if (!picture || picture.shared || !item?.steps) continue;
-    const at = positionAt(item, side);
-    for (const step of [item.steps[at + 1], item.steps[at - 1]]) {
-      const unit = step && await loadUnit(step.href).then((loaded) => ofStep(loaded, item, step), () => null);
-      const like = unit?.pictures.find((each) => each.view === picture.view && each.name === picture.name);
+    if (!picture || !item?.steps) continue;
+    const position = positionAt(item, side);
+    for (const step of [item.steps[position + 1], item.steps[position - 1]]) {
+      if (!step) continue;
+      const loading = loadUnit(step.href).then((loaded) => ofStep(loaded, item, step), () => null);
+      const units = await Promise.all([loading, modelAt(step)]);
+      const like = units.flatMap((unit) => unit?.pictures ?? []).find((each) => each.view === picture.view && each.name === picture.name);
       if (like && !like.histogram) wanted.add(like.src);
     }
   }

@@ -40,7 +40,7 @@ async function update({ still = false } = {}) {
 
 async function show({ still }) {
   const numbers = comparing() ? state.units : [state.units[0]];
-  await Promise.all([loadModel(), ...(state.view === TOP || state.beside === TOP ? [loadTop()] : [])]);
+  if (state.view === TOP || state.beside === TOP) await loadTop();
   const sides = await Promise.all(numbers.map(lookUp));
   known = picturesOf(sides[0]).sort((one, other) => rank(one) - rank(other));
   others = sides[1] ? picturesOf(sides[1]) : [];
@@ -66,7 +66,7 @@ async function show({ still }) {
   describe(found, { still });
 }
 
-const picturesOf = ({ unit }) => [unit, modelUnit, topUnit].flatMap((each) => each?.pictures ?? []);
+const picturesOf = ({ unit, model }) => [unit, model, topUnit].flatMap((each) => each?.pictures ?? []);
 
 // Of the same layer, if the other view has it.
 function pictureBeside() {
@@ -99,10 +99,11 @@ async function lookUp(index, side) {
   const step = stepAt(item, side);
   const { href } = step ?? item;
   const unit = nameAt(item, step);
+  const model = await modelAt(step);
   try {
-    return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href } };
+    return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href }, model };
   } catch (error) {
-    return { unit: { unit }, error: error.message };
+    return { unit: { unit }, model, error: error.message };
   }
 }
 
