@@ -5,23 +5,20 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.core.config import RunConfig, Style, check_type, explain_arguments
+from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.events import Notice
-from fmapviz.engine.watch.curves import Curves
-from fmapviz.engine.watch.drawing import StepDrawer
-from fmapviz.engine.watch.filmstrip import Filmstrips
+from fmapviz.engine.watch.recorder import Recorder
 from fmapviz.engine.watch.schedule import NEVER, Schedule
-from fmapviz.engine.watch.targets import RunTarget, WriterTarget
-from fmapviz.render.sheets.filmstrip import draw_filmstrip
+from fmapviz.engine.watch.targets import RunTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -104,28 +101,13 @@ class Watch:
         self._on_event = on_event
         self._begun = self._spent = 0.0
         self._told: set[str] = set()
-        self._count = 0
         self._closed = False
         self._is_first = not _is_other_process()
         if not self._is_first:
             return
-        allowed = {"exclude", "types", "targets", "output", "top", "options"}
-        if unknown := options.keys() - allowed:
-            raise RequestError(
-                f"Watch takes no {sorted(unknown)[0]}=",
-                hint=f"it takes {', '.join(f'{each}=' for each in sorted(allowed))} too",
-            )
-        if not isinstance(to, str | Path) and not (hasattr(to, "add_image") and hasattr(to, "add_scalar")):
-            raise RequestError(f"no SummaryWriter, and no directory: {quote(type(to).__name__)}", hint="to='runs/mine'")
-        config = RunConfig("network", (), layers=layers, views=views, style=style, to=("html", "png"), **options)
-        self._drawer = StepDrawer(model, images, config)
-        session = self._drawer.session
-        self._target = RunTarget(to, session) if isinstance(to, str | Path) else WriterTarget(to)
-        self.directory = self._target.folder if isinstance(self._target, RunTarget) else None
-        self._films = Filmstrips(session.config.style)
-        self._curves = Curves()
-        if self._target.filmstrip_file:
-            self._films.load(self._target.filmstrip_file)
+        self._recorder = Recorder(model, images, to, layers=layers, views=views, style=style, **options)
+        target = self._recorder.target
+        self.directory = target.folder if isinstance(target, RunTarget) else None
 
     def __call__(self, step: int, *, epoch: int | None = None) -> None:
         """Draw the images if this step is due.
@@ -158,8 +140,8 @@ class Watch:
         if not self._is_first:
             return
         if self._step is not None and self._step != self._drawn:
-            self._try(self._draw, self._step)
-        self._try(self._finish)
+            self._try(self._record, self._step)
+        self._try(self._recorder.finish, self._step)
 
     def __enter__(self) -> Self:
         """Return the watch itself, which is closed at the end of the block."""
@@ -191,7 +173,7 @@ class Watch:
         if self._drawn is None:
             self._introduce()
         self._keep_within_budget()
-        self._try(self._draw, number)
+        self._try(self._record, number)
         self._drawn = number
         self._set_next(number)
 
@@ -200,34 +182,12 @@ class Watch:
         after = self._schedule.next_after(step)
         self._until = step if after == NEVER else after
 
-    def _draw(self, step: int) -> None:
+    def _record(self, step: int) -> None:
         begun = time.perf_counter()
         try:
-            drawn, weights = self._drawer.draw(step)
-            results = [each.image.result for each in drawn]
-            for each in drawn:
-                self._films.add(step, each.probe.file.unit, each.image.result.layers)
-            self._count += 1
-            self._target.write(step, drawn, weights, self._curves.measure(results))
-            if self._count & (self._count - 1) == 0:  # 1, 2, 4, 8, ...
-                self._write_films(step)
+            self._recorder.record(step)
         finally:
             self._spent += time.perf_counter() - begun
-
-    def _write_films(self, step: int) -> None:
-        films = []
-        for (layer, image), strip in self._films.strips.items():
-            title, note = f"{layer}: {image}", "a row per step, a column per channel, each with one range over all steps"
-            films.append((layer, image, draw_filmstrip(strip.rows, strip.steps, strip.channels, title=title, note=note)))
-        if films:
-            self._target.write_films(step, films)
-            if self._target.filmstrip_file:
-                self._films.save(self._target.filmstrip_file)
-
-    def _finish(self) -> None:
-        if self._count and self._step is not None:
-            self._write_films(self._step)
-        self._target.close()
 
     def _try(self, do: Callable[..., None], *args: object) -> None:
         """Do something; a failure is a warning, once for each kind, unless it is to be raised."""
@@ -266,11 +226,11 @@ class Watch:
 
     def _introduce(self) -> None:
         """Tell where pictures go, and how TensorBoard shows them all."""
-        folder = self._target.folder or "LOGDIR"
-        for notice in self._drawer.notices:
+        folder = self._recorder.target.folder or "LOGDIR"
+        for notice in self._recorder.notices:
             if self._on_event:
                 self._on_event(Notice(notice))
-        number = len(self._drawer.probes)
+        number = self._recorder.images
         shown = "an image" if number == 1 else f"{number} images"
         self._tell("begin", f"drawing {shown} during the training; all steps: tensorboard --logdir {folder} {_FLAG}")
 

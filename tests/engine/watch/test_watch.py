@@ -278,7 +278,7 @@ def test_tensorboard_has_every_step_and_the_filmstrip_too(picture, tmp_path):
     assert len(kept["maps/first/noise.png"]) == 10  # what TensorBoard shows without the flag
     film = kept["film/first/noise.png"]
     assert max(film) == 24
-    assert len(watch._films.strips["first", "noise.png"].steps) == 25
+    assert len(watch._recorder.strips.strips["first", "noise.png"].steps) == 25
     assert film[24].shape[0] > film[0].shape[0] + 24 * 14
     tags = events.Tags()["scalars"]
     assert {"zeros/first", "dead/first", "change/first", "zeros/second"} <= set(tags)
@@ -327,7 +327,7 @@ def test_a_filmstrip_has_one_range_for_each_column(tmp_path, picture):
             with torch.no_grad():
                 net[0].weight.fill_(0.1 * (step + 1))
             watch(step)
-    strip = watch._films.strips["0", "noise.png"]
+    strip = watch._recorder.strips.strips["0", "noise.png"]
     assert strip.steps == [0, 1, 2, 3]
     ratio = strip.rows[3].std() / strip.rows[0].std()
     assert ratio == pytest.approx(4, rel=1e-4)
@@ -338,7 +338,7 @@ def test_a_long_training_keeps_rows_that_are_spread_evenly(picture, tmp_path):
     with watching(picture, tmp_path / "a", every=1, layers="first")(Net()) as watch:
         for step in range(100):
             watch(step)
-    steps = watch._films.strips["first", "noise.png"].steps
+    steps = watch._recorder.strips.strips["first", "noise.png"].steps
     assert (len(steps), steps[0], steps[-1]) == (ROWS, 0, 99)
     gaps = [after - before for before, after in pairwise(steps)]
     assert max(gaps) <= 3 * min(gaps)
@@ -352,13 +352,13 @@ def test_a_training_that_is_resumed_continues_its_filmstrips(picture, tmp_path):
     with watching(picture, tmp_path, every=10)(net) as watch:
         for step in range(21, 52):  # from a checkpoint of step 20
             watch(step)
-    assert watch._films.strips["first", "noise.png"].steps == [0, 10, 20, 21, 30, 40, 50, 51]
+    assert watch._recorder.strips.strips["first", "noise.png"].steps == [0, 10, 20, 21, 30, 40, 50, 51]
     assert fmapviz_units(tmp_path) == [0, 10, 20, 21, 30, 40, 50, 51]
     assert problems(tmp_path) == []
     (tmp_path / "fmapviz" / "film.npz").write_bytes(b"damaged")
     with watching(picture, tmp_path, every=10)(net) as watch:
         watch(60)
-    assert watch._films.strips["first", "noise.png"].steps == [60]
+    assert watch._recorder.strips.strips["first", "noise.png"].steps == [60]
 
 
 def fmapviz_units(folder, name="noise.png"):
@@ -373,7 +373,7 @@ def test_a_step_that_goes_back_is_told_once(picture, tmp_path):
         watch(step)
     watch.close()
     assert sum("comes after" in message for message in told) == 1
-    assert watch._films.strips["first", "noise.png"].steps == [0, 3]
+    assert watch._recorder.strips.strips["first", "noise.png"].steps == [0, 3]
 
 
 # --- when
@@ -424,7 +424,7 @@ def test_an_average_of_the_weights_is_watched_as_it_is_then(picture, tmp_path):
         with torch.no_grad():
             average.module.first.weight.zero_()
         watch(1)
-    first, last = (rows.std((1, 2)).max() for rows in watch._films.strips["first", "noise.png"].rows)
+    first, last = (rows.std((1, 2)).max() for rows in watch._recorder.strips.strips["first", "noise.png"].rows)
     assert last < 1e-6 < first
 
 
