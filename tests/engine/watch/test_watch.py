@@ -285,6 +285,18 @@ def test_tensorboard_has_every_step_and_the_filmstrip_too(picture, tmp_path):
     assert [each.step for each in events.Scalars("change/first")] == list(range(1, 25))
 
 
+def test_a_second_writer_in_one_directory_would_be_noticed(picture, tmp_path):
+    """The negative control: others open a writer of their own."""
+    writer = SummaryWriter(tmp_path)
+    with watching(picture, writer)(Net()) as watch:
+        watch(0)
+    assert len(list(tmp_path.glob("events.*"))) == 1
+    other = SummaryWriter(tmp_path, filename_suffix=".second")
+    other.close()
+    writer.close()
+    assert len(list(tmp_path.glob("events.*"))) == 2
+
+
 def test_a_step_that_is_repeated_is_drawn_once(picture, tmp_path):
     writer = SummaryWriter(tmp_path)
     with watching(picture, writer, every=2)(Net()) as watch:
