@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def training_undisturbed(network: nn.Module) -> Iterator[None]:
     torch_state = torch.get_rng_state()
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda_states = torch.cuda.get_rng_state_all() if used else []
-    buffers = [(values, values._version, values.detach().clone()) for values in network.buffers()]
+    buffers = [(values, _version_of(values), values.detach().clone()) for values in network.buffers()]
     kinds = {values.device.type for values in (*network.parameters(), *network.buffers())} | {"cpu"}
     with ExitStack() as stack:
         for kind in sorted(kinds - {"meta"}):
@@ -48,5 +48,10 @@ def training_undisturbed(network: nn.Module) -> Iterator[None]:
                 torch.cuda.set_rng_state_all(cuda_states)
             with torch.no_grad():
                 for values, version, before in buffers:
-                    if values._version != version:
+                    if _version_of(values) != version:
                         values.copy_(before)
+
+
+def _version_of(values: Tensor) -> int:
+    """Return the number of changes to a tensor; of one made in inference mode, which does not count them, 0."""
+    return 0 if values.is_inference() else values._version

@@ -172,8 +172,11 @@ class Watch:
             return
         if self._drawn is None:
             self._introduce()
-        self._keep_within_budget()
-        self._try(self._record, number)
+            self._try(self._recorder.record, number)
+            self._begun = time.perf_counter()  # the first time takes longer than all others
+        else:
+            self._keep_within_budget()
+            self._try(self._record, number)
         self._drawn = number
         self._set_next(number)
 
@@ -203,14 +206,12 @@ class Watch:
                 self._told.add(kind)
                 shown = str(error) if isinstance(error, FmapvizError) else f"{kind}: {error}"
                 hint = f" ({error.hint})" if isinstance(error, FmapvizError) and error.hint else ""
-                warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=5)
+                warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=4)
 
     def _keep_within_budget(self) -> None:
         """Double the number of steps if drawing has taken too large a part of the time."""
-        now = time.perf_counter()
-        if not self._begun:
-            self._begun = now
-        elif self._spent > self._budget * (now - self._begun) and (interval := self._schedule.double()):
+        allowed = self._budget * (time.perf_counter() - self._begun)
+        if self._spent > allowed and (interval := self._schedule.double()):
             self._tell(
                 "budget", f"drawing takes over {self._budget:.0%} of the time: it is done every {interval} steps from now on"
             )
