@@ -12,7 +12,7 @@ PACKAGE = Path(registry.__file__).parents[1]
 # Names that are words of their own too: of statistics, of what a layer receives, of the function `fmapviz.cam`, of a box, of
 # machines.
 WORDS = {"max", "mean", "inputs", "cam", "top", "clusters", "attention"}
-DEFAULTS = {("engine/cam/attribution.py", "gradcam")}
+DEFAULTS = {("engine/cam/attribution.py", "gradcam"), ("core/types.py", "maps")}  # of `cam`, of `FeatureMap.show`
 ORDERED = {
     ("core/config/run_config.py", name) for name in registry.names(VIEWS)
 }  # in `--help`, before views not named there
