@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmapviz.core.config import Style, check_type, explain_arguments
+from fmapviz.core.config import RunConfig, Style, check_type, explain_arguments
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.engine.watch.recorder import Recorder
@@ -84,7 +84,7 @@ class Watch:
         to: str | Path | SummaryWriter,
         every: Every = 500,
         layers: str | Sequence[str] = (),
-        views: str | Sequence[str] = ("maps",),
+        views: str | Sequence[str] = RunConfig.views,
         style: Style = Style(),
         budget: float = 0.05,
         strict: bool = False,
