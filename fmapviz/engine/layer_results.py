@@ -261,7 +261,7 @@ def _measure(
         ranges,
         single=maps.shape[-1] * maps.shape[-2] == 1,
         moments=_measure_samples(everything, ranges) if plan.moments else None,
-        maps=everything.clone() if plan.whole and template.of == "output" and not vector else None,
+        maps=everything.to(torch.float32, copy=True) if plan.whole and template.of == "output" and not vector else None,
     )
     return batch, LayerMaps(maps, ranges, vector, picture_size(pixels))
 

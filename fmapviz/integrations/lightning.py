@@ -7,8 +7,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import RequestError, first_few
-from fmapviz.engine.watch.watch import Watch
+from fmapviz.core.config import check_type
+from fmapviz.core.errors import RequestError, first_few, quote, suggest
+from fmapviz.engine.watch.watch import Watch, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,8 @@ class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
     """
 
     def __init__(self, images: Inputs, *, network: str = "", to: str | Path | None = None, **options: Any) -> None:
+        check_options(options)
+        check_type("network", network, str, hint="the name of a submodule, such as 'model'")
         self._images, self._network, self._to, self._options = images, network, to, options
         self._watch: Watch | None = None
 
@@ -48,6 +51,8 @@ class FeatureMaps(Callback):  # type: ignore[misc]  # of either name
             RequestError: The LightningModule has no `forward`, and several networks.
         """
         name = self._network or _find_network(pl_module)
+        if name not in (known := dict(pl_module.named_modules())):
+            raise RequestError(f"no such network in the module: {quote(name)}", hint=suggest(name, known))
         writers = (getattr(logger, "experiment", None) for logger in trainer.loggers)
         writer = next((each for each in writers if hasattr(each, "add_image")), None)
         to = self._to or writer or trainer.log_dir or trainer.default_root_dir

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from fmapviz.engine.watch.watch import Watch
+from fmapviz.engine.watch.watch import Watch, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,7 @@ class FeatureMapsCallback(TrainerCallback):  # type: ignore[misc]  # the package
     """
 
     def __init__(self, images: Inputs, *, to: str | Path | SummaryWriter | None = None, **options: Any) -> None:
+        check_options(options)
         self._images, self._to, self._options = images, to, options
         self._watch: Watch | None = None
 

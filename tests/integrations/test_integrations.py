@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
 
-from fmapviz import Watch
+from fmapviz import RequestError, Watch
 
 QUIET = {"strict": True, "budget": 1, "on_event": lambda _: None}
 
@@ -109,6 +109,17 @@ def test_lightning_without_a_logger_and_a_training_that_fails(tmp_path):
         fit(tmp_path, [callback, Failing()], logger=False, max_epochs=3, limit_train_batches=4)
     assert steps_of(tmp_path / "fmapviz") == [1, 5, 6]
     assert (tmp_path / "fmapviz" / "image_0" / "_filmstrip" / "unit.json").exists()
+
+
+@needs("lightning", "trainers")
+def test_wrong_options_are_refused_before_the_training(tmp_path):
+    from fmapviz.integrations.lightning import FeatureMaps
+
+    for options in ({"evry": 3}, {"views": "typo"}, {"every": "day"}, {"network": 3}):
+        with pytest.raises(RequestError):
+            FeatureMaps(probe(), **options)
+    with pytest.raises(RequestError, match="no such network"):
+        fit(tmp_path, [FeatureMaps(probe(), network="modle")], logger=False, max_epochs=1)
 
 
 # --- transformers

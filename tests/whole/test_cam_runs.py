@@ -1093,7 +1093,7 @@ def test_a_target_may_be_of_torch_or_numpy_and_a_layer_the_module_itself():
         {"target": None}, {"target": 1.5}, {"target": [1]}, {"target": [1, None]}, {"target": True}, {"layer": nn.ReLU()},
         {"layer": None}, {"layer": ["0"]}, {"layer": "nosuch"}, {"method": "maps"}, {"method": "sheet"}, {"x": [1]},
         {"x": None},
-        {"x": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, {"x": torch.zeros(3)},
+        {"x": torch.zeros(2, 3, 8, 8, dtype=torch.int64)}, {"x": torch.zeros(3)},
     ],
 )  # fmt: skip
 def test_what_cam_cannot_be_given_is_a_wrong_request_with_a_hint(wrong):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,9 @@ class StepDrawer:
         module = self._module()
         model = network if isinstance(network, Model) else describe_given(module, options=config.options, code=None)
         # A training that is resumed continues its run, whatever its weights are then.
-        self.session, notices = self._load(module, replace(model, module=module, weights=IN_TRAINING, sha256=None))
+        self.session, notices = self._load(
+            module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
+        )
         self.notices = notices
         self.probes = read_probes(images, model.preparation)
 
@@ -117,8 +120,9 @@ class StepDrawer:
             RequestError: The requested classes do not fit the network.
         """
         module = self._module()
-        if module is not self.session.model.module:
-            self.session, _ = self._load(module, self.session.model)
+        present = {id(each) for each in module.modules()}
+        if module is not self.session.model.module or not all(id(layer.module) in present for layer in self.session.layers):
+            self.session, _ = self._load(module, self.session.model)  # another network, or other layers in it
         session = self.session
         info = replace(session.info, weights=f"{IN_TRAINING}, step {step}")
         first = next(module.parameters(), torch.empty(0))
@@ -133,6 +137,8 @@ class StepDrawer:
             empty = tuple(find_empty_maps(result, sheets=sheets))
             notices = (*result.notices, *notices_of(result, sheets=sheets))
             drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))
+        if not (weights or any(picture.group != "input" for each in drawn for picture in each.pictures)):
+            raise RequestError(f"nothing could be drawn: {_why(results)}", hint="other layers=, types= or views=")
         return drawn, weights
 
     def _run(self, device: torch.device) -> list[ImageResult]:
@@ -145,6 +151,24 @@ class StepDrawer:
         drawer = Drawer(session.model, session.layers, session.plan, config.style, top=config.top or 0)
         with with_onednn(module), drawer:
             return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+
+
+def _why(results: Sequence[ImageResult]) -> str:
+    """Return the first reason why nothing was drawn."""
+    for result in results:
+        reasons = {**dict.fromkeys(result.not_executed, "not executed"), **result.undrawn}
+        for name, reason in reasons.items():
+            return f"{quote(name)}: {reason}"
+        if result.notices:
+            return result.notices[0]
+    return "no layer has such channels"
+
+
+def _structure_of(module: nn.Module) -> str:
+    """Return a SHA-256 of what does not change in a training: the classes of modules, and the shapes of parameters."""
+    parts = [f"{name} {type(each).__qualname__}" for name, each in module.named_modules()]
+    parts += [f"{name} {tuple(values.shape)}" for name, values in module.named_parameters()]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _check_undivided(module: nn.Module) -> None:

@@ -93,15 +93,18 @@ class Filmstrips:
         return tuple(chosen[:COLUMNS])
 
     def save(self, path: Path) -> None:
-        """Write all strips into a file, which is replaced at once.
+        """Write all strips into a file, which is replaced at once; those of another watch in it stay.
 
         Raises:
             OSError: It could not be written.
         """
-        index = [[layer, image, strip.channels, sorted(strip.maps)] for (layer, image), strip in self.strips.items()]
+        others = Filmstrips(self._style)
+        others.load(path)
+        strips = {**others.strips, **self.strips}
+        index = [[layer, image, strip.channels, sorted(strip.maps)] for (layer, image), strip in strips.items()]
         arrays = {
             f"{number}_{step}": maps
-            for number, strip in enumerate(self.strips.values())
+            for number, strip in enumerate(strips.values())
             for step, maps in sorted(strip.maps.items())
         }
         stream = io.BytesIO()

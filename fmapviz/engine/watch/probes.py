@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.types import Failure
@@ -14,6 +16,7 @@ from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.inputs import resolve_inputs
 from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.runs.unit import distinct_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,18 +45,20 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
         preparation: The preprocessing of what is not prepared.
 
     Raises:
-        RequestError: There is none, two have one name, or something else was given.
+        RequestError: There is none, one is given twice, or something else was given.
         InputError: One of them cannot be read.
     """
     probes: dict[str, Probe] = {}
     for found in find_images(list(resolve_inputs(given))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
-        if found.unit in probes:
-            raise RequestError(f"two images have one name: {quote(found.unit)}", hint="give one file another name")
-        in_memory = memory_image(found)
-        values = read_memory_image(in_memory, preparation).values if in_memory else _read(found, preparation)
-        probes[found.unit] = Probe(found, values.detach().cpu().clone())
+        file = replace(found, unit=distinct_name(found)) if found.unit in probes else found
+        if file.unit in probes:
+            raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
+        in_memory = memory_image(file)
+        values = read_memory_image(in_memory, preparation).values if in_memory else _read(file, preparation)
+        with torch.inference_mode(mode=False):  # a tensor of that mode has no gradients
+            probes[file.unit] = Probe(file, values.detach().cpu().clone())
     if not probes:
         raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
     return list(probes.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.engine.watch.curves import Curves
 from fmapviz.engine.watch.drawing import StepDrawer
@@ -16,6 +16,7 @@ from fmapviz.engine.watch.targets import RunTarget, WriterTarget
 from fmapviz.render.sheets.filmstrip import draw_filmstrip
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from fmapviz.core.types import Inputs
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("exclude", "options", "output", "targets", "top", "types")
 _NOTE = "a row per step, a column per channel, each with one range over all steps"
+
+
+def configure(options: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of what is drawn at each step.
+
+    Raises:
+        RequestError: An option is wrong, or there is none of that name.
+    """
+    if unknown := options.keys() - {*_OPTIONS, "layers", "views", "style"}:
+        known = ", ".join(f"{each}=" for each in _OPTIONS)
+        meant = suggest(min(unknown), [*_OPTIONS, "layers", "views", "style", "every", "budget", "strict", "to"])
+        raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"of the options of a run it takes {known} too")
+    reports = [form for form, page in registry.constants(WRITERS, "PAGE").items() if page]
+    return RunConfig("network", (), to=reports, **options)
 
 
 class Recorder:
@@ -50,13 +65,9 @@ class Recorder:
 
     def __init__(self, network: Network, images: Inputs, to: str | Path | SummaryWriter, **options: Any) -> None:
         # Any: of fields of all types.
-        if unknown := options.keys() - {*_OPTIONS, "layers", "views", "style"}:
-            known = ", ".join(f"{each}=" for each in _OPTIONS)
-            raise RequestError(f"Watch takes no {min(unknown)}=", hint=f"of the options of a run it takes {known} too")
+        config = configure(options)
         if not isinstance(to, str | Path) and not (hasattr(to, "add_image") and hasattr(to, "add_scalar")):
             raise RequestError(f"no SummaryWriter, and no directory: {quote(type(to).__name__)}", hint="to='runs/mine'")
-        reports = [form for form, page in registry.constants(WRITERS, "PAGE").items() if page]
-        config = RunConfig("network", (), to=reports, **options)
         self._drawer = StepDrawer(network, images, config)
         session = self._drawer.session
         self.target = RunTarget(to, session) if isinstance(to, str | Path) else WriterTarget(to)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, quote
+import numpy as np
+
+from fmapviz.core.errors import ArgumentError, RequestError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,8 @@ class Schedule:
     """
 
     def __init__(self, every: Every) -> None:
+        given: object = every  # also NumPy's numbers, which no type of ours names
+        every = int(given) if isinstance(given, np.integer) else every
         is_number = isinstance(every, int) and not isinstance(every, bool)
         if not (is_number or every in ("epoch", "log") or (callable(every) and not isinstance(every, type))):
             raise RequestError(f"no such every: {quote(every)}", hint=_FORMS)
@@ -53,14 +57,14 @@ class Schedule:
             next_step: What `next_after` returned for the step drawn last.
 
         Raises:
-            RequestError: The epoch decides, and is not known.
+            ArgumentError: The epoch decides, and is not known.
         """
         if callable(self._every):
             return bool(self._every(step))
         if self._every != "epoch":
             return step >= next_step
         if epoch is None:
-            raise RequestError("every='epoch' needs the epoch", hint="watch(step, epoch=epoch)")
+            raise ArgumentError("every='epoch' needs the epoch", hint="watch(step, epoch=epoch)")
         is_new, self._epoch = epoch != self._epoch, epoch
         return is_new
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +14,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
 from fmapviz.core.file_names import FILMSTRIP_FILE
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
@@ -30,13 +30,14 @@ from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.runs.unit import commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from fmapviz.core.types import Picture
     from fmapviz.engine.session import Session
     from fmapviz.engine.watch.drawing import Drawn
+    from fmapviz.engine.watch.event_log import EventLog
 
     class SummaryWriter(Protocol):
         """What is needed of the `SummaryWriter` of PyTorch, of tensorboardX or of Lightning."""
@@ -64,10 +65,10 @@ class WriterTarget:
         folder: Where it writes, None if it does not say.
     """
 
-    def __init__(self, writer: SummaryWriter) -> None:
+    def __init__(self, writer: SummaryWriter | EventLog) -> None:
         found = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
         self.folder = Path(found) if isinstance(found, str | Path) and found and not is_url(str(found)) else None
-        self._writer = writer
+        self._writer: Any = writer
         self._inputs: set[str] = set()  # that were added
 
     @property
@@ -103,6 +104,9 @@ class WriterTarget:
 
     def _add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
         """Add a picture: the file itself, if the writer is PyTorch's, whose `add_image` would encode it once more."""
+        if add_png := getattr(self._writer, "add_png", None):
+            add_png(tag, png, size, step)
+            return
         if add_summary := _of_pytorch(self._writer):
             from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415  as heavy as TensorBoard
 
@@ -148,12 +152,17 @@ class RunTarget:
     def __init__(self, out: str | Path, session: Session) -> None:
         if is_url(str(out)):
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
-        destination = LocalDestination(Path(out))
-        destination.check()
-        self.folder = destination.open_run(session.info, name=RUN, sync=False)
+        if "\0" in str(out):
+            raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as to='runs/mine'")
+        destination = LocalDestination(Path(out).absolute())  # the training may change its directory
+        try:
+            destination.check()
+            self.folder = destination.open_run(session.info, name=RUN, sync=False)
+        except (OutputError, RefusedError) as error:
+            raise type(error)(str(error), hint="another directory, to='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
         self._events: WriterTarget | None = None
-        self._own: Any = None  # a SummaryWriter
+        self._log: EventLog | None = None
         self._written = 0
 
     @property
@@ -167,8 +176,8 @@ class RunTarget:
         Raises:
             OutputError: It could not be written.
         """
-        with writing_to(self.folder):
-            self._tensorboard().write(step, drawn, weights, numbers)
+        with writing_to(self.folder), self._events_open() as events:
+            events.write(step, drawn, weights, numbers)
             for each in drawn:
                 file = each.probe.file
                 own = replace(file, path=_at(file.path, step), unit=_at(file.unit, step))
@@ -188,8 +197,8 @@ class RunTarget:
         Raises:
             OutputError: They could not be written.
         """
-        with writing_to(self.folder):
-            self._tensorboard().write_films(step, films)
+        with writing_to(self.folder), self._events_open() as events:
+            events.write_films(step, films)
             for image in dict.fromkeys(image for _, image, _ in films):
                 unit = f"{image}/_{FILMSTRIP}"
                 with stage(self.folder) as staging:
@@ -205,20 +214,30 @@ class RunTarget:
         Raises:
             OutputError: It could not be written.
         """
-        if self._own is not None:
-            self._own.close()
-            self._own = self._events = None
+        self._close_events()
         if self._written:
             Publisher(self._session).publish()
 
-    def _tensorboard(self) -> WriterTarget:
-        """Open the writer of events, which makes a file at once."""
-        if self._events is None:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  takes a second
+    @contextmanager
+    def _events_open(self) -> Iterator[WriterTarget]:
+        """Open the log of events, which makes a file; after a failure, which may be in the middle of it, it is closed."""
+        try:
+            if self._events is None:
+                from fmapviz.engine.watch.event_log import EventLog  # noqa: PLC0415  imports TensorBoard
 
-            self._own = SummaryWriter(self.folder, max_queue=1000, flush_secs=10)  # so that nobody waits for it
-            self._events = WriterTarget(self._own)
-        return self._events
+                self._log = EventLog(self.folder)
+                self._events = WriterTarget(self._log)
+            yield self._events
+            self._events.close()
+        except BaseException:
+            with suppress(OSError):
+                self._close_events()
+            raise
+
+    def _close_events(self) -> None:
+        log, self._log, self._events = self._log, None, None
+        if log:
+            log.close()
 
     def _commit(self, image: UnitImage, pictures: Sequence[Picture], record: Mapping[str, Any]) -> None:
         """Write one image, or the weights, at one step."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def training_undisturbed(network: nn.Module) -> Iterator[None]:
     """Restore at the end what drawing may change: the random generators of Python, NumPy and PyTorch, and buffers.
 
-    Autocast is off meanwhile. Training flags, gradients and hooks are restored by what draws, see
+    Autocast and inference mode are off meanwhile. Training flags, gradients and hooks are restored by what draws, see
     `fmapviz.inspection.hooks.observe`.
 
     Example:
@@ -35,6 +35,7 @@ def training_undisturbed(network: nn.Module) -> Iterator[None]:
     buffers = [(values, _version_of(values), values.detach().clone()) for values in network.buffers()]
     kinds = {values.device.type for values in (*network.parameters(), *network.buffers())} | {"cpu"}
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))  # in which there are no gradients
         for kind in sorted(kinds - {"meta"}):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))

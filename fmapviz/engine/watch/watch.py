@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import index
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from fmapviz.core.config import RunConfig, Style, check_type, explain_arguments
-from fmapviz.core.errors import FmapvizError, RequestError, quote
+from fmapviz.core.errors import ArgumentError, FmapvizError, RequestError, quote
 from fmapviz.core.events import Notice
-from fmapviz.engine.watch.recorder import Recorder
+from fmapviz.engine.watch.recorder import Recorder, configure
 from fmapviz.engine.watch.schedule import NEVER, Schedule
 from fmapviz.engine.watch.targets import RunTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.watch.schedule import Every
     from fmapviz.engine.watch.targets import SummaryWriter
 
+T = TypeVar("T")
 _FLAG = "--samples_per_plugin images=0"  # TensorBoard keeps ten images of a tag otherwise
 
 
@@ -67,7 +70,7 @@ class Watch:
         >>> import tempfile
         >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     with Watch(net, torch.rand(3, 16, 16), to=out, every=10, on_event=print) as watch:
+        ...     with Watch(net, torch.rand(3, 16, 16), to=out, every=10, budget=1, on_event=bool) as watch:
         ...         for step in range(25):
         ...             watch(step)
         ...     names = sorted(path.name for path in (watch.directory / "image_0").iterdir())
@@ -97,6 +100,10 @@ class Watch:
         self._drawn: int | None = None  # the last one that was drawn
         self._schedule = Schedule(every)
         self._budget = check_type("budget", budget, float | int, hint="such as 0.05")
+        if not self._budget >= 0:
+            raise RequestError(f"no part of the time: {budget}", hint="budget=0.05 is 5 %")
+        if on_event is not None and not callable(on_event):
+            raise RequestError(f"no function: {quote(type(on_event).__name__)}", hint="on_event=print, for example")
         self._strict = check_type("strict", strict, bool, hint="True or False")
         self._on_event = on_event
         self._begun = self._spent = 0.0
@@ -124,7 +131,7 @@ class Watch:
             if self._from <= step < self._until:  # the usual case: nothing else takes time
                 self._step = step
                 return
-        except TypeError:
+        except (TypeError, ValueError, RuntimeError):
             raise RequestError(f"no step: {quote(step)}", hint="watch(step), a whole number") from None
         self._visit(step, epoch)
 
@@ -154,8 +161,8 @@ class Watch:
     def _visit(self, step: int, epoch: int | None) -> None:
         """Draw a step if it is due."""
         try:
-            number = int(step)
-        except (TypeError, ValueError):
+            number = index(step)
+        except (TypeError, ValueError, RuntimeError):
             raise RequestError(f"no step: {quote(step)}", hint="watch(step), a whole number") from None
         self._step = number
         if not self._is_first or self._closed:
@@ -166,7 +173,7 @@ class Watch:
         if self._drawn is not None and number < self._drawn:
             self._tell("back", f"step {number} comes after step {self._drawn}: the filmstrips continue from there")
             self._from = self._until = number
-        is_due = self._schedule.is_due(number, epoch, next_step=self._until)
+        is_due = self._try(partial(self._schedule.is_due, next_step=self._until), number, epoch)
         if not is_due and self._drawn is not None:
             self._set_next(number)
             return
@@ -192,12 +199,12 @@ class Watch:
         finally:
             self._spent += time.perf_counter() - begun
 
-    def _try(self, do: Callable[..., None], *args: object) -> None:
-        """Do something; a failure is a warning, once for each kind, unless it is to be raised."""
+    def _try(self, do: Callable[..., T], *args: object) -> T | None:
+        """Do something; a failure is a warning, once for each kind, unless it is to be raised, and has no result."""
         try:
-            do(*args)
+            return do(*args)
         except Exception as error:
-            if self._strict:
+            if self._strict or isinstance(error, ArgumentError):
                 raise
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
@@ -207,6 +214,7 @@ class Watch:
                 shown = str(error) if isinstance(error, FmapvizError) else f"{kind}: {error}"
                 hint = f" ({error.hint})" if isinstance(error, FmapvizError) and error.hint else ""
                 warnings.warn(f"feature maps were not drawn, the training goes on: {shown}{hint}", stacklevel=4)
+            return None
 
     def _keep_within_budget(self) -> None:
         """Double the number of steps if drawing has taken too large a part of the time."""
@@ -227,13 +235,25 @@ class Watch:
 
     def _introduce(self) -> None:
         """Tell where pictures go, and how TensorBoard shows them all."""
-        folder = self._recorder.target.folder or "LOGDIR"
+        folder = self._recorder.target.folder
         for notice in self._recorder.notices:
             if self._on_event:
                 self._on_event(Notice(notice))
         number = self._recorder.images
         shown = "an image" if number == 1 else f"{number} images"
-        self._tell("begin", f"drawing {shown} during the training; all steps: tensorboard --logdir {folder} {_FLAG}")
+        command = f"; all steps: tensorboard --logdir {folder} {_FLAG}" if folder else ""
+        self._tell("begin", f"drawing {shown} during the training{command}")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check the options of a watch that is made later.
+
+    Raises:
+        RequestError: One is wrong, or there is none of that name.
+    """
+    own = {"every", "budget", "strict", "on_event"}
+    Schedule(options.get("every", 500))
+    configure({name: value for name, value in options.items() if name not in own})
 
 
 def _is_other_process() -> bool:

@@ -108,6 +108,13 @@ def watching(picture, out, **options):
     return lambda net: Watch(net, picture, to=out, **{**defaults, **options})
 
 
+def draw_steps(make, steps, *, before=bool):
+    with make(Net()) as watch:
+        for step in steps:
+            before(step)
+            watch(step)
+
+
 # --- the training
 
 
@@ -564,6 +571,107 @@ def test_a_run_with_other_settings_is_refused(picture, tmp_path):
         watch(0)
     with pytest.raises(fmapviz.RefusedError):
         watching(picture, tmp_path, views="maps,histogram")(Net())
+    with pytest.raises(fmapviz.RefusedError) as caught:
+        watching(picture, tmp_path)(nn.Sequential(nn.Conv2d(3, 4, 3)))
+    assert "to=" in caught.value.hint
+
+
+def test_a_network_of_another_number_type_is_drawn(picture, tmp_path):
+    net = Net().bfloat16()
+    net.noisy = False
+    with watching(picture, tmp_path)(net) as watch:
+        watch(0)
+    assert watch._recorder.strips.strips["first", "noise.png"].rows.dtype == np.float32
+
+
+@pytest.mark.parametrize("options", [{"views": "gradcam", "layers": "head"}, {"style": Style(channels="99")}])
+def test_where_nothing_can_be_drawn_there_is_a_warning(picture, tmp_path, options):
+    make = watching(picture, tmp_path, strict=False, **options)
+    with pytest.warns(UserWarning, match="nothing could be drawn") as caught:
+        draw_steps(make, [0, 3])
+    assert len(caught) == 1
+
+
+def test_layers_that_are_replaced_are_drawn_from_then_on(picture, tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3))
+    with watching(picture, tmp_path, every=1)(net) as watch:
+        watch(0)
+        net[1] = nn.Conv2d(4, 2, 3)
+        watch(1)
+    assert (tmp_path / "fmapviz" / "noise.png" / "step_000001" / "01_1.maps.png").exists()
+    assert watch._recorder.strips.strips["1", "noise.png"].steps == [1]
+
+
+def test_inference_mode_is_off_while_it_is_drawn(picture, tmp_path):
+    net = Net()
+    with torch.inference_mode(), watching(picture, tmp_path, views="saliency,gradcam")(net) as watch:
+        watch(0)
+    names = {path.name for path in (tmp_path / "fmapviz" / "noise.png" / "step_000000").glob("*.png")}
+    assert any("saliency" in name for name in names)
+    assert any("gradcam" in name for name in names)
+
+
+def test_two_watches_share_a_directory(picture, tmp_path):
+    other = picture.with_name("other.png")
+    other.write_bytes(picture.read_bytes())
+    net = Net()
+    with watching(picture, tmp_path, every=1)(net) as first, watching(other, tmp_path, every=1)(net) as second:
+        for step in range(3):
+            first(step)
+            second(step)
+    with watching(picture, tmp_path)(net) as again:
+        assert {image for _, image in again._recorder.strips.strips} == {"noise.png", "other.png"}
+
+
+def test_images_of_one_name_have_a_folder_each(picture, tmp_path):
+    other = tmp_path / "b" / picture.name
+    other.parent.mkdir()
+    other.write_bytes(picture.read_bytes())
+    with watching([picture, other], tmp_path)(Net()) as watch:
+        watch(0)
+    units = [path.name for path in (tmp_path / "fmapviz").glob("noise.png*")]
+    assert len(units) == 2
+
+
+def test_a_relative_directory_stays_where_it_was(picture, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with watching(picture, "runs", every=1)(Net()) as watch:
+        watch(0)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        watch(1)
+    assert fmapviz_units(tmp_path / "runs") == [0, 1]
+
+
+def test_a_function_of_the_step_that_fails_is_one_warning(picture, tmp_path):
+    make = watching(picture, tmp_path, every=lambda step: 1 / (step - 2), strict=False)
+    with pytest.warns(UserWarning, match="ZeroDivisionError") as caught:
+        draw_steps(make, [0, 1, 2, 2, 3])
+    assert len(caught) == 1
+    assert fmapviz_units(tmp_path) == [0, 1, 3]
+
+
+def test_files_that_may_not_grow_for_a_while_are_one_warning(picture, tmp_path):
+    import resource
+    import signal
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(step):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100 if step in {2, 3} else limits[0], limits[1]))
+
+    try:
+        with pytest.warns(UserWarning, match="not drawn") as caught:
+            draw_steps(watching(picture, tmp_path, every=1, strict=False), range(8), before=limit)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert len(caught) == 1
+    assert fmapviz_units(tmp_path) == [0, 1, 4, 5, 6, 7]
+    images, _ = images_of(tmp_path / "fmapviz")
+    assert {0, 1, 4, 5, 6, 7} <= set(images["maps/first/noise.png"])
+    assert problems(tmp_path) == []
 
 
 # --- several processes

@@ -1,0 +1,63 @@
+"""Append to a TensorBoard event file as the training goes on; what was added is in the file when `flush` returns."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import histogram_raw
+
+from fmapviz.core.file_names import EVENTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class EventLog:
+    """Has of a `SummaryWriter` what a watch needs, without its thread, which would end with the first failure.
+
+    Args:
+        folder: Where a file is made.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.log_dir = str(folder)
+        name = f"{EVENTS}{int(time.time()):010d}.{time.monotonic_ns()}.{os.getpid()}"
+        self._file = (folder / name).open("xb")
+        self._records: Any = RecordWriter(self._file)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
+        """Add an encoded picture of a height and width."""
+        image = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=png)
+        self._add_value(Summary.Value(tag=tag, image=image), step)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Add a number."""
+        self._add_value(Summary.Value(tag=tag, simple_value=value), step)
+
+    def add_histogram_raw(self, tag: str, *, global_step: int, **numbers: Any) -> None:
+        """Add a histogram, with the arguments of PyTorch's writer."""
+        summary = histogram_raw(tag, **numbers)  # type: ignore[no-untyped-call]
+        self._add(Event(wall_time=time.time(), step=global_step, summary=summary))
+
+    def flush(self) -> None:
+        """Write what was added."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write, and close the file."""
+        self._file.close()
+
+    def _add_value(self, value: Summary.Value, step: int) -> None:
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+
+    def _add(self, event: Event) -> None:
+        self._records.write(event.SerializeToString())
