@@ -179,6 +179,17 @@ def append(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def extend(path: Path, data: bytes) -> None:
+    """Append data to a file in one write; the file is made if there is none.
+
+    Raises:
+        OSError: For instance, the disk is full, or the path is not a regular file.
+    """
+    with _opened(path, _LINE) as file:
+        if os.write(file, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def rename(source: Path, target: Path) -> None:
     """Rename a file or directory; a directory replaces an empty one only.
 

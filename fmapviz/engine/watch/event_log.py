@@ -1,7 +1,8 @@
-"""Append to a TensorBoard event file as the training goes on; what was added is in the file when `flush` returns."""
+"""Append to a TensorBoard event file as the training goes on; `flush` writes what was added."""
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import histogram_raw
 
+from fmapviz.core import files
 from fmapviz.core.file_names import EVENTS
 
 if TYPE_CHECKING:
@@ -21,17 +23,15 @@ class EventLog:
     """Has of a `SummaryWriter` what a watch needs, without its thread, which would end with the first failure.
 
     Args:
-        folder: Where a file is made.
-
-    Raises:
-        OSError: It cannot be made.
+        folder: Where the file is.
     """
 
     def __init__(self, folder: Path) -> None:
         self.log_dir = str(folder)
         name = f"{EVENTS}{int(time.time()):010d}.{time.monotonic_ns()}.{os.getpid()}"
-        self._file = (folder / name).open("xb")
-        self._records: Any = RecordWriter(self._file)
+        self._path = folder / name
+        self._pending = io.BytesIO()
+        self._records: Any = RecordWriter(self._pending)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
@@ -49,12 +49,15 @@ class EventLog:
         self._add(Event(wall_time=time.time(), step=global_step, summary=summary))
 
     def flush(self) -> None:
-        """Write what was added."""
-        self._file.flush()
+        """Write what was added since the last time, in one piece.
 
-    def close(self) -> None:
-        """Write, and close the file."""
-        self._file.close()
+        Raises:
+            OSError: The disk is full, for example.
+        """
+        if self._pending.tell():
+            files.extend(self._path, self._pending.getvalue())
+            self._pending.seek(0)
+            self._pending.truncate()
 
     def _add_value(self, value: Summary.Value, step: int) -> None:
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))

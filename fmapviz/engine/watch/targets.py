@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -162,7 +162,6 @@ class RunTarget:
             raise type(error)(str(error), hint="another directory, to='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
         self._events: WriterTarget | None = None
-        self._log: EventLog | None = None
         self._written = 0
 
     @property
@@ -214,30 +213,22 @@ class RunTarget:
         Raises:
             OutputError: It could not be written.
         """
-        self._close_events()
         if self._written:
             Publisher(self._session).publish()
 
     @contextmanager
     def _events_open(self) -> Iterator[WriterTarget]:
-        """Open the log of events, which makes a file; after a failure, which may be in the middle of it, it is closed."""
+        """Begin a log of events, which makes a file; after a failure, which may be in the middle of it, another one."""
         try:
             if self._events is None:
                 from fmapviz.engine.watch.event_log import EventLog  # noqa: PLC0415  imports TensorBoard
 
-                self._log = EventLog(self.folder)
-                self._events = WriterTarget(self._log)
+                self._events = WriterTarget(EventLog(self.folder))
             yield self._events
             self._events.close()
         except BaseException:
-            with suppress(OSError):
-                self._close_events()
+            self._events = None
             raise
-
-    def _close_events(self) -> None:
-        log, self._log, self._events = self._log, None, None
-        if log:
-            log.close()
 
     def _commit(self, image: UnitImage, pictures: Sequence[Picture], record: Mapping[str, Any]) -> None:
         """Write one image, or the weights, at one step."""
