@@ -27,7 +27,6 @@ import torchvision
 from PIL import Image
 from plot import draw_plot
 from torch import nn
-from torch.utils.tensorboard import SummaryWriter
 from ways import (
     attention_of_heads,
     attention_rollout,
@@ -455,13 +454,17 @@ def training(place, quick):
     yield Ratio("a step of a training that is not due, microseconds", "<= 1", rounds)
     model = fmapviz.load_model("resnet50", weights="random")
     paths = copies(place, 4)
+
+    def run_alike(model, paths, out):
+        fmapviz.visualize(model, paths, out=out, to=["html", "tensorboard"])
+
     alone, drawn, watched = [], [], []
-    with SummaryWriter(place / "due") as writer, fmapviz.Watch(model, paths, to=writer, every=1, **quiet) as watch:
-        for step in range(3):  # films are written at steps 0, 1 and 3
+    with fmapviz.Watch(model, paths, to=place / "due", every=1, **quiet) as watch:
+        for step in range(4):  # filmstrips are written with the first, second and fourth, and next with the eighth
             watch(step)
-        for step in range(4, 6 if quick else 8):
+        for step in range(4, 7):
             alone.append(seconds(forward_alone, model, paths))
-            drawn.append(seconds(to_tensorboard, model, paths))
+            drawn.append(seconds(run_alike, model, paths))
             watched.append(timed(lambda step=step: watch(step)))
     own = median(drawn) / median(alone)
     beyond = [each / median(alone) - own for each in watched]

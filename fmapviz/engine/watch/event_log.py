@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import histogram_raw
 
 from fmapviz.core import files
 from fmapviz.core.file_names import EVENTS
+from fmapviz.writers.tensorboard.event_file import Record, write_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class EventLog:
     """Has of a `SummaryWriter` what a watch needs, without its thread, which would end with the first failure.
+
+    It takes a tenth of the time, too: TensorBoard computes the checksums of pictures in Python.
 
     Args:
         folder: Where the file is.
@@ -31,7 +33,6 @@ class EventLog:
         name = f"{EVENTS}{int(time.time()):010d}.{time.monotonic_ns()}.{os.getpid()}"
         self._path = folder / name
         self._pending = io.BytesIO()
-        self._records: Any = RecordWriter(self._pending)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
@@ -63,4 +64,4 @@ class EventLog:
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
 
     def _add(self, event: Event) -> None:
-        self._records.write(event.SerializeToString())
+        write_record(self._pending, Record(event.SerializeToString()))
