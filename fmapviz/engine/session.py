@@ -22,7 +22,6 @@ from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.batch import describe_given
-from fmapviz.engine.forward_pass import TOP
 from fmapviz.engine.plan import make_plan
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
@@ -37,6 +36,7 @@ from fmapviz.inspection.layers import (
     select_layers,
     unwrap,
 )
+from fmapviz.inspection.predictions import TOP
 from fmapviz.inspection.targets import canonical
 from fmapviz.models.load import load_model
 from fmapviz.runs.storage.destination import LocalDestination

@@ -35,19 +35,17 @@ class EventLog:
         self._pending = io.BytesIO()
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
-    def add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
-        """Add an encoded picture of a height and width."""
-        image = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=png)
-        self._add_value(Summary.Value(tag=tag, image=image), step)
+    def add_summary(self, summary: Summary, step: int) -> None:
+        """Add a summary, such as an encoded picture."""
+        self._add(Event(wall_time=time.time(), step=step, summary=summary))
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         """Add a number."""
-        self._add_value(Summary.Value(tag=tag, simple_value=value), step)
+        self.add_summary(Summary(value=[Summary.Value(tag=tag, simple_value=value)]), step)
 
     def add_histogram_raw(self, tag: str, *, global_step: int, **numbers: Any) -> None:
         """Add a histogram, with the arguments of PyTorch's writer."""
-        summary = histogram_raw(tag, **numbers)  # type: ignore[no-untyped-call]
-        self._add(Event(wall_time=time.time(), step=global_step, summary=summary))
+        self.add_summary(histogram_raw(tag, **numbers), global_step)  # type: ignore[no-untyped-call]
 
     def flush(self) -> None:
         """Write what was added since the last time, in one piece.
@@ -59,9 +57,6 @@ class EventLog:
             files.extend(self._path, self._pending.getvalue())
             self._pending.seek(0)
             self._pending.truncate()
-
-    def _add_value(self, value: Summary.Value, step: int) -> None:
-        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
 
     def _add(self, event: Event) -> None:
         write_record(self._pending, Record(event.SerializeToString()))

@@ -9,10 +9,8 @@ import torch
 
 from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.types import Failure
-from fmapviz.images.clips import read_clip
-from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
-from fmapviz.images.frames import frames_of
+from fmapviz.images.load import read_prepared
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.inputs import resolve_inputs
 from fmapviz.images.memory.pixels import read_memory_image
@@ -56,15 +54,9 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
         if file.unit in probes:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
         in_memory = memory_image(file)
-        values = read_memory_image(in_memory, preparation).values if in_memory else _read(file, preparation)
+        values = read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)
         with torch.inference_mode(mode=False):  # a tensor of that mode has no gradients
             probes[file.unit] = Probe(file, values.detach().cpu().clone())
     if not probes:
         raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
     return list(probes.values())
-
-
-def _read(file: ImageFile, preparation: Preparation) -> Tensor:
-    if frames := frames_of(file.path):
-        return read_clip(file, frames, preparation)[1]
-    return preparation.apply(read_image(file, channels=preparation.channels).pixels)

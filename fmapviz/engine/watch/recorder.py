@@ -51,10 +51,7 @@ class Recorder:
         **options: What to draw, fields of `RunConfig`.
 
     Raises:
-        RequestError: An option is wrong, or the network cannot be drawn while it is trained.
-        InputError: An image cannot be read.
-        OutputError: The directory cannot be written.
-        RefusedError: There is a run with other settings.
+        FmapvizError: As in `fmapviz.Watch`.
 
     Attributes:
         target: Where the pictures go.
@@ -91,10 +88,10 @@ class Recorder:
         self._count += 1
         self.target.write(step, drawn, weights, self._curves.measure([each.image.result for each in drawn]))
         if self._count & (self._count - 1) == 0:  # 1, 2, 4, 8, ...
-            self._write_strips(step)
+            self.write_strips(step)
 
-    def finish(self, step: int | None) -> None:
-        """Write the filmstrips, and close what was opened.
+    def write_strips(self, step: int) -> None:
+        """Write the filmstrips and the report, if anything was drawn.
 
         Args:
             step: The last one.
@@ -102,11 +99,6 @@ class Recorder:
         Raises:
             OutputError: They could not be written.
         """
-        if self._count and step is not None:
-            self._write_strips(step)
-        self.target.close()
-
-    def _write_strips(self, step: int) -> None:
         films = [
             (
                 layer,
@@ -115,7 +107,7 @@ class Recorder:
             )
             for (layer, image), strip in self.strips.strips.items()
         ]
-        if films:
+        if self._count:
             self.target.write_films(step, films)
-            if self.target.filmstrip_file:
-                self.strips.save(self.target.filmstrip_file)
+        if films and self.target.filmstrip_file:
+            self.strips.save(self.target.filmstrip_file)

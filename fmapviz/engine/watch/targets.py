@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.file_names import FILMSTRIP_FILE
+from fmapviz.core.file_names import FILMSTRIP_FILE, picture_file
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
 from fmapviz.core.urls import is_url
@@ -96,18 +96,16 @@ class WriterTarget:
         for layer, image, pixels in films:
             height, width = pixels.shape
             self._add_png(f"film/{layer}/{image}", encode(pixels, _facts(layer)), (height, width), step)
+        self.flush()
 
-    def close(self) -> None:
-        """Have everything written that was added."""
+    def flush(self) -> None:
+        """Write what was added."""
         if flush := getattr(self._writer, "flush", None):
             flush()
 
     def _add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
-        """Add a picture: the file itself, if the writer is PyTorch's, whose `add_image` would encode it once more."""
-        if add_png := getattr(self._writer, "add_png", None):
-            add_png(tag, png, size, step)
-            return
-        if add_summary := _of_pytorch(self._writer):
+        """Add a picture: the file itself, if the writer takes it; `add_image` would encode it once more."""
+        if add_summary := _takes_summaries(self._writer):
             from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415  as heavy as TensorBoard
 
             shown = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=png)
@@ -162,7 +160,6 @@ class RunTarget:
             raise type(error)(str(error), hint="another directory, to='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
         self._events: WriterTarget | None = None
-        self._written = 0
 
     @property
     def filmstrip_file(self) -> Path:
@@ -170,7 +167,7 @@ class RunTarget:
         return self.folder / FILMSTRIP_FILE
 
     def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
-        """Write what was drawn at one step; the report is made again when the number of steps has doubled.
+        """Write what was drawn at one step.
 
         Raises:
             OutputError: It could not be written.
@@ -186,12 +183,9 @@ class RunTarget:
                 own = ImageFile(_at("model:", step), _at(MODEL_UNIT, step), 0, 0)
                 image = UnitImage(own, ImageResult((), (), {}), (), self._session.info)
                 self._commit(image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
-        self._written += 1
-        if self._written & (self._written - 1) == 0:
-            Publisher(self._session).publish()
 
     def write_films(self, step: int, films: Sequence[Film]) -> None:
-        """Write filmstrips, into a directory beside the steps of each image.
+        """Write filmstrips, into a directory beside the steps of each image, and make the report.
 
         Raises:
             OutputError: They could not be written.
@@ -202,19 +196,11 @@ class RunTarget:
                 unit = f"{image}/_{FILMSTRIP}"
                 with stage(self.folder) as staging:
                     for number, (layer, _, pixels) in enumerate(film for film in films if film[1] == image):
-                        name = f"{number:02d}_{_safe(layer)}.png"
+                        name = picture_file(f"{number:02d} {layer}", FILMSTRIP)
                         files.write(staging / name, encode(pixels, _facts(layer)))
                     record = {**self._record(), "kind": FILMSTRIP, "series": image}
                     commit(staging, self.folder, ImageFile(f"{FILMSTRIP}:{image}", unit, 0, step), record, force=True)
-
-    def close(self) -> None:
-        """Make the report, and have everything written.
-
-        Raises:
-            OutputError: It could not be written.
-        """
-        if self._written:
-            Publisher(self._session).publish()
+        Publisher(self._session).publish()
 
     @contextmanager
     def _events_open(self) -> Iterator[WriterTarget]:
@@ -225,7 +211,7 @@ class RunTarget:
 
                 self._events = WriterTarget(EventLog(self.folder))
             yield self._events
-            self._events.close()
+            self._events.flush()
         except BaseException:
             self._events = None
             raise
@@ -245,8 +231,11 @@ class RunTarget:
         return {"run": info.fingerprint, "model": info.label, "weights": info.weights}
 
 
-def _of_pytorch(writer: Any) -> Callable[[Any, int], None] | None:
-    """Return what adds a summary to the file of PyTorch's `SummaryWriter`; None for other writers."""
+def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:
+    """Return what adds a summary, of an `EventLog` and of PyTorch's `SummaryWriter`; None for other writers."""
+    own: Callable[[Any, int], None] | None = getattr(writer, "add_summary", None)
+    if own:
+        return own
     module = sys.modules.get("torch.utils.tensorboard.writer")
     known: Any = getattr(module, "SummaryWriter", None)
     if known is None or not isinstance(writer, known) or type(writer).add_image is not known.add_image:
@@ -273,7 +262,3 @@ def _at(name: str, step: int) -> str:
 
 def _facts(layer: str) -> dict[str, str]:
     return {"Shows": "a filmstrip of the training", "Layer": layer}
-
-
-def _safe(layer: str) -> str:
-    return "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#") else "_" for ch in layer)[:150]

@@ -146,9 +146,11 @@ class Watch:
         self._from, self._until = -sys.maxsize, sys.maxsize
         if not self._is_first:
             return
-        if self._step is not None and self._step != self._drawn:
+        if self._step is None:
+            return
+        if self._step != self._drawn:
             self._try(self._record, self._step)
-        self._try(self._recorder.finish, self._step)
+        self._try(self._recorder.write_strips, self._step)
 
     def __enter__(self) -> Self:
         """Return the watch itself, which is closed at the end of the block."""
@@ -225,7 +227,7 @@ class Watch:
             )
 
     def _tell(self, key: str, message: str) -> None:
-        """Tell something of a kind once."""
+        """Report something, once for each key."""
         if key not in self._told:
             self._told.add(key)
             if self._on_event:
@@ -234,7 +236,7 @@ class Watch:
                 sys.stderr.write(f"fmapviz: {message}\n")
 
     def _introduce(self) -> None:
-        """Tell where pictures go, and how TensorBoard shows them all."""
+        """Report where pictures go, and how TensorBoard shows them all."""
         folder = self._recorder.target.folder
         for notice in self._recorder.notices:
             if self._on_event:

@@ -351,7 +351,7 @@ def test_a_filmstrip_has_one_range_for_each_column(tmp_path, picture):
     assert strip.steps == [0, 1, 2, 3]
     ratio = strip.rows[3].std() / strip.rows[0].std()
     assert ratio == pytest.approx(4, rel=1e-4)
-    assert (tmp_path / "fmapviz" / "noise.png" / "_filmstrip" / "00_0.png").exists()
+    assert (tmp_path / "fmapviz" / "noise.png" / "_filmstrip" / "00_0.filmstrip.png").exists()
 
 
 def test_a_long_training_keeps_rows_that_are_spread_evenly(picture, tmp_path):

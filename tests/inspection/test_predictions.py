@@ -14,7 +14,7 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import fmapviz
-from fmapviz.engine.forward_pass import predict
+from fmapviz.inspection.predictions import predict
 
 CLASSES = ("cat", "dog", "cow")
 
