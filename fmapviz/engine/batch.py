@@ -70,7 +70,16 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
 def describe_given(
     network: nn.Module, *, options: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
 ) -> Model:
-    """Return a network that was given in Python as a `Model`; see `describe_network`."""
+    """Return a network that was given in Python as a `Model`; see `describe_network`.
+
+    Raises:
+        RequestError: It takes no single batch of images, or has shapes but no values.
+    """
+    if any(values.is_meta for values in network.parameters()):
+        raise RequestError(
+            "the network is on the device 'meta', which has no values",
+            hint="network.to_empty(device='cpu'), and then network.load_state_dict(...)",
+        )
     loaded = LoadedWeights(network, "weights as given")
     return describe_network(loaded, name=type(network).__name__.lower(), options=options, code=code)
 

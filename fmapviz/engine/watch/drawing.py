@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,7 @@ class StepDrawer:
         """
         given = self._network.module if isinstance(self._network, Model) else self._network
         if callable(given) and not isinstance(given, nn.Module | type):
-            given = given()
+            given = _ask(given)
         module = unwrap(given)  # type: ignore[arg-type]  # it refuses what is no module
         _check_undivided(module)
         return module
@@ -151,6 +152,22 @@ class StepDrawer:
         drawer = Drawer(session.model, session.layers, session.plan, config.style, top=config.top or 0)
         with with_onednn(module), drawer:
             return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+
+
+def _ask(function: Callable[[], nn.Module]) -> nn.Module:
+    """Call a function that returns the network.
+
+    Raises:
+        RequestError: It takes arguments.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        hint = "such as Watch(lambda: ema.module, ...), which is asked each time"
+        raise RequestError(f"a function that returns the network takes no arguments: {error}", hint=hint) from error
+    except ValueError:  # C code
+        pass
+    return function()
 
 
 def _why(results: Sequence[ImageResult]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
-from fmapviz.core.config import RunConfig
+from fmapviz.core.config import RunConfig, options_of
 from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.registry import WRITERS
 from fmapviz.engine.watch.curves import Curves
@@ -35,7 +35,9 @@ def configure(options: Mapping[str, Any]) -> RunConfig:
     """
     if unknown := options.keys() - {*_OPTIONS, "layers", "views", "style"}:
         known = ", ".join(f"{each}=" for each in _OPTIONS)
-        meant = suggest(min(unknown), [*_OPTIONS, "layers", "views", "style", "every", "budget", "strict", "to"])
+        own = ["layers", "views", "style", "every", "budget", "strict", "to"]
+        of_runs = min(unknown) in options_of(RunConfig)
+        meant = None if of_runs else suggest(min(unknown), [*_OPTIONS, *own])
         raise RequestError(f"Watch takes no {min(unknown)}=", hint=meant or f"of the options of a run it takes {known} too")
     reports = [form for form, page in registry.constants(WRITERS, "PAGE").items() if page]
     return RunConfig("network", (), to=reports, **options)
@@ -72,6 +74,7 @@ class Recorder:
         self.images, self.notices = len(self._drawer.probes), self._drawer.notices
         self._curves = Curves()
         self._count = 0
+        self._strips_at: int | None = None  # the step at which they were written last
         if self.target.filmstrip_file:
             self.strips.load(self.target.filmstrip_file)
 
@@ -82,6 +85,7 @@ class Recorder:
             ForwardError: The network failed.
             OutputError: It could not be written; and whatever the writer raises.
         """
+        self._strips_at = None
         drawn, weights = self._drawer.draw(step)
         for each in drawn:
             self.strips.add(step, each.probe.file.unit, each.image.result.layers)
@@ -99,6 +103,8 @@ class Recorder:
         Raises:
             OutputError: They could not be written.
         """
+        if self._strips_at == step:
+            return
         films = [
             (
                 layer,
@@ -111,3 +117,4 @@ class Recorder:
             self.target.write_films(step, films)
         if films and self.target.filmstrip_file:
             self.strips.save(self.target.filmstrip_file)
+        self._strips_at = step

@@ -152,7 +152,7 @@ class RunTarget:
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
         if "\0" in str(out):
             raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as to='runs/mine'")
-        destination = LocalDestination(Path(out).absolute())  # the training may change its directory
+        destination = LocalDestination(Path(out).expanduser().absolute())  # the training may change its directory
         try:
             destination.check()
             self.folder = destination.open_run(session.info, name=RUN, sync=False)

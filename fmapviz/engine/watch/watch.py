@@ -135,6 +135,15 @@ class Watch:
             raise RequestError(f"no step: {quote(step)}", hint="watch(step), a whole number") from None
         self._visit(step, epoch)
 
+    def __repr__(self) -> str:
+        """Return one line: number of images, where they go, the last step."""
+        if not self._is_first:
+            return "<fmapviz.Watch: another process draws>"
+        number, folder = self._recorder.images, self._recorder.target.folder
+        where = f", into {str(folder)!r}" if folder else ""
+        state = "not begun" if self._step is None else f"step {self._step}"
+        return f"<fmapviz.Watch: images: {number}{where}; {state}{', closed' if self._closed else ''}>"
+
     def close(self) -> None:
         """Draw the last step if it was not, write the filmstrips and the report, and draw nothing more.
 

@@ -7,6 +7,7 @@ import io
 import json
 import linecache
 import random
+import re
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +46,17 @@ class Net(nn.Module):
         if self.noisy:
             x = x * (1 + 0.01 * random.random() + 0.01 * np.random.rand())  # noqa: NPY002
         return self.head(self.dropout(self.frozen(self.second(x)).mean((2, 3))))
+
+
+class TakesDictionary(nn.Module):
+    """Is called with a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Conv2d(3, 4, 3)
+
+    def forward(self, batch):
+        return {name: self.only(images) for name, images in batch.items()}
 
 
 def trained(steps=20, *, watch=None, net=None, autocast=False):
@@ -548,6 +560,7 @@ def test_a_network_that_fails_is_one_warning(picture, tmp_path):
         (None, {"views": "top"}, RequestError),
         (None, {"style": Style(norm="run")}, RequestError),
         (None, {"colour": 3}, RequestError),
+        (None, {"device": "cpu"}, RequestError),
         (None, {"to": 7}, RequestError),
         (None, {"to": "s3://bucket/out"}, RequestError),
     ],
@@ -557,6 +570,68 @@ def test_what_is_wrong_is_refused_at_once(picture, tmp_path, images, options, er
         Watch(Net(), picture if images is None else images, **{"to": tmp_path / "out", "options": AS_IT_IS, **options})
     assert caught.value.hint or isinstance(caught.value, InputError)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("network", "hint"),
+    [
+        (lambda _batch: Net(), "lambda: ema.module"),
+        (lambda: 5, "a torch.nn.Module"),
+        (nn.Conv2d(3, 4, 3, device="meta"), "to_empty"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), "types='Linear'"),
+    ],
+)
+def test_what_is_no_network_to_draw_is_refused_at_once(picture, tmp_path, network, hint):
+    with pytest.raises(RequestError) as caught:
+        Watch(network, picture, to=tmp_path / "out")
+    assert hint in caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "hint"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), (32, 32, 3), "tensor.permute(0, 3, 1, 2)"),
+        (TakesDictionary(), (3, 8, 8), "call(network, images)"),
+        (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 2)), (3, 9, 9), "not for tensors of floats"),
+    ],
+)
+def test_the_warning_of_a_network_that_fails_says_what_may_be_wrong_with_its_input(tmp_path, network, shape, hint):
+    with pytest.warns(UserWarning, match=re.escape(hint)):
+        Watch(network, torch.rand(shape), to=tmp_path)(0)
+
+
+def test_a_watch_says_what_it_does(picture, tmp_path):
+    watch = watching(picture, tmp_path)(Net())
+    assert repr(watch) == f"<fmapviz.Watch: images: 1, into {str(tmp_path / 'fmapviz')!r}; not begun>"
+    watch(4)
+    watch.close()
+    assert repr(watch).endswith("; step 4, closed>")
+
+
+def test_the_home_directory_may_be_abbreviated(picture, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Watch(Net(), picture, to="~/out", options=AS_IT_IS).directory == tmp_path / "out" / "fmapviz"
+    (tmp_path / "home.png").write_bytes(Path(picture).read_bytes())
+    summary = fmapviz.visualize(Net(), "~/home.png", out="~/runs", options=AS_IT_IS)
+    assert summary.directory == tmp_path / "runs" / "net"
+    assert summary.done == 1
+
+
+def test_top_images_of_a_training_are_refused(picture, tmp_path):
+    with watching(picture, tmp_path)(Net()) as watch:
+        watch(0)
+    for model in ({}, {"model": Net()}):
+        with pytest.raises(RequestError, match="while it was trained"):
+            fmapviz.top_images(watch.directory, **model)
+
+
+def test_filmstrips_are_written_once_at_a_step(picture, tmp_path):
+    with watching(picture, tmp_path, every=1)(Net()) as watch:
+        for step in range(4):
+            watch(step)
+    events = EventAccumulator(str(tmp_path / "fmapviz"), {"images": 0}).Reload()
+    assert [event.step for event in events.Images("film/first/noise.png")] == [0, 1, 3]
 
 
 def test_a_step_that_is_no_number_is_refused(picture, tmp_path):
