@@ -19,7 +19,7 @@ from fmapviz.engine.survey.kept_passes import KeptPass
 from fmapviz.inspection.attention.observe import AttentionObserver
 from fmapviz.inspection.attention.placement import Tokens
 from fmapviz.inspection.cam_layers import Choices
-from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
+from fmapviz.inspection.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
 _ABOUT_CHANNELS = re.compile(r"\d+ channels")
+# What a network raises that expects a dictionary, a list or further arguments; of the last, one without a forward pass.
+_CALLED_OTHERWISE = (TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
 
 
 class ForwardError(FmapvizError):
@@ -55,14 +57,28 @@ class ForwardError(FmapvizError):
         Args:
             layer: Name of the layer; empty before the first one.
             error: What the model raised.
-            given: Shape of the batch, `(N, C, H, W)`; if the failure may be due to H and W, the hint names them.
+            given: Shape of the batch, `(N, C, H, W)`; if the failure may be due to it, the hint names it.
         """
         position = f"after layer {quote(layer)}" if layer else "before the first layer"
         message = f"the model failed {position}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        size = " x ".join(map(str, given[-2:]))
-        may_be_size = _ABOUT_SHAPES.search(message) and not _ABOUT_CHANNELS.search(message)
-        hint = f"the input was {size} pixels: InputOptions(size=) chooses another size" if may_be_size else None
-        return cls(message, hint=hint)
+        return cls(message, hint=_hint(layer, error, tuple(given)))
+
+
+def _hint(layer: str, error: BaseException, given: tuple[int, ...]) -> str | None:
+    """Return what may be wrong with the batch of a network that failed, None if nothing seems to be."""
+    if not layer and isinstance(error, _CALLED_OTHERWISE):
+        return (
+            f"it was called with a tensor {given}; for one that takes something else, define call(network, images) "
+            "beside the function that builds it"
+        )
+    message = str(error)
+    if _ABOUT_CHANNELS.search(message):
+        is_last = len(given) == 4 and given[3] in {1, 3, 4} and given[1] > 4
+        return f"the input was {given}: if that is (N, H, W, C), tensor.permute(0, 3, 1, 2)" if is_last else None
+    if not _ABOUT_SHAPES.search(message):
+        return None
+    size = " x ".join(map(str, given[-2:]))
+    return f"the input was {size} pixels: InputOptions(size=) chooses another size, but not for tensors of floats"
 
 
 class _EnoughError(Exception):
@@ -77,7 +93,7 @@ class _Pass:
         record: For its backward passes.
         results: Of these.
         enough: Number of outputs after which it ends, None if it runs to its end.
-        watch: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
+        reads: Detects decisions by the values of tensors, if the number of outputs is to be learnt.
         attention: Draws the attention, if requested.
         received: Number of outputs so far.
         seen: Layers that returned a tensor.
@@ -92,7 +108,7 @@ class _Pass:
     record: ForwardRecord
     results: BatchResults
     enough: int | None = None
-    watch: Watch | None = None
+    reads: ReadDetector | None = None
     attention: AttentionMaps | None = None
     received: int = 0
     seen: set[str] = field(default_factory=set)
@@ -110,8 +126,8 @@ class _Pass:
         Yields:
             Whether the forward pass is still running.
         """
-        if self.watch:
-            self.watch.paused = True
+        if self.reads:
+            self.reads.paused = True
         try:
             yield not self.record.over
         except _EnoughError:  # not stored: its traceback would keep every tensor of the pass
@@ -123,8 +139,8 @@ class _Pass:
             self.error = error
             raise
         finally:
-            if self.watch:
-                self.watch.paused = False
+            if self.reads:
+                self.reads.paused = False
 
 
 class Drawer:
@@ -224,21 +240,21 @@ class Drawer:
                 enough = early_stop.outputs(given.shape) if early_stop else None
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None
-                current = self._pass = _Pass(record, results, enough, Watch() if learns else None)
+                current = self._pass = _Pass(record, results, enough, ReadDetector() if learns else None)
                 current.kept = KeptPass() if keep and keep.has_room and given.is_cpu else None
                 if self._observer:
                     current.attention = AttentionMaps.of(plan, self._style, record, results, tokens=self._tokens)
                 watching = self._observer.watching() if self._observer else nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
-                    with recorded, undisturbed(given.device) as self.numbers, current.watch or nullcontext(), watching:
+                    with recorded, undisturbed(given.device) as self.numbers, current.reads or nullcontext(), watching:
                         record.output = self._model.forward(network, given)
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
                         if is_out_of_memory(error):
                             raise
                         raise ForwardError.after(current.last, error, given=given.shape) from error
-                looked = current.error or self.numbers.drawn or (current.watch and current.watch.looked)
+                looked = current.error or self.numbers.drawn or (current.reads and current.reads.looked)
                 if early_stop and learns and not looked and state == state_of(network):
                     early_stop.learn(given.shape, current.received)
                 if current.error is not None:

@@ -46,7 +46,7 @@ class EarlyStop:
         self._learnt[shape] = outputs
 
 
-class Watch(TorchFunctionMode):
+class ReadDetector(TorchFunctionMode):
     """Detect whether code reads the values of tensors, as it must before it can branch on them.
 
     A forward pass that does not, and that depends on no outside state, calls the same layers for every batch of the same
@@ -57,13 +57,13 @@ class Watch(TorchFunctionMode):
         paused: Ignore everything while this is true.
 
     Example:
-        >>> with Watch() as watch:
+        >>> with ReadDetector() as reads:
         ...     positive = torch.ones(2) > 0
-        >>> watch.looked
+        >>> reads.looked
         False
-        >>> with watch:
+        >>> with reads:
         ...     _ = bool(positive.all())
-        >>> watch.looked
+        >>> reads.looked
         True
     """
 

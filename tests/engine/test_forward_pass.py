@@ -200,7 +200,7 @@ def test_a_failure_of_the_model_names_its_last_layer(error):
         draw_all(Fails(error), images())
     on_one_line = str(error).replace("\n", " ")
     assert str(caught.value) == f"the model failed after layer 'second.0': {type(error).__name__}: {on_one_line}"
-    hint = "the input was 16 x 16 pixels: InputOptions(size=) chooses another size"
+    hint = "the input was 16 x 16 pixels: InputOptions(size=) chooses another size, but not for tensors of floats"
     assert caught.value.hint == (hint if "too small" in str(error) else None)
     assert caught.value.__cause__ is error
 
@@ -209,7 +209,10 @@ def test_a_kernel_that_is_larger_than_its_input_is_a_matter_of_the_size():
     """PyTorch speaks of the "padded input size per channel"."""
     with pytest.raises(ForwardError, match="Kernel size can't be greater than actual input size") as caught:
         draw_all(nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Conv2d(8, 8, 7)).eval(), torch.randn(1, 3, 32, 32))
-    assert caught.value.hint == "the input was 32 x 32 pixels: InputOptions(size=) chooses another size"
+    assert (
+        caught.value.hint
+        == "the input was 32 x 32 pixels: InputOptions(size=) chooses another size, but not for tensors of floats"
+    )
 
 
 def test_a_failure_before_the_first_layer_says_so():

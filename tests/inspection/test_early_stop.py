@@ -20,7 +20,7 @@ from fmapviz.core.lazy_torchvision import torchvision
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.engine.run import visualize
-from fmapviz.inspection.early_stop import EarlyStop, Watch, state_of
+from fmapviz.inspection.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.models.load import load_model
 from fmapviz.views import maps
@@ -129,61 +129,61 @@ ORDINARY = {
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_code_that_looks_at_values_is_noticed(look):
-    with Watch() as watch:
+    with ReadDetector() as reads:
         look()
-    assert watch.looked
+    assert reads.looked
 
 
 @pytest.mark.parametrize("look", HIDDEN_LOOKS.values(), ids=HIDDEN_LOOKS)
 def test_code_that_makes_a_shape_of_values_is_noticed(look):
-    with Watch() as watch:
+    with ReadDetector() as reads:
         look()
-    assert watch.looked
+    assert reads.looked
 
 
 @pytest.mark.parametrize("work", ORDINARY.values(), ids=ORDINARY)
 def test_ordinary_work_is_none(work):
-    with Watch() as watch:
+    with ReadDetector() as reads:
         work()
-    assert not watch.looked
+    assert not reads.looked
 
 
 def test_nothing_is_noticed_in_a_pause():
-    with Watch() as watch:
-        watch.paused = True
+    with ReadDetector() as reads:
+        reads.paused = True
         X.tolist()
         bool(TWO)
-        watch.paused = False
+        reads.paused = False
         X.relu()
-        assert not watch.looked
+        assert not reads.looked
         bool(TWO)
-    assert watch.looked
+    assert reads.looked
 
 
 def test_nothing_is_noticed_outside():
-    watch = Watch()
+    reads = ReadDetector()
     X.tolist()
-    with watch:
+    with reads:
         X.relu()
     X.tolist()
-    assert not watch.looked
+    assert not reads.looked
 
 
 def test_what_was_noticed_stays_noticed():
-    with Watch() as watch:
+    with ReadDetector() as reads:
         X.tolist()
         X.relu()
-    assert watch.looked
+    assert reads.looked
 
 
 def test_every_call_gives_what_it_gives_unwatched():
-    with Watch() as watch:
+    with ReadDetector() as reads:
         assert functional.conv2d(X, torch.ones(1, 3, 3, 3), padding=1).shape == (2, 1, 8, 8)
         assert torch.equal(torch.where(MASK, X, 0.0), X * MASK)
         assert X[MASK].tolist() == [value for value in X.flatten().tolist() if value > 0]
         with pytest.raises(RuntimeError):
             torch.cat([X, X[0]])
-    assert watch.looked
+    assert reads.looked
 
 
 def test_what_is_always_so_needs_no_learning():
