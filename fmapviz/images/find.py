@@ -168,14 +168,14 @@ def path_hash(path: str) -> str:
 
 
 def absolute_path(typed: str) -> Path:
-    """Return the absolute path of an image or a folder, without `..`; a link at its end is kept.
+    """Return the absolute path of an image or a folder, without `..` and a leading `~`; a link at its end is kept.
 
     Raises:
         OSError: The path is empty, or the working directory was removed.
     """
     if not typed:
         raise FileNotFoundError
-    path = Path(typed).absolute()
+    path = Path(typed).expanduser().absolute() if typed.startswith("~/") else Path(typed).absolute()
     if ".." not in path.parts:
         return path
     # `link/..` is the folder above the link's target.

@@ -84,6 +84,8 @@ class Captured(dict[str, FeatureMap]):
         """Raise `LayerKeyError`, which is a `KeyError` too, with the most similar names."""
         if not self:
             raise LayerKeyError("no feature maps were captured", hint="run the model inside the with block")
+        if str(name) in self:
+            raise LayerKeyError(f"names are texts, not {type(name).__name__}", hint=f"[{str(name)!r}]")
         near = suggest(name, self) if isinstance(name, str) else None
         raise LayerKeyError(f"no feature map of {quote(name)} was captured", hint=near or f"there are: {first_few([*self])}")
 

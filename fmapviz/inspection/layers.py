@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _NAMES = "names or globs, such as 'layer4.*'"
+_OTHER_TYPES = ("Conv1d", "Linear")  # of networks without the default ones
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -133,12 +134,9 @@ def select_layers(
         if pattern in named or (any_type and not any(_matches(each, [pattern]) for each in typed))
     ]
     if not typed and not free:
-        known, block = sorted({layer.type for layer in layers}), repeated_block(layers)
-        there_are = f"there are: {', '.join(known[:20]) or 'none inside it'}"
         raise RequestError(
             f"no layer of this type in the model: {quote(types[0])}",
-            hint=suggest(types[0], known)
-            or (f"types={block[0]!r} draws its {block[1]} blocks; {there_are}" if block else there_are),
+            hint=_hint_for_types(layers, types[0]),
         )
     for pattern in include:
         _check_glob(layers, layers if pattern in free else typed, pattern, types)
@@ -182,6 +180,18 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
         ['Block']
     """
     return [name for name in types if not any(is_type(layer, name) for layer in layers)]
+
+
+def _hint_for_types(layers: Sequence[Layer], wanted: str) -> str:
+    """Return which types a network has, for one without the wanted type."""
+    known, block = sorted({layer.type for layer in layers}), repeated_block(layers)
+    there_are = f"there are: {', '.join(known[:20]) or 'none inside it'}"
+    if block and wanted == "Conv2d":
+        return f"types={block[0]!r} draws its {block[1]} blocks; {there_are}"
+    usual = next((name for name in _OTHER_TYPES if name in known), None)
+    if usual and wanted == "Conv2d":
+        return f"types={usual!r} draws those; {there_are}"
+    return suggest(wanted, known) or there_are
 
 
 def default_types(layers: Sequence[Layer], *, blocks: bool = True) -> tuple[str, ...]:

@@ -67,10 +67,22 @@ def check_type(name: str, value: object, kind: Any, *, hint: str) -> Any:
     try:
         return _conform(value, kind)
     except TypeError:
-        text = value.name if isinstance(value, Enum) else os.fspath(value) if isinstance(value, os.PathLike) else None
+        text = _as_text(value)
         with suppress(TypeError):
-            hint = f"{name}={quote(_conform(text, kind))}" if text else hint
+            hint = f"{name}={text!r}" if text and _conform(text, kind) else hint
         raise RequestError(f"{name} must be {_describe(kind)}, not {_show(value)}", hint=hint) from None
+
+
+def _as_text(value: object) -> Any:  # Any: a text, several, or None
+    """Return the text that is meant by a path, a member of an enumeration, a class, or a list of classes."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        texts = [each if isinstance(each, str) else _as_text(each) for each in value]
+        return texts if all(isinstance(each, str) for each in texts) else None
+    return value.__name__ if isinstance(value, type) else None
 
 
 def _conform(value: object, kind: Any) -> Any:
@@ -157,7 +169,7 @@ def check_weights(weights: object) -> None:
         hint = (
             f"weights={quote(path)}"
             if path
-            else "'default', 'random', the name of a published entry, a file, or a state dict"
+            else "'default', 'random' (torchvision's None), the name of a published entry, a file, or a state dict"
         )
         raise RequestError(f"weights must be a name, a file or a state dict, not {_show(weights)}", hint=hint)
 

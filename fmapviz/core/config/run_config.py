@@ -189,6 +189,8 @@ class RunConfig(Execution, Output, Selection):
         check_weights(self.weights)
         for name in ("layers", "exclude", "types", "views", "to"):
             object.__setattr__(self, name, split(getattr(self, name)))
+        if str(self.out).startswith("~/"):  # no shell has replaced it
+            object.__setattr__(self, "out", Path(self.out).expanduser())
         if "\0" in str(self.out):
             raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets
