@@ -12,7 +12,7 @@ from fmapviz.core.errors import RefusedError, RequestError, quote
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.urls import UrlPath, is_url
 from fmapviz.engine.session import load_session, moved
-from fmapviz.runs.run import describe_contents, read_run
+from fmapviz.runs.run import IN_TRAINING, describe_contents, read_run
 from fmapviz.runs.storage.destination import open_destination
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ def _config_of(
     request = record.get("request") or {}
     try:
         settings = record["settings"]
+        if settings["weights"] == IN_TRAINING:
+            raise RequestError(
+                f"the network of {quote(run)} was drawn while it was trained",
+                hint="this needs one network: fmapviz.visualize(model, images, to='stats') of a checkpoint makes such a run",
+            )
         if model is None and "model" in request and request["model"] is None:
             raise RequestError(f"the network of {quote(run)} was given in Python", hint="model= takes it again")
         stored = (request.get("options") or {}).items()

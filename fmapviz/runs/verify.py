@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 REMEDIES: Mapping[Remedy, str] = {
     "repair": "run the original command with --repair",
-    "again": "run-level files: run the original command again",
+    "again": "run-level files: run the original command again, or resume the training",
     "redraw": f"{SURVEY_FILE}: run the original command with --force, for all images of the run",
     "remove": "foreign files: remove them, or move them away",
 }

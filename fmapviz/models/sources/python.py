@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -52,7 +53,8 @@ def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:
         RequestError: It does not take a network and a batch of images, and nothing else.
     """
     found: Any = getattr(home, "call", None)
-    if not isinstance(found, FunctionType | partial):  # `unittest.mock.call`, for example
+    is_own = isinstance(found, partial) or (isinstance(found, FunctionType) and not _is_of_python(found))
+    if not is_own:  # `unittest.mock.call`, for example
         return None
     signature = inspect.signature(found)
     try:
@@ -62,7 +64,12 @@ def find_call(home: ModuleType) -> Callable[[nn.Module, Tensor], object] | None:
             f"the function beside the network does not take a network and a batch of images: call{signature}",
             hint="def call(network, images): return network(images, ...)",
         ) from error
-    return found
+    return cast("Callable[[nn.Module, Tensor], object]", found)
+
+
+def _is_of_python(function: FunctionType) -> bool:
+    """Return True for a function that a module imports from the standard library, such as `subprocess.call`."""
+    return function.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _build(name: str) -> tuple[ModuleType, nn.Module, Callable[[nn.Module, Tensor], object] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import isqrt
@@ -74,6 +75,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
             f"{name} takes no argument of this name: {quote(refused[0])}", hint="weights= chooses its weights"
         )
     build = partial(_build, name, arguments)
+    if isinstance(weights, str) and (member := _member(weights)):
+        weights = entry_name(name, member)
     if isinstance(weights, str) and re.fullmatch(r"default|[A-Z0-9_]+", weights):
         entry = _entry(name, weights)
         if arguments:
@@ -122,6 +125,16 @@ def entry_name(name: str, member: Enum) -> str:
         theirs = f"{type(_best_entry(name)).__name__}.{next(iter(entries))}"
         raise WeightsError(f"weights of another model than {name}: {quote(shown)}", hint=f"weights={theirs}, for example")
     return found
+
+
+def _member(weights: str) -> Enum | None:
+    """Return the member of an enumeration that is meant by its whole name, `ResNet18_Weights.IMAGENET1K_V1`."""
+    if not re.fullmatch(r"\w+_Weights\.[A-Z0-9_]+", weights):
+        return None
+    with suppress(ValueError, AttributeError, KeyError):
+        found: Enum = models.get_weight(weights)
+        return found
+    return None
 
 
 def _transform_notices(name: str, loaded: LoadedWeights, *, known: bool) -> Iterator[str]:

@@ -336,7 +336,7 @@ def test_a_function_of_another_signature_is_refused_before_the_builder_runs(sign
 
 
 def test_something_else_of_that_name_is_no_such_function():
-    for other in ("from unittest.mock import call", "call = 3", "class call: pass"):
+    for other in ("from unittest.mock import call", "from subprocess import call", "call = 3", "class call: pass"):
         write("net.py", f"{CODE}\n{other}\n")
         assert load_model("net.py:build").forward is operator.call
 

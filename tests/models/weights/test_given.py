@@ -38,6 +38,10 @@ def test_a_member_of_an_enumeration_is_the_entry_of_its_name(published, tmp_path
     inputs = paint(tmp_path / "a.png")
     assert fmapviz.visualize("alexnet", inputs, weights=member, **options).done == 1
     assert fmapviz.visualize("alexnet", inputs, weights="IMAGENET1K_V1", **options).skipped == 1  # the same run
+    whole = "AlexNet_Weights.IMAGENET1K_V1"
+    assert fmapviz.visualize("alexnet", inputs, weights=whole, **options).skipped == 1
+    with pytest.raises(fmapviz.WeightsError, match="no such weights file"):
+        fmapviz.load_model("alexnet", weights="AlexNet_Weights.IMAGENET1K_V9")
     with pytest.raises(fmapviz.RequestError, match="the model has weights already"):
         fmapviz.visualize(loaded, inputs, weights=member, **options)
 
