@@ -22,7 +22,8 @@ def with_onednn(network: nn.Module) -> Iterator[None]:
 
     In a single thread PyTorch does not use oneDNN for convolutions of 1 x 1 pixel (`use_mkldnn` in
     `aten/src/ATen/native/Convolution.cpp`). The other library rounds otherwise, so that the feature maps would not be those
-    of the user's own forward pass; and on an AMD EPYC ResNet-50 takes 1.4 times as long with it.
+    of the user's own forward pass; and on an AMD EPYC ResNet-50 takes 1.4 times as long with it. (Of a padded one, oneDNN
+    itself rounds by the number of threads on processors without AVX-512.)
 
     Modules with a method of their own in place of `nn.Conv2d`'s are left alone. At the end the network is as before.
     """

@@ -18,7 +18,7 @@ def network():
         nn.Conv2d(3, 64, 3, stride=2, padding=1),
         nn.Conv2d(64, 256, 1),
         nn.Conv2d(256, 64, 1, groups=4, bias=False),
-        nn.Conv2d(64, 32, 1, padding=1),
+        nn.Conv2d(64, 32, 1),
         nn.AdaptiveAvgPool2d(1),
         nn.Conv2d(32, 8, 1),  # of so few values, which PyTorch never gives to oneDNN
         Doubled(8, 8, 1),
@@ -52,6 +52,18 @@ def test_one_thread_computes_what_two_compute(grad, threads):
         outputs, own = run()
     assert all(map(torch.equal, outputs, expected))
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(own, gradients, strict=True))
+
+
+def test_a_padded_one_is_that_of_onednn(threads):
+    # On a processor without AVX-512, oneDNN itself divides such a one among threads, and rounds by their number.
+    net, image = nn.Conv2d(64, 32, 1, padding=1), torch.randn(1, 64, 48, 48, generator=torch.Generator().manual_seed(0))
+    threads(2)
+    expected = net(image)
+    threads(1)
+    with with_onednn(net):
+        output = net(image)
+    assert torch.equal(output, torch.mkldnn_convolution(image, net.weight, net.bias, (1, 1), (1, 1), (1, 1), 1))
+    assert torch.allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_each_image_of_a_batch_is_computed_as_alone(threads):
