@@ -363,6 +363,36 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Difference:
+    """How the values of a layer differ between two networks, A and B, for one image.
+
+    Positions at which either value is NaN or infinite take no part, except in `nonfinite`.
+
+    Attributes:
+        means: Of A and of B, the mean over the positions of each channel, float64 `(C)`; None where the layer is missing.
+        channels: The numbers of each channel, float64 `(C, 8)`, in the order of `DIFFERENCES`; None if one network lacks it.
+        whole: The same numbers of all channels together, float64 `(8)`.
+        powers: Sum of the squares of A, and of B - A, over all channels.
+    """
+
+    means: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]
+    channels: NDArray[np.float64] | None = None
+    whole: NDArray[np.float64] | None = None
+    powers: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of all channels together, by their names; none if one network lacks the layer."""
+        return {} if self.whole is None else dict(zip(DIFFERENCES, self.whole.tolist(), strict=True))
+
+
+# Of B - A: the largest magnitude, the root of the mean square, the norm relative to that of A. Then, of A and B, the cosine,
+# Pearson's correlation, the ratio of A's power to that of B - A in dB; the share of positions that differ; the number of
+# positions with a value that is NaN or infinite.
+DIFFERENCES = ("max_abs", "rms", "relative_l2", "cosine", "pearson", "sqnr", "differing", "nonfinite")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RawValues:
     """The values of one feature map of one image, as the layer returned them.
 
@@ -399,6 +429,7 @@ class LayerResult:
         measures: Statistics of each channel, all channels included, if requested.
         values: The values themselves, if requested.
         maps: All channels, float32 `(N, C, h, w)` of N samples, if something that all images share is computed from them.
+        difference: Of two networks, how the values differ.
         sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
             `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
         drawings: In the order of the views.
@@ -418,6 +449,7 @@ class LayerResult:
     measures: Measures | None = None
     values: RawValues | None = None
     maps: NDArray[np.float32] | None = None
+    difference: Difference | None = None
     sees: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     drawings: tuple[Drawing, ...] = ()
 
