@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Option
 
 GROUPS = (RunConfig, Style, InputOptions, Engine)
+# Arguments of functions beside the configuration, which a command has as options of the same name.
+_BESIDE = ("against", "reference")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 # What the library says of Python, and what to type instead.
@@ -96,7 +98,7 @@ def as_typed(text: str) -> str:
 @cache
 def _arguments() -> re.Pattern[str]:
     """Return a pattern that matches an argument, or anything in quotes."""
-    name = "|".join(name for _, name, _ in _options())
+    name = "|".join([*(name for _, name, _ in _options()), *_BESIDE])
     value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)]|$)"
     group = "|".join(group.__name__ for group in GROUPS)
     return re.compile(
@@ -105,7 +107,7 @@ def _arguments() -> re.Pattern[str]:
 
 
 def _type(name: str, value: str) -> str:
-    flag = next(_flag(name, each) for _, known, each in _options() if known == name)
+    flag = next((_flag(name, each) for _, known, each in _options() if known == name), f"--{name}")
     if value in {"", "True"}:
         return flag
     strings = re.findall("'([^']*)'", value)

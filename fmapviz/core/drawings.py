@@ -213,6 +213,29 @@ class Matches:
         return {"": self.index, ".cosine": self.cosine, ".mutual": self.mutual}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Panels:
+    """Content of a drawing: grids of two networks beside each other, and of what the second adds.
+
+    Attributes:
+        pixels: The grids, all of one size, side by side: uint8 `(H, P * W)` or `(H, P * W, 3)`.
+        captions: The text above each of the P grids.
+        tiles: Position of the tiles in a grid; None if it is one map.
+        channels: The channels shown, in the order of the tiles; None for all.
+        limits: Values at the ends of the scale of both networks; None if each channel has its own, or each network.
+        largest: Magnitude at the ends of the scale of the third grid; NaN if there is none.
+        bars: Whether the tiles are bars.
+    """
+
+    pixels: NDArray[np.uint8]
+    captions: tuple[str, ...]
+    tiles: Tiles | None = None
+    channels: tuple[int, ...] | None = None
+    limits: tuple[float, float] | None = None
+    largest: float = nan
+    bars: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TopImage:
     """An image in a strip.
@@ -246,7 +269,7 @@ class Strips:
     remarks: tuple[str, ...] = ()
 
 
-Content = Grid | Histogram | Rgb | HeatMap | Labels | Matches
+Content = Grid | Histogram | Rgb | HeatMap | Labels | Matches | Panels
 
 
 @dataclass(slots=True, eq=False)

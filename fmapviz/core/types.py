@@ -373,12 +373,14 @@ class Difference:
         channels: The numbers of each channel, float64 `(C, 8)`, in the order of `DIFFERENCES`; None if one network lacks it.
         whole: The same numbers of all channels together, float64 `(8)`.
         powers: Sum of the squares of A, and of B - A, over all channels.
+        indices: Positions of the layer in the order of execution of A and of B; None where it is missing.
     """
 
     means: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]
     channels: NDArray[np.float64] | None = None
     whole: NDArray[np.float64] | None = None
     powers: tuple[float, float] = (0.0, 0.0)
+    indices: tuple[int | None, int | None] = (None, None)
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -71,7 +71,7 @@ class LayerBatch:
         # A heat map has a range of its own.
         of_channels = self.moments or self.maps is not None
         of_channels = of_channels or any(not isinstance(each[0], HeatMap) for each in contents.values())
-        statistics = _statistics(self.ranges, single=self.single) if self.ranges and of_channels else absent
+        statistics = statistics_of(self.ranges, single=self.single) if self.ranges and of_channels else absent
         measures = measures_of(self.moments) if self.moments else absent
         maps = None if self.maps is None else _numbers(self.maps)
         results: list[LayerResult | None] = []
@@ -303,8 +303,8 @@ def _count_overflows(values: Tensor, halves: Tensor, images: int) -> list[int]:
     return counts.tolist() if len(counts) == images else [int(counts.sum())]
 
 
-def _statistics(ranges: Ranges, *, single: bool) -> list[Statistics]:
-    """Summarize each image's feature map."""
+def statistics_of(ranges: Ranges, *, single: bool) -> list[Statistics]:
+    """Summarize each image's feature map; `single` if its maps are of a single pixel."""
     low, high, means = (_numbers(values) for values in (ranges.low, ranges.high, ranges.mean))
     constant = low == high
     nonfinite = [0] * len(low)

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.config import Style
+    from fmapviz.core.drawings import Panels
     from fmapviz.core.types import Of
     from fmapviz.inspection.targets import Wanted
     from fmapviz.render.grid import Shared
     from fmapviz.render.picture import Composed, Sheet
-    from fmapviz.views.base import BatchContent, LayerMaps, ModelView
+    from fmapviz.views.base import BatchContent, LayerMaps, ModelView, PairMaps
 
     # None: the view is requested, but no requested format shows pictures.
     Draw = Callable[[LayerMaps, Style], BatchContent] | None
+    DrawPair = Callable[[PairMaps, Style], Panels] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +89,7 @@ class Plan:
 
     Attributes:
         draws: The views of a layer by what they draw of it: from name to `draw` function.
+        pairs: The views of two networks.
         methods: Views that are class activation maps.
         flows: Views of attention through all blocks.
         attending: Names of the modules whose attention is requested; None for all.
@@ -110,6 +113,7 @@ class Plan:
     """
 
     draws: Mapping[Of, Mapping[str, Draw]] = field(default_factory=dict)
+    pairs: Mapping[str, DrawPair] = field(default_factory=dict)
     methods: Mapping[str, Method] = field(default_factory=dict)
     flows: Mapping[str, TokenFlow] = field(default_factory=dict)
     attending: frozenset[str] | None = None
@@ -138,7 +142,7 @@ class Plan:
     @property
     def of_layers(self) -> bool:
         """Whether some view draws every chosen layer."""
-        return any(views for of, views in self.draws.items() if of != "attention")
+        return bool(self.pairs) or any(views for of, views in self.draws.items() if of != "attention")
 
     @property
     def of_attention(self) -> bool:
@@ -188,7 +192,7 @@ class Plan:
             of: {view: draw if view in self.reductions else None for view, draw in views.items()}
             for of, views in self.draws.items()
         }
-        return replace(self, draws=draws, drawn=False)
+        return replace(self, draws=draws, pairs=dict.fromkeys(self.pairs), drawn=False)
 
     def to_survey(self, *, whole: bool) -> Plan:
         """Return a plan for what the images of a run share: ranges, and what is made of all channels if requested."""
@@ -205,7 +209,7 @@ class Plan:
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""
-        return any(view in views for views in (*self.draws.values(), self.methods, self.flows, self.of_model))
+        return any(view in views for views in (*self.draws.values(), self.pairs, self.methods, self.flows, self.of_model))
 
 
 def make_plan(
@@ -227,12 +231,15 @@ def make_plan(
     modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
     asked = parse(targets, classes) if targets else ()
     draws: dict[Of, dict[str, Any]] = defaultdict(dict)
+    pairs: dict[str, DrawPair] = {}
     methods: dict[str, Method] = {}
     flows: dict[str, TokenFlow] = {}
     of_model: dict[str, ModelView] = {}
     for view, module in modules.items():
         if hasattr(module, "attribute"):
             methods[view] = make_method(module, asked)
+        elif getattr(module, "PAIR", False):
+            pairs[view] = module.draw
         elif hasattr(module, "flow"):
             flows[view] = TokenFlow(module.flow, module.flow_of_class, asked)
         elif hasattr(module, "read"):
@@ -248,6 +255,7 @@ def make_plan(
             draws[CAPTURES[module.NEEDS]][view] = getattr(module, "draw", None)
     return Plan(
         dict(draws),
+        pairs=pairs,
         methods=methods,
         flows=flows,
         of_model=of_model,

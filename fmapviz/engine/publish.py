@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fmapviz.engine.session import Session
     from fmapviz.runs.aggregates.base import Aggregate
+    from fmapviz.runs.run_files import Content
 
 PUBLISH_SECONDS = 30.0
 
@@ -78,11 +79,11 @@ class Publisher:
         fields = {name: value for known, _ in reports for name, value in known.items()}
         return fields, [line for _, lines in reports for line in lines]
 
-    def _make(self, units: list[Path]) -> tuple[dict[str, bytes], list[Path]]:
+    def _make(self, units: list[Path]) -> tuple[dict[str, Content], list[Path]]:
         """Return the contents of all files by name, and the units left out."""
         gathered = {name: base.gather(aggregate, units) for name, aggregate in self._aggregates.items()}
         summaries = {name: summary for name, (summary, _) in gathered.items()}
-        contents: dict[str, bytes] = {}
+        contents: dict[str, Content] = {}
         for name, aggregate in self._aggregates.items():
             contents |= aggregate.publish(summaries[name], self._session.info)
         for make in self._makers:

@@ -23,6 +23,7 @@ from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
+from fmapviz.engine.diff.alignment import draw_alignment
 from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.films import write_films
 from fmapviz.engine.model_views import draw_model, has_model
@@ -61,13 +62,20 @@ if TYPE_CHECKING:
     from fmapviz.engine.session import Session
     from fmapviz.runs.storage.destination import Destination
 
+    Load = Callable[[RunConfig], tuple[Session, list[str]]]
+    Draw = Callable[[Session, Iterable[ImageFile | Failure], Callable[[Event], None]], RunSummary]
 
 P = ParamSpec("P")
 MOST_MISSING = 10_000  # inputs that do not exist; with more of them, a run begins and records them
 
 
-def run(config: RunConfig) -> RunSummary:
+def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = None) -> RunSummary:
     """Draw the views of a configuration for all its images.
+
+    Args:
+        config: What to draw.
+        load: Loads the network, or two.
+        draw: Draws all images of a session; None: once.
 
     Returns:
         What was done; its `exit_code` is the command's.
@@ -94,7 +102,7 @@ def run(config: RunConfig) -> RunSummary:
                 found = require_one(listed, inputs)
             except NothingToDoError as error:
                 raise NothingToDoError(str(error), hint=of_inputs[0].message if of_inputs else error.hint) from None
-        session, notices = load_session(replace(config, device="auto") if is_remote else config)
+        session, notices = load(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
         session = replace(
@@ -129,7 +137,7 @@ def run(config: RunConfig) -> RunSummary:
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
-            summary = _draw_all(session, found, watch.note)
+            summary = (draw or draw_all)(session, found, watch.note)
         if bar:
             bar.total = summary.found
             bar.show()
@@ -235,7 +243,7 @@ def _check_order(model: object, inputs: object) -> None:
         raise RequestError(f"no such model: {quote(path)}", hint=f"the model comes first: visualize({first}, {second})")
 
 
-def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
+def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
     """Draw every image, then the model itself, and write what is made of all images."""
     config, begun = session.config, time.monotonic()
     settings = session.info.settings
@@ -245,11 +253,12 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
         known = survey(session, found, on_event)
         session = replace(session, plan=replace(session.plan, shared=known.shared, seed_path=known.path))
     publisher = Publisher(session)
-    summary = _draw_images(session, found, on_event, publisher)
+    summary = draw_images(session, found, on_event, publisher)
     if config.shard and (config.repair or config.force) and not summary.stopped:
         with writing_to(session.directory):
             remove_damaged_shards(session.directory, config.part)
     of_model, undrawn = draw_model(session)
+    of_model += draw_alignment(session) if session.pair else 0
     again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
     of_run = 0
     if again:
@@ -263,6 +272,10 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
         on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
     results, highlights = publisher.report()
+    if session.pair:  # what they say of a comparison is no result for scripts
+        for line in highlights:
+            on_event(Notice(line))
+        highlights = []
     return replace(
         summary,
         pictures=summary.pictures + of_model + of_run,
@@ -276,7 +289,7 @@ def _draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: 
     )
 
 
-def _draw_images(
+def draw_images(
     session: Session,
     found: Iterable[ImageFile | Failure],
     on_event: Callable[[Event], None],

@@ -45,14 +45,28 @@ from fmapviz.views import effective_style
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fmapviz.core.config import InputOptions, RunConfig
+    from fmapviz.core.config import InputOptions, RunConfig, StepInfo
     from fmapviz.core.types import Layer, Weights
+    from fmapviz.engine.diff.networks import Compared
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
     from fmapviz.engine.survey.kept_passes import KeptPasses
     from fmapviz.images.memory.image import MemoryImage
     from fmapviz.runs.storage.destination import Destination
     from fmapviz.writers.base import OpenWriter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairSetup:
+    """The second network of a comparison, and what is captured of it.
+
+    Attributes:
+        compared: Both networks.
+        layers: The chosen layers of the second.
+    """
+
+    compared: Compared
+    layers: Sequence[Layer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +91,8 @@ class Session:
         choices: Remembers the layers that were chosen automatically.
         sharing: Remembers whether images may share a forward pass; None: it is found out each time.
         kept: Remembers what layers returned when the images were surveyed.
+        pair: The second network, if two are compared; the model's module then holds both.
+        step: The step at which a series of networks is; None if there is no series.
     """
 
     request: RunConfig
@@ -96,6 +112,20 @@ class Session:
     choices: Choices = field(default_factory=Choices)
     sharing: Sharing | None = None
     kept: KeptPasses | None = None
+    pair: PairSetup | None = None
+    step: StepInfo | None = None
+
+    @property
+    def marks(self) -> dict[str, object]:
+        """What the record of each unit says of the step of a series; nothing if there is none."""
+        if self.step is None or self.pair is None:
+            return {}
+        compared = self.pair.compared
+        return {
+            "step": self.step.number,
+            "weights": self.step.weights,
+            "compared": [compared.first.sha256, compared.second.sha256],
+        }
 
     @property
     def config(self) -> RunConfig:
@@ -103,8 +133,12 @@ class Session:
         return self.info.config
 
 
-def load_session(config: RunConfig) -> tuple[Session, list[str]]:
+def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, list[str]]:
     """Load the model and select its layers.
+
+    Args:
+        config: What to load.
+        pair: Whether it is the first of two networks, which only views of two can draw.
 
     Returns:
         The session, without a directory, and notices about the model and its layers.
@@ -112,6 +146,7 @@ def load_session(config: RunConfig) -> tuple[Session, list[str]]:
     Raises:
         RequestError: An unknown model, layer or device, or weights that cannot be had.
     """
+    _check_views(config, pair=pair)
     loaded = _load(config.model, config.weights, config.options)
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
@@ -183,6 +218,16 @@ def frame_choice(session: Session) -> FrameChoice:
     return FrameChoice(start, stop, session.request.every, session.model.preparation.frames)
 
 
+def _check_views(config: RunConfig, *, pair: bool) -> None:
+    """Check that the views draw as many networks as there are."""
+    of_two = registry.constants(VIEWS, "PAIR")
+    for view in config.views:
+        if pair and view not in of_two:
+            raise RequestError(f"{view} draws one network", hint=f"of two there are: {', '.join(of_two)}")
+        if not pair and view in of_two:
+            raise RequestError(f"{view} compares two networks", hint="`fmapviz diff`, or fmapviz.diff(one, other, images)")
+
+
 @contextmanager
 def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Move a module to a device, and back at the end."""
@@ -248,6 +293,13 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
         RequestError: A format would get nothing.
     """
     needs = {need for form in formats for need in needs_of(form)}
+    for form in formats:
+        if "differences" in needs_of(form) and not plan.pairs:
+            raise RequestError(f"the format {quote(form)} is of two networks", hint="`fmapviz diff` compares two")
+        if plan.pairs and not {"pictures", "differences"} & {*needs_of(form)}:
+            raise RequestError(f"the format {quote(form)} is of one network", hint="to='numbers' has those of two")
+    if plan.pairs:
+        return plan if "pictures" in needs else plan.without_pictures()
     if not plan.of_images and "pictures" not in needs:
         raise RequestError(f"{', '.join(views)} gives pictures only", hint="to='png', to='html' or to='tensorboard'")
     if not plan.of_channels and any(needs_of(form) == ["measures"] for form in formats):

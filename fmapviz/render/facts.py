@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
 from fmapviz.render.heatmap import colormap_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def describe(layer: LayerResult, content: Content, style: Style) -> dict[str, st
         "Shows": _SHOWS.get(layer.of) or (content.shows or None if isinstance(content, HeatMap) else None),
         "Class": str(layer.target) if layer.target else None,
         "Attention of": layer.query or None,
-        **(_of_heat_map(content, style) if isinstance(content, HeatMap) else _of_channels(layer, content, style)),
+        **_of_content(layer, content, style),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}
 
@@ -77,6 +77,34 @@ def value_range(heat: HeatMap) -> str:
     """Return the smallest and largest raw value in words; of a reduction, of its finite values."""
     low, high = heat.extremes
     return "no finite value" if heat.limits and isnan(low) else f"{number(low)} to {number(high)}"
+
+
+def _of_content(layer: LayerResult, content: Content, style: Style) -> dict[str, str | None]:
+    if isinstance(content, HeatMap):
+        return _of_heat_map(content, style)
+    return _of_panels(layer, content) if isinstance(content, Panels) else _of_channels(layer, content, style)
+
+
+def _of_panels(layer: LayerResult, panels: Panels) -> dict[str, str | None]:
+    """Return the facts about a layer in two networks."""
+    numbers = layer.difference.numbers if layer.difference else {}
+    said = {name: number(value) for name, value in numbers.items()}
+    scaling = "each map from its minimum to its maximum"
+    if isfinite(panels.largest):
+        scaling = "A and B alike, each channel from its minimum to its maximum"
+        if panels.limits:
+            scaling = f"A and B alike, {number(panels.limits[0])} to {number(panels.limits[1])}"
+        scaling += f"; B - A from blue to red, {number(-panels.largest)} to {number(panels.largest)}, zero in the middle"
+    bad = numbers.get("nonfinite")
+    return {
+        **{caption[0]: caption[3:] for caption in panels.captions if caption[1:3] == ": "},
+        "Difference": f"largest {said['max_abs']}, root mean square {said['rms']}" if numbers else None,
+        "SQNR": f"{said['sqnr']} dB" if numbers else None,
+        "Cosine": said.get("cosine"),
+        "Scaling": scaling,
+        "Channels": _list_numbers(panels.channels),
+        "Not finite": f"{bad:.0f} positions take no part, and are drawn as a checkerboard" if bad else None,
+    }
 
 
 def _of_channels(

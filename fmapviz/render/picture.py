@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Rgb
+from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
 from fmapviz.core.types import Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.facts import describe, number, shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map
 from fmapviz.render.histogram import draw_histogram
 from fmapviz.render.labels import add_colorbar, add_header, add_legend, number_rows, number_tiles
+from fmapviz.render.panels import draw_panels
 from fmapviz.render.png import encode
 from fmapviz.render.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 
@@ -254,6 +255,10 @@ def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint
     return Rendered(draw_matches(matches, seen, scale=info.config.style.scale))
 
 
+def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    return Rendered(draw_panels(panels, numbered=is_numbered(info.config.style)))
+
+
 def _mark_ends(low: float, high: float) -> Marks:
     return (0.0, number(low)), (1.0, number(high))
 
@@ -266,4 +271,5 @@ _RENDERERS: dict[type[Content], Callable[[LayerResult, Any, NDArray[np.uint8], R
     HeatMap: _render_heat_map,
     Labels: _render_labels,
     Matches: _render_matches,
+    Panels: _render_panels,
 }

@@ -113,6 +113,7 @@ def names_of(info: RunInfo, name: str | None = None) -> Iterator[str]:
         return
     model = re.sub(r"^[^(]*/(?=[^(/]*\.py:)", "", info.model)  # the folder of user code
     stem = "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in model).lstrip(".").rstrip("_") or "model"
+    stem = f"{stem}-diff" if info.against else stem
     stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
@@ -152,6 +153,12 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 def is_surveyed(settings: Mapping[str, Any]) -> bool:
     """Return True if pictures of a run with these settings depend on others of its images."""
     return shares_ranges(settings) or shares_components(settings) or shares_values(settings)
+
+
+def is_series(settings: Mapping[str, Any]) -> bool:
+    """Return True for a comparison of the checkpoints of a training."""
+    against = settings.get("against")
+    return isinstance(against, dict) and bool(against.get("series"))
 
 
 def shares_values(settings: Mapping[str, Any]) -> bool:

@@ -23,6 +23,9 @@ from fmapviz.runs.failures import read_failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+    from typing import BinaryIO
+
+    Content = bytes | Callable[[BinaryIO], None]  # what is too large for the memory writes itself
 
 _SIGNATURE_BYTES = 13
 _LOOKED_AT = 1000  # directories: some milliseconds
@@ -31,7 +34,7 @@ _TRIES = 8  # while other processes add images
 
 def publish(
     run: Path,
-    make: Callable[[list[Path]], tuple[Mapping[str, bytes], list[Path]]],
+    make: Callable[[list[Path]], tuple[Mapping[str, Content], list[Path]]],
     *,
     variant: str = "",
     sync: bool = False,
@@ -42,8 +45,8 @@ def publish(
 
     Args:
         run: The run directory.
-        make: Takes the directories of units in natural order; returns contents by file name, and the units that it left out
-            because they are damaged.
+        make: Takes the directories of units in natural order; returns contents by file name, or what writes them, and the
+            units that it left out because they are damaged.
         variant: How the contents are made; files of another variant are made again.
         sync: Wait until the files would survive a power failure.
 
@@ -154,21 +157,29 @@ def _is_current(run: Path, state: str, variant: str) -> bool:
         return False
 
 
-def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, bytes], *, sync: bool) -> None:
-    entries = [
-        {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in sorted(contents.items())
-    ]
+def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, Content], *, sync: bool) -> None:
     known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
-    contents = {RUN_FILES_RECORD: checksummed_json.dumps({"fmapviz": FORMAT, **made, "files": entries}), **contents}
     for name, content in contents.items():
-        check_replaceable(run / name, content, known=name in known)
+        if isinstance(content, bytes):
+            check_replaceable(run / name, content, known=name in known)
     with stage(run) as staging:
-        for name, content in contents.items():
-            files.write(staging / name, content)
-            if sync:
-                files.sync(staging / name)
-        for name in contents:
+        entries = []
+        for name, content in sorted(contents.items()):
+            if isinstance(content, bytes):
+                files.write(staging / name, content)
+            else:
+                with files.create(staging / name) as file:
+                    content(file)
+                check_replaceable(run / name, files.read(staging / name, most=_SIGNATURE_BYTES), known=name in known)
+            size, sha256 = files.measure(staging / name)
+            entries.append({"name": name, "size": size, "sha256": sha256})
+        record = checksummed_json.dumps({"fmapviz": FORMAT, **made, "files": entries})
+        check_replaceable(run / RUN_FILES_RECORD, record)
+        files.write(staging / RUN_FILES_RECORD, record)
+        names = (RUN_FILES_RECORD, *contents)
+        for name in names if sync else ():
+            files.sync(staging / name)
+        for name in names:
             files.replace(staging / name, run / name)
         if sync:
             files.sync(run)

@@ -10,6 +10,7 @@ import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from fmapviz.core import checksummed_json, files
@@ -84,7 +85,12 @@ class Member:
 
 
 def find_done(
-    run: Path, file: ImageFile, fingerprint: object = None, *, is_intact: Callable[[Path], bool] | None = None
+    run: Path,
+    file: ImageFile,
+    fingerprint: object = None,
+    *,
+    is_intact: Callable[[Path], bool] | None = None,
+    marks: Mapping[str, object] = MappingProxyType({}),
 ) -> Path | None:
     """Return the finished unit of an image, if the image still has the same size and time of modification.
 
@@ -93,9 +99,12 @@ def find_done(
         file: The image.
         fingerprint: Of the run; units of other runs do not count.
         is_intact: Returns False for a unit that needs repair; with it, units without a record must not be in the way either.
+        marks: Further fields that its record must have.
     """
     directory, record = find_own(run, file) or (None, None)
     if directory is None or record is None or not is_current(record, file, fingerprint):
+        return None
+    if any(record.get(name) != value for name, value in marks.items()):
         return None
     if is_intact and (any(map(lacks_record, possible_paths(run, file))) or not is_intact(directory)):
         return None

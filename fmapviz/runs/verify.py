@@ -28,7 +28,7 @@ from fmapviz.core.file_names import (
 from fmapviz.runs import run_files
 from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
-from fmapviz.runs.run import IN_TRAINING, is_surveyed, read_run, shares_values
+from fmapviz.runs.run import IN_TRAINING, is_series, is_surveyed, read_run, shares_values
 from fmapviz.runs.storage.local_copy import local_copy
 from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
 
@@ -212,7 +212,7 @@ def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | 
         found += _failure_problems(directory / FAILURES_FILE)
     found += _file_problems(directory, entries, "again", checksum)
     ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
-    if settings["weights"] == IN_TRAINING:
+    if settings["weights"] == IN_TRAINING or is_series(settings):
         ours |= {name for name in present if name == FILMSTRIP_FILE or name.startswith(EVENTS)}
     found += _foreign(directory, present - ours)
     return Verified(directory, 1 + len(claimed), tuple(found), hidden)
@@ -246,7 +246,7 @@ def _settings(run: Mapping[str, Any]) -> Mapping[str, Any]:
         style = {"norm": str(settings["style"]["norm"]), "pca": str(settings["style"]["pca"])}
         style |= {"seed": str(settings["style"].get("seed", ""))}
         listed = {name: list(map(str, settings[name])) for name in ("formats", "views")}
-        return {**listed, "style": style, "weights": settings.get("weights")}
+        return {**listed, "style": style, **{name: settings.get(name) for name in ("weights", "against")}}
     except (KeyError, TypeError, IndexError):
         return {"formats": [], "views": [], "style": {"norm": "", "pca": "", "seed": ""}, "weights": None}
 

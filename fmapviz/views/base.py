@@ -7,6 +7,7 @@ A module of this folder is a view. What it defines decides its kind:
 * a view of what flows between tokens through all blocks has `flow` and `flow_of_class` (`TokenFlow`);
 * a view of the model itself has `read` and `draw`, and needs `weights` (`ModelView`);
 * a view of all images of the run has `SECOND_PASS = True`, and draws nothing of a single image; it feeds `AGGREGATES`;
+* a view of two networks has `PAIR = True` and `draw` (`PairView`);
 * a view of an image has `SHEET = True` and `compose` (`ImageView`), and `reduce` or `attribute` to fill its cells.
 
 Constants of a view are read without importing it, and so must be literals:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.config import Style
-    from fmapviz.core.drawings import Content, Grid
+    from fmapviz.core.drawings import Content, Grid, Panels
     from fmapviz.render.grid import Ranges
     from fmapviz.render.picture import Composed, Sheet
 
@@ -73,6 +74,29 @@ class LayerMaps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PairMaps:
+    """One feature map of one image in two networks, A and B, as a view of two networks receives it.
+
+    Attributes:
+        first: Of A, `(1, C, H, W)`, float32 or a half type, any range; `(1, C, 1, 1)` for a vector.
+        second: Of B, likewise.
+        vector: Whether it has no rows and columns.
+        names: What A and B are, for people.
+        change: Root mean square of B - A of each channel, `(C)`.
+        ranges: Extremes of the channels of A and of B.
+        related: Whether channels of one number are the same feature: the weights of A and B have something in common.
+    """
+
+    first: Tensor
+    second: Tensor
+    vector: bool
+    names: tuple[str, str]
+    change: NDArray[np.float64]
+    ranges: tuple[Ranges, Ranges]
+    related: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchContent:
     """A view's content for N images, whose tensors may still be on a GPU.
 
@@ -93,6 +117,20 @@ class LayerView(Protocol):
 
     def draw(self, maps: LayerMaps, style: Style, /) -> BatchContent:
         """Return the content for each image.
+
+        Raises:
+            NotAMapError: These maps cannot be drawn, with the reason.
+        """
+
+
+class PairView(Protocol):
+    """Draws what was captured of one layer of two networks."""
+
+    NEEDS: str
+    PAIR: bool
+
+    def draw(self, maps: PairMaps, style: Style, /) -> Panels:
+        """Return the content.
 
         Raises:
             NotAMapError: These maps cannot be drawn, with the reason.

@@ -22,6 +22,8 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
 * `write_film(target, pictures, size=, rate=)`: Write one picture of many images as a film, into a file whose suffix is the
   name of the format. The pictures are Pillow's, of at most the size; the rate is in frames per second. See
   `fmapviz.engine.films`.
+* `SERIES`: True for a format that collects the steps of a series in one place: its files are not written for each unit, but
+  at the end by `write_series(run, units)`, from the PNG files of the units, in natural order, and from `unit.json`.
 * `LOCAL`: True for a format that needs the files of all units, and so a local directory.
 """
 

@@ -21,6 +21,7 @@ from fmapviz.core.config.options import options_of as options_of
 from fmapviz.core.config.options import split as split
 from fmapviz.core.config.run_config import RunConfig as RunConfig
 from fmapviz.core.config.run_config import RunInfo as RunInfo
+from fmapviz.core.config.run_config import StepInfo as StepInfo
 from fmapviz.core.config.style import COLORMAPS as COLORMAPS
 from fmapviz.core.config.style import Style as Style
 from fmapviz.core.config.style import canonical_colormap as canonical_colormap

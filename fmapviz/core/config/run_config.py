@@ -270,6 +270,21 @@ class RunConfig(Execution, Output, Selection):
 
 
 @dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of a series of networks, such as the checkpoints of a training.
+
+    Attributes:
+        number: Its number.
+        weights: The weights at that step.
+        sha256: Their checksum.
+    """
+
+    number: int
+    weights: str
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """The identity of a run: two runs with the same fingerprint may share a directory.
 
@@ -283,6 +298,7 @@ class RunInfo:
         typed_targets: The classes as they were typed.
         typed_style: The looks as they were typed; None: those of the configuration.
         request: What else is needed to load the same network and preprocess images in the same way, as JSON values.
+        against: What the network is compared with, as JSON values; empty if it is not.
         settings: All that changes pictures, as JSON values.
         fingerprint: Sixteen hexadecimal digits that are equal if and only if the settings are.
         label: Model and weights, for people.
@@ -297,6 +313,7 @@ class RunInfo:
     typed_targets: tuple[str, ...] = field(default=(), compare=False)
     typed_style: Style | None = field(default=None, compare=False)
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    against: Mapping[str, Any] = field(default_factory=dict)
 
     settings: dict[str, Any] = field(init=False, compare=False, repr=False)
     fingerprint: str = field(init=False, compare=False, repr=False)
@@ -304,7 +321,7 @@ class RunInfo:
 
     def __post_init__(self) -> None:
         named = {"model": self.model, "weights": self.weights, "sha256": self.sha256, "preparation": self.preparation}
-        settings = {**named, **self.config.settings}
+        settings = {**named, **({"against": dict(self.against)} if self.against else {}), **self.config.settings}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "fingerprint", digest[:16])

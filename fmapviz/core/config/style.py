@@ -52,7 +52,8 @@ class Style:
     channels: str = _option(
         "all",
         "Channels to draw: all, 0,3,8-15, or top:16, the strongest of each image; top:16:mean, top:16:std rank otherwise.",
-        "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation.",
+        "`top:K` ranks by the maximum, `top:K:mean` by the mean, `top:K:std` by the standard deviation; of two networks "
+        "`top:K:change` by the root mean square of what differs.",
         metavar="LIST|top:K",
     )
     scale: int = _option(1, "Size of a value, N x N pixels.", metavar="N")
@@ -106,7 +107,7 @@ class Style:
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
     top: int | None = field(init=False, compare=False)  # K of `top:K`
-    rank: str = field(init=False, compare=False)  # statistic that ranks the channels: `max`, `mean` or `std`
+    rank: str = field(init=False, compare=False)  # what ranks the channels: `max`, `mean`, `std` or `change`
     listed: tuple[int, ...] | None = field(init=False, compare=False)  # channels in the given order, without repetition
     start: Seed | None = field(init=False, compare=False)  # what `seed` refers to
     position: tuple[int, int] | None = field(init=False, compare=False)  # row and column of `query`
@@ -114,7 +115,7 @@ class Style:
     def __post_init__(self) -> None:
         check_types(self)
         object.__setattr__(self, "position", parse_position(self.query) if self.query not in {None, "mean"} else None)
-        top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std))?", self.channels)
+        top = re.fullmatch(r"top:([1-9]\d{0,5})(?::(max|mean|std|change))?", self.channels)
         object.__setattr__(self, "limits", _parse_limits(self.norm))
         object.__setattr__(self, "top", int(top[1]) if top else None)
         object.__setattr__(self, "rank", (top and top[2]) or "max")

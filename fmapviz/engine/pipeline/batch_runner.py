@@ -18,6 +18,7 @@ import torch
 from fmapviz.core.errors import PositionError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
+from fmapviz.engine.diff.drawer import PairDrawer, pair_drawer
 from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
@@ -72,7 +73,7 @@ class BatchRunner:
         shareable = session.batch_size is None and session.several and plain
         self._sharing = (session.sharing or Sharing(module)) if shareable else None
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
-        self._idle = [self._attach(module)]
+        self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
         if self._sharing:
             self._sharing.begin()
         self.limits = Limits(
@@ -137,7 +138,7 @@ class BatchRunner:
         found = ((image, passes.find(image.values)) for image in batch) if passes else ()
         return {id(image): each for image, each in found if each}
 
-    def _may_share(self, batch: list[Preprocessed], drawer: Drawer) -> bool:
+    def _may_share(self, batch: list[Preprocessed], drawer: Drawer | PairDrawer) -> bool:
         """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
         if self._sharing is None:
             return True
@@ -145,7 +146,7 @@ class BatchRunner:
             self.limits.batch_size = shared
         return self._sharing.allows([image.values for image in batch])
 
-    def _take_drawer(self) -> Drawer:
+    def _take_drawer(self) -> Drawer | PairDrawer:
         with suppress(IndexError):  # several threads may ask at once
             return self._idle.pop()
         copied = replicate(self._pattern) if self._pattern else None
@@ -153,11 +154,13 @@ class BatchRunner:
         self._check()
         return self._attach(copied)
 
-    def _attach(self, module: nn.Module) -> Drawer:
+    def _attach(self, module: nn.Module) -> Drawer | PairDrawer:
         """Add hooks to the network, or to a copy of it."""
         session, copied = self._session, dict(module.named_modules())
         if session.device.type == "cpu":
             self._hooks.enter_context(with_onednn(module))
+        if session.pair:
+            return self._hooks.enter_context(pair_drawer(session, session.pair, module, check=self._check))
         return self._hooks.enter_context(
             Drawer(
                 replace(session.model, module=module),

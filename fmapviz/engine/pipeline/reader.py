@@ -108,7 +108,7 @@ class ImageReader:
             return Member(Group.of_one(file), 0)
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
         is_intact = self._session.output.is_intact if config.repair else None
-        if not config.force and (done := find_done(run, file, fingerprint, is_intact=is_intact)):
+        if not config.force and (done := find_done(run, file, fingerprint, is_intact=is_intact, marks=self._session.marks)):
             self._release(file)
             return Outcome(file.path, "skipped", unit=done)
         if existing := find_own(run, file):

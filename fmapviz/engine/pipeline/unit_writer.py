@@ -302,7 +302,8 @@ class _Unit:
         group, info = self._group, self._session.info
         record = {"run": info.fingerprint, "model": info.label, "weights": info.weights}
         if self._page and group.number is None:
-            return record | describe_image(self._page.image)
+            series = {"series": group.members[0].unit.rpartition("/")[0]} if self._session.step else {}
+            return record | series | self._session.marks | describe_image(self._page.image)
         return {
             "kind": KIND,
             **record,

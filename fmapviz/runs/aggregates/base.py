@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmapviz.core.config import RunConfig, RunInfo
+    from fmapviz.runs.run_files import Content
 
 Summary = TypeVar("Summary")
 UNREADABLE = (OSError, KeyError, TypeError, ValueError, OverflowError)
@@ -49,8 +50,8 @@ class Aggregate(Protocol[Summary]):
     def merge(self, summaries: Iterable[Summary], /) -> Summary:
         """Merge summaries of disjoint sets of images, in the given order; none of them is kept."""
 
-    def publish(self, summary: Summary, info: RunInfo, /) -> Mapping[str, bytes]:
-        """Return the contents of the run-level files, by file name."""
+    def publish(self, summary: Summary, info: RunInfo, /) -> Mapping[str, Content]:
+        """Return the contents of the run-level files by file name, or a function that writes one."""
 
     def report(self, run: Path, /) -> tuple[Mapping[str, Any], list[str]]:
         """Return what the command prints about the run at its end, read from the run-level files.

@@ -13,7 +13,7 @@ from fmapviz.writers.tensorboard import event_file
 from fmapviz.writers.tensorboard.image_summary import summaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from fmapviz.core.types import Picture, UnitImage
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UNIT_FILES = "events.out.tfevents.fmapviz"
 MANY = True
+SERIES = True
 OPEN_WITH = "tensorboard --logdir {out}"
 OPEN_SHARDS_WITH = "tensorboard --logdir {out} --samples_per_plugin images={shard}"  # the default is ten images a shard
 CROWD = 40  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
@@ -60,3 +61,10 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[TensorBoardR
     """
     with event_file.create(directory / UNIT_FILES) as append:
         yield TensorBoardRun(append, many=many)
+
+
+def write_series(run: Path, units: Sequence[Path]) -> None:
+    """Write the pictures of all steps of a series to one event file; see `fmapviz.writers.tensorboard.series`."""
+    from fmapviz.writers.tensorboard import series  # noqa: PLC0415  only a comparison has one
+
+    series.write_series(run, units)

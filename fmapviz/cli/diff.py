@@ -1,0 +1,86 @@
+"""`fmapviz diff`: compare two networks, the checkpoints of a training, or two finished runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from fmapviz.cli.console import Console
+from fmapviz.cli.options import read_options, takes_options
+from fmapviz.cli.printing import results_only, show_status
+from fmapviz.cli.process import importing
+from fmapviz.cli.run import JsonOption, running_option
+from fmapviz.core import registry
+from fmapviz.core.config import COMMON, InputOptions, RunConfig, Style
+from fmapviz.core.registry import VIEWS
+
+_OPTIONS = (
+    *("weights", "layers", "exclude", "types", "to", "every", "frames", "out", "name", "single_file", "fsync"),
+    *("norm", "columns", "padding", "channels", "scale", "colormap", "labels"),
+    *("size", "fit", "mean", "std"),
+    *("device", "workers", "strict", "repair", "force"),
+)
+
+
+@takes_options(only=_OPTIONS)
+def diff(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|RUN", help="A model, as `fmapviz run` takes it; or the directory of a run.")
+    ],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...|RUN", help="Images and folders; or the directory of another run.", show_default=False
+        ),
+    ],
+    *,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE|...",
+            help="What to compare with: other weights, as --weights takes them; model:NAME, another network; "
+            "dtype:bfloat16, the same one computed in another type.",
+            rich_help_panel=COMMON,
+            show_default=False,
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="first|previous",
+            help="What each checkpoint is compared with, if --weights names several, such as 'ckpt/epoch_*.pt'.",
+            rich_help_panel=COMMON,
+            show_default="first",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
+    ] = False,
+    verbose: Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")] = False,
+    json: JsonOption = False,
+    **options: Any,  # some fields of RunConfig
+) -> int:
+    """Compare two networks on the same images: A, B and B - A beside each other, how much they differ, and CKA.
+
+    MODEL with --weights is A, and with --against B. With several files as --weights, quoted, such as 'ckpt/epoch_*.pt', each
+    is compared with the first one. Two runs that keep values (--to npz) are compared without their networks.
+
+    Exit codes are those of `fmapviz run`.
+    """
+    typed = read_options(options)
+    given = typed[RunConfig]
+    view = next(iter(registry.constants(VIEWS, "PAIR")))
+    if not quiet:
+        show_status(f"loading {model} ...")
+    with importing():
+        from fmapviz.engine.diff.run import run_diff
+
+    config = RunConfig(
+        model, inputs, views=(view,), style=Style(**typed[Style]), options=InputOptions(**typed[InputOptions]), **given
+    )
+    with results_only(), Console(verbosity=-1 if quiet else int(verbose), json=json) as console:
+        summary = run_diff(replace(config, on_event=console.show), against=against, reference=reference)
+        console.show_summary(summary, str(config.out))
+    return summary.exit_code

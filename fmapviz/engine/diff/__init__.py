@@ -1,0 +1,1 @@
+"""Compare two networks, or one at the steps of its training."""

@@ -1,0 +1,72 @@
+"""Draw how the layers of two networks are aligned, over all images: a picture of layers by layers."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.files import stage, writing_to
+from fmapviz.core.types import ImageFile, ImageResult, Picture, UnitImage
+from fmapviz.engine.model_views import KIND, UNIT
+from fmapviz.engine.session import needs_of
+from fmapviz.render.png import encode
+from fmapviz.render.sheets.matrix import draw_matrix
+from fmapviz.runs import run_files
+from fmapviz.runs.aggregates import base, differences
+from fmapviz.runs.unit import commit, find_done
+
+if TYPE_CHECKING:
+    from fmapviz.engine.session import Session
+
+GROUP = "cka"
+_NOTE = (
+    "linear CKA with the unbiased estimator of HSIC (Song et al., 2012): samples are {images} images, features are means of "
+    "channels; 1 is the same up to rotation and scale, 0 is unrelated"
+)
+
+
+def draw_alignment(session: Session) -> int:
+    """Draw the alignment of the session's images, unless that is done; return the number of pictures written.
+
+    Raises:
+        OutputError: The output could not be written.
+    """
+    run, info, setup = session.directory, session.info, session.pair
+    forms = [form for form in session.writers if "pictures" in needs_of(form)]
+    known, _ = base.gather(differences, (unit for unit in run_files.find_units(run) if unit.name != UNIT))
+    step = session.step.number if session.step else None
+    images = sorted(image for _, image, own in known.units if own == step)
+    state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
+    place = UNIT if step is None else f"{UNIT}/step_{step:06d}"
+    file = ImageFile(f"model:{info.label}", place, len(images), int(state[:14], 16))
+    if not (forms and setup) or (not session.config.force and find_done(run, file, info.fingerprint)):
+        return 0
+    found = differences.align(known, step)
+    if found is None:
+        return 0
+    rows, columns, matrix = found
+    names = setup.compared.names
+    pixels = draw_matrix(
+        matrix, rows, columns, sides=(f"A: {names[0]}", f"B: {names[1]}"), title="CKA", note=_NOTE.format(images=len(images))
+    )
+    diagonal = [float(matrix[rows.index(name), columns.index(name)]) for name in rows if name in columns]
+    usual = [value for value in diagonal if isfinite(value)]
+    facts = {
+        "Shows": _NOTE.format(images=len(images)),
+        "A": names[0],
+        "B": names[1],
+        **({"Layers of one name": f"{min(usual):.3f} to {max(usual):.3f}"} if usual else {}),
+    }
+    picture = Picture(GROUP, GROUP, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
+    with writing_to(run), stage(run) as staging:
+        with ExitStack() as stack:
+            image = UnitImage(file, ImageResult((), (), {}), (), info)
+            for form in forms:
+                stack.enter_context(session.writers[form](staging)).add(image, [picture])
+        record: dict[str, Any] = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights}
+        if step is not None:
+            record |= {"series": UNIT, "step": step}
+        session.output.upload(commit(staging, run, file, record, force=True, sync=session.config.fsync))
+    return 1

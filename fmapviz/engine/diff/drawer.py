@@ -1,0 +1,249 @@
+"""Run two networks on the same image, and draw how their layers differ.
+
+What the layers of A return is copied in their hooks: a later layer may change it in place. B is compared as it runs.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+
+from fmapviz.core.drawings import Drawing
+from fmapviz.core.errors import first_few
+from fmapviz.core.types import Difference, FeatureMap, ImageResult, LayerResult
+from fmapviz.engine.diff.networks import Pair
+from fmapviz.engine.forward_pass import ForwardError
+from fmapviz.engine.layer_results import statistics_of
+from fmapviz.inspection.difference import compare, means_of
+from fmapviz.inspection.gradients import is_out_of_memory
+from fmapviz.inspection.hooks import Numbers, observe, undisturbed
+from fmapviz.inspection.reshape import NotAMapError, frames_of, is_unrolled
+from fmapviz.models.network import input_type
+from fmapviz.render.grid import as_floats, measure
+from fmapviz.views.base import PairMaps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
+
+    from torch import Tensor, nn
+
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import Layer, Model
+    from fmapviz.engine.diff.networks import Compared
+    from fmapviz.engine.plan import Plan
+    from fmapviz.engine.session import PairSetup, Session
+    from fmapviz.engine.survey.kept_passes import KeptPasses
+
+
+def pair_drawer(session: Session, setup: PairSetup, pair: nn.Module, *, check: Callable[[], object]) -> PairDrawer:
+    """Return what draws the networks of a session, or copies of them.
+
+    Args:
+        session: The first network and its layers.
+        setup: The second, and its layers.
+        pair: Both networks, or a copy of both; see `fmapviz.engine.diff.networks.Pair`.
+        check: Called at each layer; raises if the run has ended.
+    """
+    assert isinstance(pair, Pair)
+    known = setup.compared
+    compared = replace(
+        known, first=replace(known.first, module=pair.first), second=replace(known.second, module=pair.second)
+    )
+    layers = tuple(
+        [replace(layer, module=dict(network.named_modules())[layer.name]) for layer in chosen]
+        for network, chosen in ((pair.first, session.layers), (pair.second, setup.layers))
+    )
+    return PairDrawer(compared, (layers[0], layers[1]), session.plan, session.config.style, check=check)
+
+
+class PairDrawer:
+    """Draws the layers of two networks, whose hooks are attached within `with`; see `fmapviz.engine.forward_pass.Drawer`.
+
+    Args:
+        compared: The networks.
+        layers: The chosen layers of each.
+        plan: What is drawn and requested.
+        style: How pictures look.
+        check: Called at each layer; raises if the run has ended.
+
+    Attributes:
+        numbers: Whether one of the networks drew random numbers.
+    """
+
+    def __init__(
+        self,
+        compared: Compared,
+        layers: tuple[Sequence[Layer], Sequence[Layer]],
+        plan: Plan,
+        style: Style,
+        *,
+        check: Callable[[], object] = bool,
+    ) -> None:
+        self.numbers = Numbers()
+        self._compared = compared
+        self._layers = layers
+        self._draws = plan.pairs
+        self._style = style
+        self._check = check
+        self._moments = style.rank in {"mean", "std"}
+        self._types = [input_type(each.module) for each in (compared.first, compared.second)]
+        self._ordered = not is_unrolled(compared.first.module.modules())
+        self._hooks = ExitStack()
+        self._calls: list[Mapping[nn.Module, int]] = [{}, {}]
+        self._held: dict[str, FeatureMap] = {}
+        self._found: list[LayerResult] = []
+        self._undrawn: dict[str, str] = {}
+        self._apart: dict[str, list[str]] = {}
+        self._pixels = torch.empty(0)
+        self._last = ""
+
+    def __enter__(self) -> Self:
+        """Attach the hooks."""
+        with ExitStack() as hooks:
+            for at, (model, receive) in enumerate(
+                ((self._compared.first, self._keep), (self._compared.second, self._compare))
+            ):
+                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], receive))
+            self._hooks = hooks.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Remove the hooks."""
+        self._hooks.close()
+
+    def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:  # noqa: ARG002
+        """Run both networks and draw what they return.
+
+        Args:
+            batch: One prepared image `(1, ...)`.
+            keep: Without effect.
+
+        Returns:
+            One result.
+
+        Raises:
+            ForwardError: A network raised an exception.
+            torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
+        """
+        self._held, self._found, self._undrawn, self._pixels = {}, [], {}, batch
+        self._apart = {"only in A": [], "only in B": [], "of other shapes": []}
+        try:
+            drawn = [self._run(at, model, batch) for at, model in enumerate((self._compared.first, self._compared.second))]
+            self.numbers = Numbers(drawn=any(drawn))
+            for name, feature_map in self._held.items():
+                self._apart["only in A"].append(name)
+                self._add_alone(feature_map, first=True)
+            return [self._finish()]
+        finally:
+            self._held, self._pixels = {}, torch.empty(0)
+
+    def draw_kept(self, image: Tensor, kept: object) -> ImageResult:
+        """Nothing is kept."""
+        raise NotImplementedError
+
+    def _run(self, at: int, model: Model, batch: Tensor) -> bool:
+        """Run a network; return whether it drew random numbers."""
+        self._last = ""
+        try:
+            with torch.no_grad(), undisturbed(batch.device) as numbers:
+                model.forward(model.module, batch.to(self._types[at]))
+        except (Exception, SystemExit) as error:  # a script's sys.exit() too
+            if is_out_of_memory(error) or isinstance(error, ForwardError):
+                raise
+            failure = ForwardError.after(self._last, error, given=batch.shape)
+            message = f"{self._compared.names[at]}: {failure}"
+            raise ForwardError(message, hint=failure.hint) from error
+        return numbers.drawn
+
+    def _keep(self, feature_map: FeatureMap) -> None:
+        self._check()
+        self._last = feature_map.name
+        if feature_map.values.layout is torch.strided and not feature_map.values.is_nested:
+            self._held[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
+
+    def _compare(self, second: FeatureMap) -> None:
+        self._check()
+        self._last = second.name
+        first = self._held.pop(second.name, None)
+        if first is None or second.values.is_nested or first.values.shape != second.values.shape:
+            self._apart["only in B" if first is None else "of other shapes"].append(second.name)
+            if first:
+                self._add_alone(first, first=True)
+            self._add_alone(second, first=False)
+            return
+        result = self._template(second)
+        try:
+            pairs = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
+        except NotAMapError as reason:
+            self._undrawn[second.name] = str(reason)
+            self._found.append(replace(result, difference=self._measure(first, second, first.values, second.values)))
+            return
+        for suffix, maps in pairs[0].items():
+            named = replace(result, layer=f"{result.layer}{suffix}")
+            self._found.append(self._draw(named, first, second, (maps, pairs[1][suffix])))
+
+    def _draw(self, result: LayerResult, first: FeatureMap, second: FeatureMap, maps: tuple[Tensor, Tensor]) -> LayerResult:
+        """Measure and draw one feature map, or one frame of it."""
+        vector = maps[0].ndim == 2
+        both = [each[:, :, None, None] if vector else each for each in maps]
+        difference = self._measure(first, second, *both)
+        ranges = [measure(as_floats(each[:1]), moments=self._moments) for each in both]
+        statistics = statistics_of(ranges[1], single=both[0].shape[-1] * both[0].shape[-2] == 1)
+        result = replace(result, samples=len(both[0]), difference=difference, statistics=statistics[0])
+        drawings = []
+        for view, draw in self._draws.items():
+            if draw is None:
+                continue
+            assert difference.channels is not None
+            pair = PairMaps(
+                both[0][:1],
+                both[1][:1],
+                vector,
+                self._compared.names,
+                difference.channels[:, 1],
+                (ranges[0], ranges[1]),
+                related=self._compared.related,
+            )
+            try:
+                drawings.append(Drawing(view, draw(pair, self._style)))
+            except NotAMapError as reason:
+                self._undrawn[result.layer] = str(reason)
+        return replace(result, drawings=tuple(drawings))
+
+    def _measure(self, first: FeatureMap, second: FeatureMap, a: Tensor, b: Tensor) -> Difference:
+        return replace(compare(a, b), indices=(first.index, second.index))
+
+    def _add_alone(self, feature_map: FeatureMap, *, first: bool) -> None:
+        """Add the means of a layer that the other network lacks."""
+        try:
+            frames = frames_of(feature_map, feature_map.values, self._pixels, ordered=self._ordered)
+        except NotAMapError:
+            return
+        result = self._template(feature_map)
+        for suffix, maps in frames.items():
+            means, index = means_of(maps), feature_map.index
+            difference = (
+                Difference((means, None), indices=(index, None))
+                if first
+                else Difference((None, means), indices=(None, index))
+            )
+            self._found.append(replace(result, layer=f"{result.layer}{suffix}", difference=difference))
+
+    def _template(self, feature_map: FeatureMap) -> LayerResult:
+        shape = tuple(feature_map.values.shape[1:])
+        return LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape)
+
+    def _finish(self) -> ImageResult:
+        first, second = self._calls
+        missed = [layer.name for layer in self._layers[0] if not first[layer.module]]
+        missed += [layer.name for layer in self._layers[1] if not second[layer.module]]
+        apart = "; ".join(f"{how}: {first_few(names)}" for how, names in self._apart.items() if names)
+        remarks = (f"layers that are not compared, {apart}",) if apart else ()
+        return ImageResult(
+            tuple(self._found), tuple(dict.fromkeys(missed)), MappingProxyType(dict(self._undrawn)), remarks=remarks
+        )

@@ -1,0 +1,160 @@
+"""Load the second network of a comparison, and find out what it has in common with the first."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.types import Model
+from fmapviz.engine.batch import describe_given
+from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
+from fmapviz.models.initialization import read_seed
+from fmapviz.models.load import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmapviz.core.config import InputOptions
+    from fmapviz.core.types import Layer, Weights
+
+    Other = Weights | nn.Module | Model
+
+_MODEL, _DTYPE = "model:", "dtype:"
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+class Pair(nn.Module):
+    """Holds both networks, so that they are moved and copied together. It is not called."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """Two networks.
+
+    Attributes:
+        first: A.
+        second: B, which gets the same input.
+        names: What A and B are, for people, as short as they are different.
+        related: Whether channels of one number are the same feature; see `are_related`.
+    """
+
+    first: Model
+    second: Model
+    names: tuple[str, str]
+    related: bool
+
+
+def load_second(first: Model, against: Other, *, weights: Weights, options: InputOptions) -> Model:
+    """Load what a network is compared with.
+
+    Args:
+        first: The network, loaded.
+        against: Weights of it; `model:NAME`, another network; `dtype:bfloat16`, the same one computed in another type. In
+            Python also a network.
+        weights: Those of the first, as requested: `random` and `default` also hold for another network.
+        options: The preprocessing of the first.
+
+    Raises:
+        RequestError: There is no such network, or type.
+        WeightsError: The weights cannot be loaded.
+    """
+    if isinstance(against, Model):
+        return replace(against, module=unwrap(against.module))
+    if isinstance(against, nn.Module):
+        return replace(describe_given(unwrap(against), options=options), forward=first.forward)
+    if isinstance(against, str) and against.startswith(_DTYPE):
+        return _in_other_type(first, against.removeprefix(_DTYPE))
+    if isinstance(against, str) and against.startswith(_MODEL):
+        shared = (
+            weights if isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None) else "default"
+        )
+        return load_model(against.removeprefix(_MODEL), weights=shared, options=options)
+    if not first.name or (first.own and ":" not in first.name):
+        raise RequestError(
+            f"the network was given in Python, and has no other weights: {_shown(against)}",
+            hint="pass another network, or 'dtype:bfloat16'",
+        )
+    return load_model(first.name, weights=against, options=options)
+
+
+def compare_networks(first: Model, second: Model) -> Compared:
+    """Check that two networks can be compared, and name them.
+
+    Raises:
+        RequestError: Their inputs are preprocessed in different ways.
+    """
+    descriptions = first.preparation.description, second.preparation.description
+    if descriptions[0] != descriptions[1]:
+        raise RequestError(
+            f"the inputs are preprocessed in different ways: {quote(descriptions[0])} and {quote(descriptions[1])}",
+            hint="one for both: InputOptions(size=), InputOptions(fit=), InputOptions(mean=) and InputOptions(std=)",
+        )
+    if {*first.module.modules()} & {*second.module.modules()}:  # the hooks of one would run in the other
+        second = replace(second, module=copy.deepcopy(second.module))
+    return Compared(first, second, _name_both(first, second), are_related(first.module, second.module))
+
+
+def choose_layers(
+    compared: Compared, *, types: Sequence[str], include: Sequence[str], exclude: Sequence[str]
+) -> list[Layer]:
+    """Choose the layers of the second network as those of the first were chosen; none if it has no such layers."""
+    existing = find_layers(compared.second.module)
+    known = {layer.type for layer in existing} | {base.__name__ for each in existing for base in type(each.module).__mro__}
+    kinds = tuple(each for each in types if each in known) or default_types(existing)
+    try:
+        return select_layers(existing, types=kinds, include=include, exclude=exclude, any_type=not types)
+    except RequestError:  # no layer of these names
+        return []
+
+
+def are_related(first: nn.Module, second: nn.Module) -> bool:
+    """Return True if the weights of two networks have something in common, as those before and after a training have.
+
+    It is the mean cosine of all tensors of weights of one name and shape, weighted by their sizes. Of two networks with
+    independent weights it is about `1 / sqrt(n)` for n weights. Without any weights to compare the answer is True.
+    """
+    others = dict(second.named_parameters())
+    shared, total = 0.0, 0
+    for name, values in first.named_parameters():
+        other = others.get(name)
+        if other is None or other.shape != values.shape or values.ndim < 2 or not values.is_floating_point():
+            continue
+        a, b = (each.detach().double().flatten().cpu() for each in (values, other))
+        a, b = a - a.mean(), b - b.mean()
+        norms = float(a.norm() * b.norm())
+        shared += a.numel() * float(a @ b) / norms if norms else 0.0
+        total += a.numel()
+    return total == 0 or shared / total > min(0.5, max(0.1, 4 / sqrt(total)))
+
+
+def _in_other_type(first: Model, name: str) -> Model:
+    if name not in DTYPES:
+        raise RequestError(f"no such type: {quote(name)}", hint=f"one of {', '.join(_DTYPE + each for each in DTYPES)}")
+    module = copy.deepcopy(first.module).to(getattr(torch, name))
+    return replace(first, module=module, weights=f"{first.weights}, {name}", notices=())
+
+
+def _name_both(first: Model, second: Model) -> tuple[str, str]:
+    if first.name != second.name:
+        same = first.weights == second.weights
+        return (first.name, second.name) if same else (first.label, second.label)
+    prefix = f"{first.weights}, "
+    if second.weights.startswith(prefix):  # the same weights in another type
+        return first.weights, second.weights.removeprefix(prefix)
+    return first.weights, second.weights
+
+
+def _shown(against: object) -> str:
+    return quote("a state dict" if isinstance(against, Mapping) else against)

@@ -1,0 +1,226 @@
+"""Compare the checkpoints of a training with the first, or each with the one before it."""
+
+from __future__ import annotations
+
+import glob
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmapviz.core import registry
+from fmapviz.core.config import StepInfo
+from fmapviz.core.errors import FmapvizError, NothingToDoError, OutputError, RequestError, quote
+from fmapviz.core.events import Notice, Outcome, RunSummary
+from fmapviz.core.files import writing_to
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.types import Failure, ImageFile
+from fmapviz.engine.diff.alignment import draw_alignment
+from fmapviz.engine.diff.session import add_second
+from fmapviz.engine.publish import Publisher
+from fmapviz.engine.run import draw_images
+from fmapviz.engine.session import load_session
+from fmapviz.models.load import load_model
+from fmapviz.runs import run_files
+from fmapviz.runs.failures import append_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fmapviz.core.config import RunConfig
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import Model
+    from fmapviz.engine.session import Session
+
+FIRST, PREVIOUS = REFERENCES = ("first", "previous")
+_DAMAGED = "E_WEIGHTS"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A checkpoint of a series.
+
+    Attributes:
+        number: The last number in its name.
+        path: The file.
+    """
+
+    number: int
+    path: Path
+
+
+def list_steps(pattern: str) -> list[Step]:
+    """List the files of a glob by the last number in their names.
+
+    Raises:
+        RequestError: There are fewer than two, or one has no number, or two have the same.
+    """
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207  the pattern may be absolute
+    paths = sorted(path for path in map(Path, found) if path.is_file())
+    if len(paths) < 2:
+        raise RequestError(
+            f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}", hint="two or more"
+        )
+    steps: dict[int, Step] = {}
+    for path in paths:
+        numbers = re.findall(r"\d+", path.stem)
+        if not numbers:
+            raise RequestError(f"no number in the name of a checkpoint: {quote(path)}", hint="such as epoch_10.pt")
+        number = int(numbers[-1])
+        if number in steps:
+            raise RequestError(f"two checkpoints of step {number}: {quote(steps[number].path)} and {quote(path)}")
+        steps[number] = Step(number, path)
+    return [steps[number] for number in sorted(steps)]
+
+
+class Series:
+    """Compares checkpoints one by one; each file is loaded once, and at most two networks are in memory.
+
+    Args:
+        steps: The checkpoints, ascending.
+        reference: What each is compared with: `first` or `previous`.
+    """
+
+    def __init__(self, steps: Sequence[Step], reference: str) -> None:
+        self._steps = list(steps)
+        self._reference = reference
+        self._failures: list[Failure] = []
+        self._begin = 0  # position of the first that can be read
+
+    def load(self, config: RunConfig) -> tuple[Session, list[str]]:
+        """Load the first checkpoint that can be read; see `fmapviz.engine.session.load_session`.
+
+        Raises:
+            RequestError: None can be read, or the request is wrong.
+        """
+        if config.style.norm == "run":
+            raise RequestError("no range over all images of a comparison", hint="Style(norm='layer')")
+        pattern = str(config.weights)
+        formats = _with_pictures(config.to)
+        for position, step in enumerate(self._steps):
+            try:
+                session, notices = load_session(replace(config, weights=str(step.path), to=formats, top=0), pair=True)
+            except FmapvizError as error:
+                if not _is_damaged(config, error) or position == len(self._steps) - 1:
+                    raise
+                self._failures.append(_failure(step, error))
+                continue
+            self._begin = position
+            against = {"weights": Path(pattern).name, "reference": self._reference, "series": True}
+            is_first = self._reference == FIRST
+            info = replace(
+                session.info, weights=Path(pattern).name, against=against, sha256=session.info.sha256 if is_first else None
+            )
+            together = {form for form in formats if registry.constant(WRITERS, form, "SERIES")}
+            writers = {form: open_writer for form, open_writer in session.writers.items() if form not in together}
+            return replace(session, info=info, writers=writers), notices
+        raise AssertionError("the last one raises")
+
+    def draw(self, session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:
+        """Compare all images at each step.
+
+        Raises:
+            OutputError: The output could not be written.
+        """
+        begun, listed = time.monotonic(), list(found)
+        publisher, pictures = Publisher(session), 0
+        parts: list[RunSummary] = []
+        for failure in self._failures:
+            _report(session, failure, on_event)
+        reference = session
+        for position in range(self._begin, len(self._steps)):
+            step = self._steps[position]
+            try:
+                second = session.model if position == self._begin else _load(session, step)
+            except FmapvizError as error:
+                if isinstance(error, OutputError):
+                    raise
+                self._failures.append(_failure(step, error))
+                _report(session, self._failures[-1], on_event)
+                continue
+            second.module.to(session.device)
+            info = StepInfo(step.number, second.weights, second.sha256)
+            try:
+                at_step = add_second(reference, second, step=info, against=dict(session.info.against))
+            except RequestError as error:
+                self._failures.append(_failure(step, error))
+                _report(session, self._failures[-1], on_event)
+                continue
+            if at_step.pair and position == self._begin + 1 and not at_step.pair.compared.related:
+                on_event(Notice("the weights of the first two checkpoints have nothing in common"))
+            items = [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not parts]
+            part = draw_images(at_step, items, on_event, publisher)
+            pictures += draw_alignment(at_step)
+            parts.append(part)
+            if self._reference == PREVIOUS:
+                reference = replace(session, model=second)
+        if not parts:
+            raise NothingToDoError("no checkpoint could be compared")
+        self._write_together(session)
+        publisher.publish()
+        results, highlights = publisher.report()
+        for line in highlights:
+            on_event(Notice(line))
+        return _join(parts, self._failures, pictures=pictures, seconds=time.monotonic() - begun, results=results)
+
+    def _write_together(self, session: Session) -> None:
+        """Write what a format has of all steps together."""
+        for form in session.config.to:
+            if registry.constant(WRITERS, form, "SERIES"):
+                with writing_to(session.directory):
+                    registry.fetch(WRITERS, form).write_series(session.directory, run_files.find_units(session.directory))
+
+
+def _load(session: Session, step: Step) -> Model:
+    name = session.request.model
+    assert isinstance(name, str)
+    return load_model(name, weights=str(step.path), options=session.request.options)
+
+
+def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
+    return replace(item, unit=f"{item.unit}/step_{number:06d}") if isinstance(item, ImageFile) else item
+
+
+def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:
+    """Add the format of plain pictures, if one is there that collects those of all steps."""
+    plain = list(registry.constants(WRITERS, "PLAIN"))
+    collects = any(registry.constant(WRITERS, form, "SERIES") for form in formats)
+    return tuple(dict.fromkeys((*formats, *(plain if collects else ()))))
+
+
+def _is_damaged(config: RunConfig, error: FmapvizError) -> bool:
+    """Return True if it is the weights that are wrong, not the request."""
+    return isinstance(config.model, str) and isinstance(error, RequestError) and type(error) is not RequestError
+
+
+def _failure(step: Step, error: FmapvizError) -> Failure:
+    return Failure(str(step.path), _DAMAGED, str(error), hint=error.hint)
+
+
+def _report(session: Session, failure: Failure, on_event: Callable[[Event], None]) -> None:
+    append_failure(session.directory, failure, sync=session.config.fsync)
+    on_event(Outcome(failure.path, "failed", failure=failure))
+
+
+def _join(
+    parts: Sequence[RunSummary], failures: Sequence[Failure], *, pictures: int, seconds: float, results: object
+) -> RunSummary:
+    """Return the summary of all steps; a checkpoint that failed counts as an input that failed."""
+    last = parts[-1]
+    undrawn = {name: reason for part in parts for name, reason in part.undrawn.items()}
+    return replace(
+        last,
+        found=sum(part.found for part in parts) + len(failures),
+        done=sum(part.done for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        failed=sum(part.failed for part in parts) + len(failures),
+        pictures=sum(part.pictures for part in parts) + pictures,
+        once=pictures,
+        not_executed=tuple(sorted({name for part in parts for name in part.not_executed})),
+        undrawn=undrawn,
+        failures=(*failures, *(failure for part in parts for failure in part.failures)),
+        seconds=seconds,
+        stopped=any(part.stopped for part in parts),
+        results=results if isinstance(results, dict) else {},
+    )

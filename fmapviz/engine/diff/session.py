@@ -1,0 +1,76 @@
+"""Load both networks of a comparison for a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core.errors import RequestError
+from fmapviz.engine.diff.networks import Pair, choose_layers, compare_networks, load_second
+from fmapviz.engine.session import PairSetup, load_session
+
+if TYPE_CHECKING:
+    from fmapviz.core.config import RunConfig, StepInfo
+    from fmapviz.core.types import Model
+    from fmapviz.engine.diff.networks import Other
+    from fmapviz.engine.session import Session
+
+UNRELATED = (
+    "the weights have nothing in common: channels of one number are different features, so each layer is drawn as the mean "
+    "of its channels, and its numbers mean nothing; CKA compares the layers as a whole"
+)
+
+
+def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]:
+    """Load two networks; see `fmapviz.engine.session.load_session`.
+
+    Args:
+        config: The first network, the images, and how they are drawn.
+        against: See `fmapviz.engine.diff.networks.load_second`.
+
+    Raises:
+        RequestError: One of them cannot be loaded, or they cannot be compared.
+    """
+    if config.style.norm == "run":
+        raise RequestError(
+            "no range over all images of a comparison", hint="Style(norm='layer'), or Style(norm='fixed:LO,HI')"
+        )
+    session, notices = load_session(replace(config, top=0), pair=True)
+    second = load_second(session.model, against, weights=config.weights, options=config.options)
+    session = add_second(session, second)
+    setup = session.pair
+    assert setup
+    if not setup.compared.related:
+        notices.append(UNRELATED)
+    if not setup.layers:
+        notices.append(f"{setup.compared.names[1]} has no layers of these names and types")
+    return session, [*notices, *(notice for notice in second.notices if notice not in notices)]
+
+
+def add_second(
+    session: Session, second: Model, *, step: StepInfo | None = None, against: dict[str, Any] | None = None
+) -> Session:
+    """Return the session of a network with a second one.
+
+    Args:
+        session: Of the first network.
+        second: The other one.
+        step: The step of a series that it is.
+        against: What the run's settings record of it; None: its name, weights and checksum.
+
+    Raises:
+        RequestError: The two cannot be compared.
+    """
+    compared = compare_networks(session.model, second)
+    config = session.config
+    layers = choose_layers(compared, types=config.types, include=config.layers, exclude=config.exclude)
+    recorded = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
+    return replace(
+        session,
+        info=replace(session.info, against=recorded if against is None else against),
+        model=replace(session.model, module=Pair(session.model.module, compared.second.module), batches=False),
+        pair=PairSetup(compared, layers),
+        batch_size=1,
+        early_stop=None,
+        step=step,
+    )

@@ -1,0 +1,250 @@
+"""How two networks differ, over all images of a comparison: `diff.csv`, `diff.json` and `cka.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf, isfinite, log10
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.types import DIFFERENCES
+from fmapviz.inspection.cka import BATCH, LEAST, Alignment
+from fmapviz.runs.aggregates._unit_differences import read_unit_differences
+from fmapviz.runs.unit import read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import RunInfo
+    from fmapviz.runs.aggregates._unit_differences import UnitDifferences
+    from fmapviz.runs.run_files import Content
+
+READS = "diff.safetensors"
+RUN_FILES = "diff.csv diff.json cka.csv"
+
+_CSV_FILE, _JSON_FILE, _CKA_FILE = RUN_FILES.split()
+_HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
+ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
+
+
+@dataclass(slots=True)
+class Powers:
+    """Sums over images of one layer at one step.
+
+    Attributes:
+        index: Its position in the order of execution of A.
+        signal: Sum of the squares of A.
+        noise: Sum of the squares of B - A.
+        largest: Largest magnitude of B - A.
+    """
+
+    index: int
+    signal: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+
+    @property
+    def sqnr(self) -> float:
+        """Ratio of both in dB; infinite where nothing differs."""
+        if not self.noise:
+            return inf
+        return 10 * (log10(self.signal) - log10(self.noise)) if self.signal else -inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """The units of a comparison.
+
+    Attributes:
+        units: The directory, the image and the step of each.
+        powers: By step and layer.
+    """
+
+    units: list[tuple[Path, str, int | None]] = field(default_factory=list)
+    powers: dict[int | None, dict[str, Powers]] = field(default_factory=dict)
+
+
+def summarize(unit: Path) -> Compared:
+    """Read the numbers of a unit's image; see `fmapviz.runs.aggregates.base.Aggregate`."""
+    record = read_unit(unit)
+    if record is None:
+        raise ValueError(unit)
+    known, step = read_unit_differences(unit), record.get("step")
+    step = step if isinstance(step, int) else None
+    image = str(record["series"] if step is not None else record["unit"])
+    powers = {
+        layer.name: Powers(layer.first or 0, float(signal), float(noise), float(whole[0]))
+        for layer, whole, _, (signal, noise) in known.rows
+    }
+    return Compared([(unit, image, step)], {step: powers})
+
+
+def merge(summaries: Iterable[Compared]) -> Compared:
+    """Join units, and add their sums."""
+    merged = Compared()
+    for each in summaries:
+        merged.units.extend(each.units)
+        for step, layers in each.powers.items():
+            known = merged.powers.setdefault(step, {})
+            for name, own in layers.items():
+                total = known.setdefault(name, Powers(own.index))
+                total.signal += own.signal
+                total.noise += own.noise
+                total.largest = max(total.largest, own.largest)
+    return merged
+
+
+def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
+    """Return the contents of the tables."""
+    document = {
+        "fmapviz": FORMAT,
+        "model": info.model,
+        "weights": info.weights,
+        "against": dict(info.against),
+        "images": len({image for _, image, _ in summary.units}),
+        "steps": [
+            {
+                "step": step,
+                "layers": [
+                    {"layer": name, "sqnr": _finite(each.sqnr), "max_abs": _finite(each.largest), "same": not each.noise}
+                    for name, each in sorted(layers.items(), key=lambda item: item[1].index)
+                ],
+            }
+            for step, layers in sorted(summary.powers.items(), key=lambda item: item[0] or 0)
+        ],
+    }
+    return {
+        _CSV_FILE: lambda file: _write_numbers(summary, file),
+        _JSON_FILE: checksummed_json.dumps(document),
+        _CKA_FILE: lambda file: _write_cka(summary, file),
+    }
+
+
+def report(run: Path) -> tuple[dict[str, Any], list[str]]:
+    """Report from `diff.json` the first layer that differs much, of the last step."""
+    try:
+        steps = json.loads(files.read(run / _JSON_FILE))["steps"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return {"differences": []}, []
+    last = steps[-1] if steps else {"step": None, "layers": []}
+    at = "" if last["step"] is None else f" at step {last['step']}"
+    layers = last["layers"]
+    below = [each for each in layers if not each["same"] and (each["sqnr"] is None or each["sqnr"] < ENOUGH)]
+    if not layers:
+        lines = ["no layer is in both networks"]
+    elif all(each["same"] for each in layers):
+        lines = [f"no difference in {len(layers)} layers{at}"]
+    elif below:
+        lines = [
+            f"{below[0]['layer']}{at} is the first layer below {ENOUGH:g} dB: {_decibels(below[0])}, "
+            f"and {len(below) - 1} of the {len(layers) - 1} others are"
+        ]
+    else:
+        lowest = min((each for each in layers if not each["same"]), key=lambda each: each["sqnr"])
+        lines = [f"no layer{at} is below {ENOUGH:g} dB; the lowest is {lowest['layer']}, {_decibels(lowest)}"]
+    return {"differences": steps}, lines
+
+
+def _decibels(layer: Mapping[str, Any]) -> str:
+    return "of zeros in A only" if layer["sqnr"] is None else f"{layer['sqnr']:.1f} dB"
+
+
+def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], NDArray[np.float64]] | None:
+    """Return the layers of A and of B, and how they are aligned at a step; None for fewer than four images.
+
+    Samples are images, in the order of their names, and features the means of channels. Only layers that all images have
+    count.
+    """
+    units = sorted((image, unit) for unit, image, own in summary.units if own == step)
+    if len(units) < LEAST:
+        return None
+    names: list[list[str]] | None = None
+    alignment: Alignment | None = None
+    size = len(units) // max(1, len(units) // BATCH)  # no batch is smaller than that
+    for start in range(0, len(units) - len(units) % size, size):
+        end = len(units) if len(units) - start < 2 * size else start + size
+        batch = [read_unit_differences(unit) for _, unit in units[start:end]]
+        stacked = [_stack(batch, network) for network in (0, 1)]
+        if names is None or alignment is None:
+            names = [list(own) for own in stacked]
+            alignment = Alignment(len(names[0]), len(names[1]))
+        features = [
+            [own.get(name, np.zeros((len(batch), 1))) for name in wanted] for own, wanted in zip(stacked, names, strict=True)
+        ]
+        alignment.add(features[0], features[1])
+        if end == len(units):
+            break
+    return (names[0], names[1], alignment.matrix) if names and alignment else None
+
+
+def _stack(batch: list[UnitDifferences], network: int) -> dict[str, NDArray[np.float64]]:
+    """Return the features of each layer that all images of a batch have, `(N, C)`."""
+    known: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+    for unit in batch:
+        for name, means in unit.features(network):
+            known[name].append(means)
+    return {name: np.stack(own) for name, own in known.items() if len(own) == len(batch) and len({*map(len, own)}) == 1}
+
+
+def steps_of(summary: Compared) -> list[int | None]:
+    """Return the steps of a series, ascending; None alone if there is no series."""
+    return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
+
+
+def _write_numbers(summary: Compared, file: BinaryIO) -> None:
+    """Write a row for each layer of each image, without a channel, and below it a row for each of its channels."""
+    file.write((",".join(_HEADING) + "\n").encode())
+    for unit, image, step in summary.units:
+        known = read_unit_differences(unit)
+        own = _cells([image, "" if step is None else str(step)])
+        lines = (
+            f"{name},{channel},{own},{numbers}\n"
+            for layer, whole, channels, _ in known.rows
+            for name in [_cells([layer.name])]
+            for channel, numbers in chain([("", _numbers(whole))], enumerate(map(_numbers, channels)))
+        )
+        file.write("".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def _write_cka(summary: Compared, file: BinaryIO) -> None:
+    """Write a row for each pair of layers."""
+    file.write(b"step,first,second,cka\n")
+    for step in steps_of(summary):
+        for row in _cka_rows(summary, step):
+            file.write((row + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
+    known = align(summary, step)
+    if known is None:
+        return
+    for name, row in zip(known[0], known[2], strict=True):
+        for other, value in zip(known[1], row.tolist(), strict=True):
+            shown = f"{value:.6f}" if isfinite(value) else ""
+            yield f"{'' if step is None else step},{_cells([name, other])},{shown}"
+
+
+def _cells(texts: list[str]) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(texts)
+    return written.getvalue()
+
+
+def _numbers(row: NDArray[np.float64]) -> str:
+    """Return numbers with as many digits as float64 needs to be told apart by people; a NaN is empty."""
+    return ",".join("" if value != value else f"{value:.9g}" for value in row.tolist())  # noqa: PLR0124  NaN
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,130 @@
+"""Two networks: A, B and B - A beside each other; `fmapviz diff` draws it.
+
+A and B have one range, B - A has its own, with zero in the middle. Where the weights have nothing in common, so that
+channels of one number are different features, the mean of all channels of A and of B takes their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite, nan
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fmapviz.core.config import Style
+from fmapviz.core.drawings import Panels
+from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render import bars, grid
+from fmapviz.render.channel_choice import choose
+from fmapviz.render.grid import Ranges
+from fmapviz.views.base import NoChannelsError
+from fmapviz.views.mean import reduce
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fmapviz.core.drawings import Tiles
+    from fmapviz.views.base import PairMaps
+
+NEEDS = "outputs"
+PAIR = True
+LOOKS = "norm columns padding channels scale colormap labels"
+AGGREGATES = "differences"
+WITH = "numbers"
+
+_SIGNED = Style(norm="signed")
+
+
+def draw(maps: PairMaps, style: Style) -> Panels:
+    """Draw three grids, or two maps.
+
+    Raises:
+        NoChannelsError: None of the chosen channels exists.
+        NotAMapError: A vector of networks that have nothing in common.
+    """
+    if not maps.related:
+        return _draw_means(maps)
+    first, second = grid.as_floats(maps.first), grid.as_floats(maps.second)
+    ranges = [*maps.ranges]
+    channels = None
+    if style.channels != "all":
+        chosen = choose(_ranked(maps, ranges, style), style)
+        if not chosen.shape[1]:
+            raise NoChannelsError(f"has {first.shape[1]} channels, none of those chosen")
+        channels = tuple(chosen[0].tolist())
+        first, second = first[:, chosen[0]], second[:, chosen[0]]
+        ranges = [each.take(chosen) for each in ranges]
+    difference = second.float() - first.float()
+    own = grid.measure(difference)
+    largest = float(torch.stack([own.low.abs(), own.high.abs()]).nan_to_num(nan=0.0).max())
+    count, height, width = first.shape[1:]
+    tiles = bars.lay_out(count, style) if maps.vector else grid.lay_out(count, height, width, style)
+    shared = _joined(ranges)
+    shown: list[Tensor] = []
+    if maps.vector:
+        limits = bars.axis_limits(shared, style)
+        shown = [bars.draw_bars(each.flatten(1), style, shared) for each in (first, second)]
+        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), own))
+    else:
+        limits = grid.scale_limits(shared, style)
+        shown = [
+            _draw_grid(each, replace(shared, bad=one.bad), limits, tiles, style)
+            for each, one in zip((first, second), ranges, strict=True)
+        ]
+        ends = torch.full_like(own.low, -largest), torch.full_like(own.high, largest)
+        shown.append(_draw_grid(difference, own, ends, tiles, _SIGNED))
+    has_one_range = maps.vector or style.norm not in {"channel", "signed"}
+    low, high = (float(each[0, 0]) for each in limits)
+    return Panels(
+        _beside(shown),
+        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-largest:.4g} to {largest:.4g}"),
+        tiles,
+        channels=channels,
+        limits=(low, high) if has_one_range and isfinite(low) and isfinite(high) else None,
+        largest=largest,
+        bars=maps.vector,
+    )
+
+
+def _ranked(maps: PairMaps, ranges: list[Ranges], style: Style) -> Tensor:
+    """Return what ranks the channels, `(1, C)`: of both networks the larger value."""
+    if style.rank == "change":
+        return torch.from_numpy(maps.change)[None]
+    if style.rank == "max":
+        values = [each.high for each in ranges]
+    else:
+        values = [getattr(each.moments, style.rank) for each in ranges]
+    return torch.fmax(*values)
+
+
+def _joined(ranges: list[Ranges]) -> Ranges:
+    """Return the extremes of both networks; a channel that is finite in one of them has that one's."""
+    first, second = ranges
+    return Ranges(torch.fmin(first.low, second.low), torch.fmax(first.high, second.high), first.mean)
+
+
+def _draw_grid(values: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], tiles: Tiles, style: Style) -> Tensor:
+    pixels = grid.arrange(grid.scale(values, ranges, limits, style), tiles)
+    return grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels
+
+
+def _draw_means(maps: PairMaps) -> Panels:
+    if maps.vector:
+        raise NotAMapError("a vector, whose elements mean nothing to each other in networks that have nothing in common")
+    shown, captions = [], []
+    for letter, name, values in zip("AB", maps.names, (maps.first, maps.second), strict=True):
+        mean = reduce(grid.as_floats(values))[:, None]
+        ranges = grid.measure(mean)
+        shown.append(grid.scale(mean, ranges, grid.scale_limits(ranges, Style()), Style()).to(torch.uint8)[:, 0])
+        captions.append(f"{letter}: {name}, mean of all channels")
+    return Panels(_beside(shown), tuple(captions), largest=nan)
+
+
+def _beside(grids: list[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return grids `(1, H, W)` or `(1, H, W, 3)` as one array; in colour if one of them is."""
+    arrays = [each[0].cpu().numpy() for each in grids]
+    if any(each.ndim == 3 for each in arrays):
+        arrays = [each if each.ndim == 3 else each[..., None].repeat(3, 2) for each in arrays]
+    return np.concatenate(arrays, 1)
