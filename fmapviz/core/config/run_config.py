@@ -325,7 +325,17 @@ class RunInfo:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "fingerprint", digest[:16])
-        object.__setattr__(self, "label", f"{self.model} ({self.weights})")
+        object.__setattr__(self, "label", f"{self.model} ({self.weights}){self._describe_other()}")
+
+    def _describe_other(self) -> str:
+        """Return what the network is compared with, in words; nothing if it is not."""
+        other = self.against
+        if not other:
+            return ""
+        if other.get("series"):
+            return f" against the {other['reference']}"
+        same = other.get("model") == self.model
+        return f" against {other.get('weights')}" if same else f" against {other.get('model')} ({other.get('weights')})"
 
     @property
     def as_typed(self) -> RunInfo:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.core.file_names import ALIGNMENT
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, Picture, UnitImage
 from fmapviz.engine.model_views import KIND, UNIT
@@ -20,7 +21,6 @@ from fmapviz.runs.unit import commit, find_done
 if TYPE_CHECKING:
     from fmapviz.engine.session import Session
 
-GROUP = "cka"
 _NOTE = (
     "linear CKA with the unbiased estimator of HSIC (Song et al., 2012): samples are {images} images, features are means of "
     "channels; 1 is the same up to rotation and scale, 0 is unrelated"
@@ -59,7 +59,7 @@ def draw_alignment(session: Session) -> int:
         "B": names[1],
         **({"Layers of one name": f"{min(usual):.3f} to {max(usual):.3f}"} if usual else {}),
     }
-    picture = Picture(GROUP, GROUP, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
+    picture = Picture(ALIGNMENT, ALIGNMENT, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
     with writing_to(run), stage(run) as staging:
         with ExitStack() as stack:
             image = UnitImage(file, ImageResult((), (), {}), (), info)

@@ -35,9 +35,58 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.types import Layer, Model
     from fmapviz.engine.diff.networks import Compared
-    from fmapviz.engine.plan import Plan
+    from fmapviz.engine.plan import DrawPair, Plan
     from fmapviz.engine.session import PairSetup, Session
     from fmapviz.engine.survey.kept_passes import KeptPasses
+
+
+def draw_pair(
+    result: LayerResult,
+    maps: tuple[Tensor, Tensor],
+    difference: Difference,
+    draws: Mapping[str, DrawPair],
+    style: Style,
+    *,
+    compared: Compared,
+    vector: bool | None = None,
+) -> tuple[LayerResult, str]:
+    """Draw one feature map of two networks.
+
+    Args:
+        result: What is known of it.
+        maps: Of A and of B, `(N, C, h, w)`, of N samples; the first is drawn.
+        difference: How they differ.
+        draws: The views.
+        style: How pictures look.
+        compared: What A and B are.
+        vector: Whether they have no rows and columns; None: if they are of a single position.
+
+    Returns:
+        The result with its drawings, and why one is missing; empty if none is.
+    """
+    single = maps[0].shape[-1] * maps[0].shape[-2] == 1
+    ranges = [measure(as_floats(each[:1]), moments=style.rank in {"mean", "std"}) for each in maps]
+    drawings, why = [], ""
+    for view, draw in draws.items():
+        if draw is None:
+            continue
+        assert difference.channels is not None
+        pair = PairMaps(
+            maps[0][:1],
+            maps[1][:1],
+            single if vector is None else vector,
+            compared.names,
+            difference.channels[:, 1],
+            (ranges[0], ranges[1]),
+            related=compared.related,
+        )
+        try:
+            drawings.append(Drawing(view, draw(pair, style)))
+        except NotAMapError as reason:
+            why = str(reason)
+    statistics = statistics_of(ranges[1], single=single)[0]
+    drawn = replace(result, samples=len(maps[0]), difference=difference, statistics=statistics, drawings=tuple(drawings))
+    return drawn, why
 
 
 def pair_drawer(session: Session, setup: PairSetup, pair: nn.Module, *, check: Callable[[], object]) -> PairDrawer:
@@ -90,7 +139,6 @@ class PairDrawer:
         self._draws = plan.pairs
         self._style = style
         self._check = check
-        self._moments = style.rank in {"mean", "std"}
         self._types = [input_type(each.module) for each in (compared.first, compared.second)]
         self._ordered = not is_unrolled(compared.first.module.modules())
         self._hooks = ExitStack()
@@ -189,31 +237,14 @@ class PairDrawer:
 
     def _draw(self, result: LayerResult, first: FeatureMap, second: FeatureMap, maps: tuple[Tensor, Tensor]) -> LayerResult:
         """Measure and draw one feature map, or one frame of it."""
-        vector = maps[0].ndim == 2
-        both = [each[:, :, None, None] if vector else each for each in maps]
-        difference = self._measure(first, second, *both)
-        ranges = [measure(as_floats(each[:1]), moments=self._moments) for each in both]
-        statistics = statistics_of(ranges[1], single=both[0].shape[-1] * both[0].shape[-2] == 1)
-        result = replace(result, samples=len(both[0]), difference=difference, statistics=statistics[0])
-        drawings = []
-        for view, draw in self._draws.items():
-            if draw is None:
-                continue
-            assert difference.channels is not None
-            pair = PairMaps(
-                both[0][:1],
-                both[1][:1],
-                vector,
-                self._compared.names,
-                difference.channels[:, 1],
-                (ranges[0], ranges[1]),
-                related=self._compared.related,
-            )
-            try:
-                drawings.append(Drawing(view, draw(pair, self._style)))
-            except NotAMapError as reason:
-                self._undrawn[result.layer] = str(reason)
-        return replace(result, drawings=tuple(drawings))
+        a, b = (each[:, :, None, None] if each.ndim == 2 else each for each in maps)
+        difference = self._measure(first, second, a, b)
+        drawn, reason = draw_pair(
+            result, (a, b), difference, self._draws, self._style, compared=self._compared, vector=maps[0].ndim == 2
+        )
+        if reason:
+            self._undrawn[result.layer] = reason
+        return drawn
 
     def _measure(self, first: FeatureMap, second: FeatureMap, a: Tensor, b: Tensor) -> Difference:
         return replace(compare(a, b), indices=(first.index, second.index))

@@ -1,10 +1,326 @@
-from fmapviz.core.config import RunConfig
-from fmapviz.core.events import RunSummary
+"""Compare two finished runs by the values that they keep, without their networks."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from fmapviz.core import files, registry
+from fmapviz.core.config import RunInfo
+from fmapviz.core.errors import NothingToDoError, RequestError, first_few, quote
+from fmapviz.core.events import Notice, Outcome, RunSummary, Started
+from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.files import leftovers, stage, writing_to
+from fmapviz.core.registry import WRITERS
+from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Preparation, UnitImage
+from fmapviz.core.urls import is_url
+from fmapviz.core.version import __version__
+from fmapviz.engine.diff.alignment import draw_alignment
+from fmapviz.engine.diff.drawer import draw_pair
+from fmapviz.engine.diff.networks import Compared
+from fmapviz.engine.pipeline.unit_writer import describe_image
+from fmapviz.engine.plan import make_plan
+from fmapviz.engine.publish import Publisher
+from fmapviz.engine.session import PairSetup, Session
+from fmapviz.inspection.difference import compare, means_of
+from fmapviz.render.picture import make_picture
+from fmapviz.runs import run_files
+from fmapviz.runs.aggregates.base import UNREADABLE
+from fmapviz.runs.failures import append_failure
+from fmapviz.runs.run import read_run
+from fmapviz.runs.storage.destination import open_destination
+from fmapviz.runs.unit import commit, find_done, image_of, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from fmapviz.core.config import RunConfig
+    from fmapviz.core.events import Event
+    from fmapviz.core.types import ImageFile
+
+_FILES = {"raw.npz": "npz", "raw.safetensors": "raw"}  # what keeps values, and the format that writes it
+_HINT = "make both with to='npz', or pass weights= and against= to run the networks"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A finished run.
+
+    Attributes:
+        directory: Where it is.
+        settings: Its recorded settings.
+        units: By name, the units of images.
+        is_unfinished: Whether a process writes into it, or was killed.
+    """
+
+    directory: Path
+    settings: Mapping[str, Any]
+    units: Mapping[str, Path]
+    is_unfinished: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Values:
+    """What a unit keeps of a layer: an array without the batch axis, and its position in the order of execution."""
+
+    array: NDArray[Any]
+    index: int
+    type: str
 
 
 def are_runs(config: RunConfig) -> bool:
-    return False
+    """Return True if the model and the only input are directories of runs."""
+    paths = [config.model, *_inputs_of(config)]
+    return len(paths) == 2 and all(
+        isinstance(path, str | Path) and not is_url(str(path)) and (Path(path) / RUN_FILE).is_file() for path in paths
+    )
 
 
 def compare_runs(config: RunConfig) -> RunSummary:
-    raise NotImplementedError
+    """Compare the images of one name in two runs, into a run of its own.
+
+    Raises:
+        RequestError: They keep no values, or their images were preprocessed in different ways.
+        NothingToDoError: No image is in both.
+        OutputError: The output could not be written.
+    """
+    begun, tell = time.monotonic(), config.on_event or (lambda _: None)
+    first, second = (_read(Path(str(path))) for path in (config.model, *_inputs_of(config)))
+    prepared = [str(run.settings.get("preparation")) for run in (first, second)]
+    if prepared[0] != prepared[1]:
+        raise RequestError(
+            f"the images of the two runs were preprocessed in different ways: {quote(prepared[0])} and {quote(prepared[1])}",
+            hint="draw both with one preprocessing: InputOptions(size=), InputOptions(fit=)",
+        )
+    common = [name for name in first.units if name in second.units]
+    if not common:
+        raise NothingToDoError("no image of one name is in both runs", hint="images are matched by the names of their units")
+    with open_destination(config.out) as destination:
+        destination.check()
+        session = _make_session(config, first, second)
+        directory = destination.open_run(session.info, name=config.name, sync=config.fsync)
+        session = replace(session, output=destination, directory=directory)
+        tell(Started(directory, session.info))
+        for notice in _notices(first, second, common):
+            tell(Notice(notice))
+        outcomes = [_compare_image(session, name, first, second, tell) for name in common]
+        pictures = draw_alignment(session)
+        publisher = Publisher(session)
+        publisher.publish()
+        results, highlights = publisher.report()
+        for line in highlights:
+            tell(Notice(line))
+    statuses = [outcome.status for outcome in outcomes]
+    failures = tuple(outcome.failure for outcome in outcomes if outcome.failure)
+    return RunSummary(
+        directory,
+        found=len(outcomes),
+        done=statuses.count("done"),
+        skipped=statuses.count("skipped"),
+        failed=statuses.count("failed"),
+        pictures=pictures + sum(outcome.pictures for outcome in outcomes),
+        layers=0,
+        not_executed=(),
+        undrawn={},
+        failures=failures,
+        seconds=time.monotonic() - begun,
+        once=pictures,
+        results=results,
+    )
+
+
+def _inputs_of(config: RunConfig) -> list[object]:
+    given = config.inputs
+    return [given] if isinstance(given, str | Path) else list(given) if isinstance(given, list | tuple) else []
+
+
+def _read(directory: Path) -> _Run:
+    record = read_run(directory)
+    if record is None:
+        raise RequestError(f"no run of fmapviz: {quote(directory)}", hint=f"the directory of a run holds {RUN_FILE}")
+    units = {}
+    for unit in run_files.find_units(directory):
+        known = read_unit(unit)
+        if known and known.get("kind") is None and known.get("series") is None:
+            units[str(known["unit"])] = unit
+    return _Run(directory, record.get("settings") or {}, units, bool(list(leftovers(directory))))
+
+
+def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
+    for run, other in ((first, second), (second, first)):
+        alone = [name for name in run.units if name not in other.units]
+        if run.is_unfinished:
+            yield f"{quote(run.directory)} is still being written, or was interrupted: what is finished is compared"
+        if alone:
+            yield f"only in {quote(run.directory)}: {first_few(alone)}"
+    if len(common) < 4:
+        yield f"no CKA of {len(common)} images: it needs four"
+
+
+def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
+    """Return a session of the two runs, without networks."""
+    settings = [run.settings for run in (first, second)]
+    names = _names(first, second)
+    members = [(registry.VIEWS, view) for view in config.views]
+    implied = (registry.constant(package, name, "WITH") for package, name in members)
+    formats = tuple(sorted({*config.to, *filter(None, implied)}))
+    plan = make_plan(config.views, targets=(), classes=(), output=None, automatic=False)
+    info = RunInfo(
+        str(settings[0].get("model")),
+        str(settings[0].get("weights")),
+        settings[0].get("sha256"),
+        str(settings[0].get("preparation")),
+        replace(config, model="", inputs=(), to=formats, on_event=None, engine=None),
+        versions={"fmapviz": __version__},
+        against={name: settings[1].get(name) for name in ("model", "weights", "sha256")},
+    )
+    nothing = Model("", nn.Identity(), "", None, Preparation(torch.as_tensor, (), (), ""))
+    return Session(
+        request=config,
+        info=info,
+        model=nothing,
+        layers=(),
+        plan=plan,
+        writers={form: registry.fetch(WRITERS, form).open_writer for form in formats},
+        device=torch.device("cpu"),
+        batch_size=1,
+        workers=1,
+        pair=PairSetup(Compared(nothing, nothing, names, related=True), ()),
+    )
+
+
+def _names(first: _Run, second: _Run) -> tuple[str, str]:
+    names = first.directory.absolute().name, second.directory.absolute().name
+    return names if names[0] != names[1] else (str(first.directory), str(second.directory))
+
+
+def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell: Callable[[Event], None]) -> Outcome:
+    """Compare one image, unless that is done."""
+    begun, run, info = time.monotonic(), session.directory, session.info
+    record = read_unit(first.units[name])
+    file = replace(image_of(record), unit=name) if record else None
+    try:
+        if record is None or file is None:
+            raise ValueError(name)
+        marks = {"compared": [_checksum(first.units[name]), _checksum(second.units[name])]}
+        if not session.config.force and (done := find_done(run, file, info.fingerprint, marks=marks)):
+            outcome = Outcome(file.path, "skipped", unit=done)
+        else:
+            values = [_load(run.units[name]) for run in (first, second)]
+            image = _draw(session, file, values[0], values[1])
+            pictures, unit = _write(session, image, marks)
+            outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
+    except (*UNREADABLE, SafetensorError) as error:
+        path = str(first.units[name])
+        reason = f"its values are damaged: {type(error).__name__}"
+        failure = Failure(path, "E_VALUES", f"{reason}: {quote(path)}", hint="fmapviz verify lists what is damaged")
+        append_failure(run, failure, sync=session.config.fsync)
+        outcome = Outcome(path, "failed", failure=failure)
+    tell(outcome)
+    return outcome
+
+
+def _checksum(unit: Path) -> str:
+    """Return the checksum that ends the record of a unit."""
+    return str(json.loads(files.read(unit / "unit.json")).get("sha256"))
+
+
+def _load(unit: Path) -> dict[str, _Values]:
+    """Read what a unit keeps of the outputs of layers.
+
+    Raises:
+        RequestError: It keeps no values.
+        OSError, KeyError, TypeError, ValueError: They are damaged.
+    """
+    name = next((each for each in _FILES if (unit / each).is_file()), None)
+    if name is None:
+        raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=_HINT)
+    if name.endswith(".npz"):
+        with np.load(unit / name, allow_pickle=False) as archive:
+            described = json.loads(json.loads(str(archive["__metadata__"]))["layers"])
+            arrays = {each["key"]: archive[each["key"]] for each in described}
+    else:
+        with safe_open(unit / name, framework="numpy") as file:
+            described = json.loads(file.metadata()["layers"])
+            arrays = {each["key"]: file.get_tensor(each["key"]) for each in described}
+    return {
+        str(each["layer"]): _Values(arrays[each["key"]], int(each["index"]), str(each["type"]))
+        for each in described
+        if each.get("of") == "output"
+    }
+
+
+def _draw(session: Session, file: ImageFile, first: Mapping[str, _Values], second: Mapping[str, _Values]) -> UnitImage:
+    setup = session.pair
+    assert setup
+    layers, undrawn = [], dict[str, str]()
+    for name in dict.fromkeys((*first, *second)):
+        a, b = first.get(name), second.get(name)
+        known = b or a
+        assert known
+        result = LayerResult(name, known.type, 1, known.index, known.array.shape)
+        if a is None or b is None or a.array.shape != b.array.shape:
+            layers += [replace(result, difference=_alone(each, at)) for at, each in enumerate((a, b)) if each is not None]
+            continue
+        maps = [_maps(each.array) for each in (a, b)]
+        indices = (a.index, b.index)
+        if maps[0] is None or maps[1] is None:
+            whole = [torch.from_numpy(np.ascontiguousarray(each.array, np.float32)).flatten()[None, None] for each in (a, b)]
+            difference = replace(compare(whole[0], whole[1]), channels=None, indices=indices, means=(None, None))
+            layers.append(replace(result, difference=difference))
+            continue
+        difference = replace(compare(maps[0], maps[1]), indices=indices)
+        drawn, reason = draw_pair(
+            result, (maps[0], maps[1]), difference, session.plan.pairs, session.config.style, compared=setup.compared
+        )
+        layers.append(drawn)
+        if reason:
+            undrawn[name] = reason
+    return UnitImage(file, ImageResult(tuple(layers), (), undrawn), (), session.info)
+
+
+def _alone(values: _Values, network: int) -> Difference:
+    maps = _maps(values.array)
+    means = None if maps is None else means_of(maps)
+    if network == 0:
+        return Difference((means, None), indices=(values.index, None))
+    return Difference((None, means), indices=(None, values.index))
+
+
+def _maps(array: NDArray[Any]) -> torch.Tensor | None:
+    """Return values as maps `(1, C, h, w)`; None if they are neither maps `(C, h, w)` nor a vector `(K)`."""
+    if array.ndim not in {1, 3} or not array.size:
+        return None
+    values = torch.from_numpy(np.ascontiguousarray(array, np.float32))[None]
+    return values[:, :, None, None] if array.ndim == 1 else values
+
+
+def _write(session: Session, image: UnitImage, marks: Mapping[str, Any]) -> tuple[int, Path]:
+    """Write the unit of an image; return the number of its pictures, and its directory."""
+    run, info = session.directory, session.info
+    digits = max(2, len(str(max((layer.index for layer in image.result.layers), default=0))))
+    common = {"Image": image.file.unit}
+    pictures = [
+        make_picture(layer, drawing, info, common=common, digits=digits)
+        for layer in image.result.layers
+        for drawing in layer.drawings
+        if drawing.content
+    ]
+    with writing_to(run), stage(run) as staging:
+        with ExitStack() as stack:
+            for open_writer in session.writers.values():
+                stack.enter_context(open_writer(staging)).add(image, pictures)
+        record = {"run": info.fingerprint, "model": info.label, "weights": info.weights, **marks, **describe_image(image)}
+        unit = commit(staging, run, image.file, record, force=True, sync=session.config.fsync)
+    return len(pictures), session.output.upload(unit)

@@ -14,6 +14,7 @@ import numpy as np
 from fmapviz.core import files
 from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
+from fmapviz.core.file_names import ALIGNMENT
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
 from fmapviz.writers.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
@@ -89,7 +90,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         model, listed = None, [{"unit": "the model", "href": model, "predictions": [], "thumbnail": False}]
     page: dict[str, Any] = {
         "title": info.label,
-        "views": list(info.config.views),
+        "views": [*info.config.views, *([ALIGNMENT] if info.against else [])],  # the others are shown before them
         "facts": _facts(info),
         "units": listed,
         "model": model,
