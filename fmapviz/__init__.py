@@ -31,6 +31,10 @@ Feature maps in your own loop
     receptive_field    Compute which input pixels each position of a layer depends on.
     ReceptiveField     The result for one layer: size, stride, a box for each position.
 
+Two networks
+    diff               Compare two networks layer by layer, in your own loop.
+    LayerDifference    The result for one layer: both values, their difference, numbers.
+
 While a network is trained
     Watch              Draw a few images again and again, without disturbing the training.
 
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Staged, Started
     from fmapviz.core.types import FeatureMap, Image, LayerInfo, Model, Picture, Prediction
     from fmapviz.engine.cam.attribution import ClassActivation, cam
+    from fmapviz.engine.diff.compare import LayerDifference, diff
     from fmapviz.engine.fields import receptive_field
     from fmapviz.engine.layer_list import list_layers
     from fmapviz.engine.run import visualize
@@ -111,10 +116,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
-    "InputOptions", "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError", "Part", "Picture",
+    "InputOptions", "LayerDifference", "LayerInfo", "Model", "NothingToDoError", "Notice", "Outcome", "OutputError",
+    "Part", "Picture",
     "Prediction", "ReceptiveField", "RefusedError", "RequestError", "RunInfo", "RunSummary", "Staged", "Started",
     "Style", "TopImages", "TopLayer", "TopSummary", "UserCodeError", "Watch", "WeightsError", "cam", "capture",
-    "capture_attention", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile",
+    "capture_attention", "diff", "known_names", "list_layers", "load_image", "load_model", "receptive_field", "tile",
     "top_images", "visualize",
 ]  # fmt: skip
 
@@ -135,7 +141,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
     "inspection.attention.captured", "render.grid", "engine.run", "engine.cam.attribution", "engine.layer_list",
-    "engine.fields", "engine.top.finished", "engine.top.own_loop", "engine.watch.watch",
+    "engine.diff.compare", "engine.fields", "engine.top.finished", "engine.top.own_loop", "engine.watch.watch",
 )  # fmt: skip
 
 

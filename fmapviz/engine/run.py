@@ -38,6 +38,7 @@ from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.images.frames import may_be_film
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import only_files, resolve_inputs
+from fmapviz.inspection.cka import LEAST
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import (
@@ -273,6 +274,8 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
         on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
     results, highlights = publisher.report()
     if session.pair:  # what they say of a comparison is no result for scripts
+        if summary.done + summary.skipped < LEAST:
+            on_event(Notice(f"no CKA of {summary.done + summary.skipped} images: it needs {LEAST}"))
         for line in highlights:
             on_event(Notice(line))
         highlights = []

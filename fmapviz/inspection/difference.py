@@ -96,7 +96,7 @@ def _sums(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
         sums[:, column] = np.einsum("ij,ij->i", one, other)
     sums[:, _DD] = squares
     if a.shape[1]:
-        sums[:, _LARGEST] = np.maximum(difference.max(1), -difference.min(1))
+        sums[:, _LARGEST] = np.maximum(difference.max(1), -difference.min(1)) + 0.0  # no negative zero
     sums[:, _DIFFERING], sums[:, _BAD] = differing, bad
     sums[:, _CENTRED] = _correlate(sums)
     for row in np.flatnonzero(_cancels(sums)):

@@ -297,7 +297,10 @@ def _differences(directory: Path, info: RunInfo) -> list[str]:
 def _flat(settings: object) -> dict[str, object]:
     """Return the settings of a run with those of its style, also from a damaged record."""
     own: dict[str, object] = settings if isinstance(settings, dict) else {}
-    style = own.get("style")
+    style, other = own.get("style"), own.get("against")
+    if isinstance(other, dict):
+        named = other.get("model"), other.get("weights")
+        own = {**own, "against": f"{named[0]} ({named[1]})" if named[0] else f"the {other.get('reference')}"}
     return {**own, "style": None, **(style if isinstance(style, dict) else {})}
 
 

@@ -5,7 +5,7 @@ What the layers of A return is copied in their hooks: a later layer may change i
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -122,6 +122,8 @@ class PairDrawer:
 
     Attributes:
         numbers: Whether one of the networks drew random numbers.
+        receive: Called with each layer that both networks have, and copies of what it returns in A and in B; None: nothing
+            is kept.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class PairDrawer:
         check: Callable[[], object] = bool,
     ) -> None:
         self.numbers = Numbers()
+        self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
         self._compared = compared
         self._layers = layers
         self._draws = plan.pairs
@@ -225,15 +228,29 @@ class PairDrawer:
             self._add_alone(second, first=False)
             return
         result = self._template(second)
+        if self.receive:
+            self.receive(replace(result, difference=self._measure_all(first, second)), first.values, second.values.clone())
+            return
         try:
             pairs = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
         except NotAMapError as reason:
             self._undrawn[second.name] = str(reason)
-            self._found.append(replace(result, difference=self._measure(first, second, first.values, second.values)))
+            self._found.append(replace(result, difference=self._measure_all(first, second)))
             return
         for suffix, maps in pairs[0].items():
             named = replace(result, layer=f"{result.layer}{suffix}")
             self._found.append(self._draw(named, first, second, (maps, pairs[1][suffix])))
+
+    def _measure_all(self, first: FeatureMap, second: FeatureMap) -> Difference:
+        """Measure all values of a layer; of one that is no map, its channels are not known."""
+        a, b = first.values, second.values
+        with suppress(NotAMapError):
+            frames = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
+            maps = [one[""] for one in frames if "" in one]
+            if maps and maps[0].numel() == a.numel():
+                return self._measure(first, second, maps[0], maps[1])
+        flat = self._measure(first, second, a.flatten()[None, None], b.flatten()[None, None])
+        return replace(flat, channels=None, means=(None, None))
 
     def _draw(self, result: LayerResult, first: FeatureMap, second: FeatureMap, maps: tuple[Tensor, Tensor]) -> LayerResult:
         """Measure and draw one feature map, or one frame of it."""

@@ -31,6 +31,7 @@ from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.plan import make_plan
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import PairSetup, Session
+from fmapviz.inspection.cka import LEAST
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.render.picture import make_picture
 from fmapviz.runs import run_files
@@ -164,8 +165,8 @@ def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
             yield f"{quote(run.directory)} is still being written, or was interrupted: what is finished is compared"
         if alone:
             yield f"only in {quote(run.directory)}: {first_few(alone)}"
-    if len(common) < 4:
-        yield f"no CKA of {len(common)} images: it needs four"
+    if len(common) < LEAST:
+        yield f"no CKA of {len(common)} images: it needs {LEAST}"
 
 
 def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:

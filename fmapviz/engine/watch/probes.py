@@ -53,10 +53,19 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
         file = replace(found, unit=distinct_name(found)) if found.unit in probes else found
         if file.unit in probes:
             raise RequestError(f"an image is given twice: {quote(file.unit)}", hint="leave it out once")
-        in_memory = memory_image(file)
-        values = read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)
+        values = read_values(file, preparation)
         with torch.inference_mode(mode=False):  # a tensor of that mode has no gradients
             probes[file.unit] = Probe(file, values.detach().cpu().clone())
     if not probes:
         raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
     return list(probes.values())
+
+
+def read_values(file: ImageFile, preparation: Preparation) -> Tensor:
+    """Return a listed image as a network gets it, float32 `(C, ...)`.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    in_memory = memory_image(file)
+    return read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)

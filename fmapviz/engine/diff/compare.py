@@ -1,0 +1,150 @@
+"""Compare two networks in Python, layer by layer: `fmapviz.diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
+from fmapviz.core.errors import InputError, RequestError, quote
+from fmapviz.core.types import DIFFERENCES, Failure, Model
+from fmapviz.engine.batch import describe_given
+from fmapviz.engine.diff.drawer import PairDrawer
+from fmapviz.engine.diff.networks import choose_layers, compare_networks, load_second
+from fmapviz.engine.plan import Plan
+from fmapviz.engine.watch.probes import read_values
+from fmapviz.images.find import find_images
+from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
+from fmapviz.models.load import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fmapviz.core.types import Inputs, LayerResult
+    from fmapviz.engine.diff.networks import Other
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LayerDifference:
+    """How a layer differs between two networks for one image.
+
+    Attributes:
+        image: Name of the image.
+        layer: Name of the layer, with `#2` for its second call.
+        a: What it returns in the first network, a copy, `(1, C, H, W)` for a convolution.
+        b: What it returns in the second network.
+        delta: `b - a`, float32, or float64 if one of the two is.
+        numbers: Of all channels together: `max_abs`, the largest magnitude of `delta`; `rms`, its root mean square;
+            `relative_l2`, its norm relative to that of `a`; `cosine` and `pearson` of both; `sqnr` in dB, infinite where
+            nothing differs; `differing`, the share of positions that differ; `nonfinite`, positions with NaN or infinity.
+        channels: The same numbers of each channel, float64 `(C, 8)`, in that order; None if there are no channels.
+    """
+
+    image: str
+    layer: str
+    a: Tensor
+    b: Tensor
+    delta: Tensor
+    numbers: Mapping[str, float]
+    channels: NDArray[np.float64] | None
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        numbers = ", ".join(f"{name}={self.numbers[name]:.4g}" for name in ("max_abs", "rms", "cosine", "sqnr"))
+        return f"LayerDifference({self.layer!r}, {self.image!r}, {numbers})"
+
+
+@explain_arguments
+def diff(
+    model_a: str | nn.Module | Model,
+    model_b: Other,
+    images: Inputs,
+    *,
+    layers: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    options: InputOptions | None = None,
+) -> Iterator[LayerDifference]:
+    """Compare two networks on the same inputs, image by image and layer by layer.
+
+    Args:
+        model_a: A network, or a name as `fmapviz.load_model` takes it.
+        model_b: Another network; `"model:NAME"`; `"dtype:bfloat16"`, the same network computed in another type; or, of a
+            name, other weights.
+        images: As of `fmapviz.visualize`: paths, pictures, arrays or tensors. Each is prepared once, for both networks.
+        layers: Globs over dotted names; none means all.
+        exclude: Globs of names to leave out again.
+        types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
+        options: How images are preprocessed.
+
+    Yields:
+        Each layer that both networks have, matched by name, call and shape, in the order of execution of the second network.
+        Only the layers of one image are in memory.
+
+    Raises:
+        RequestError: A network or layer is unknown, or the two expect inputs that are preprocessed in different ways.
+        InputError: An image cannot be read.
+        FmapvizError: A network failed.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+        >>> found = list(diff(net, "dtype:bfloat16", torch.rand(3, 16, 16)))
+        >>> [each.layer for each in found], found[0].numbers["sqnr"] > 30
+        (['0', '2'], True)
+    """
+    check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(224, 224))")
+    options = options or InputOptions()
+    first = _load(model_a, options)
+    compared = compare_networks(first, load_second(first, model_b, weights="default", options=options))
+    existing = find_layers(compared.first.module)
+    types, layers, exclude = (
+        split(check_type(name, value, Sequence[str], hint="names or globs, such as 'layer4.*'"))
+        for name, value in {"types": types, "layers": layers, "exclude": exclude}.items()
+    )
+    kinds = types or default_types(existing)
+    own = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=not types)
+    theirs = choose_layers(compared, types=kinds, include=layers, exclude=exclude)
+    return _iterate(PairDrawer(compared, (own, theirs), Plan(), Style()), images, compared.first)
+
+
+def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[LayerDifference]:
+    device = next(model.module.parameters(), torch.empty(0)).device
+    with drawer:
+        for found in find_images(resolve_inputs(images)):
+            if isinstance(found, Failure):
+                raise InputError(found.code, found.message, hint=found.hint)
+            values = read_values(found, model.preparation)[None].to(device)
+            kept: list[tuple[LayerResult, Tensor, Tensor]] = []
+            drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image
+            drawer.draw(values)
+            for result, a, b in kept:
+                difference = result.difference
+                assert difference is not None
+                numbers = MappingProxyType({name: difference.numbers[name] for name in DIFFERENCES})
+                yield LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
+
+
+def _subtract(a: Tensor, b: Tensor) -> Tensor:
+    plain = [each.dequantize() if each.is_quantized else each for each in (a, b)]
+    wide = torch.float64 if torch.float64 in {each.dtype for each in plain} else torch.float32
+    return plain[1].to(wide) - plain[0].to(wide)
+
+
+def _load(model: object, options: InputOptions) -> Model:
+    if isinstance(model, str):
+        return load_model(model, options=options)
+    if isinstance(model, Model):
+        return replace(model, module=unwrap(model.module))
+    if isinstance(model, nn.Module):
+        return describe_given(unwrap(model), options=options, code=None)
+    raise RequestError(f"no network: {quote(type(model).__name__)}", hint="a torch.nn.Module, or a name such as 'resnet18'")
