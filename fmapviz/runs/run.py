@@ -299,8 +299,9 @@ def _flat(settings: object) -> dict[str, object]:
     own: dict[str, object] = settings if isinstance(settings, dict) else {}
     style, other = own.get("style"), own.get("against")
     if isinstance(other, dict):
-        named = other.get("model"), other.get("weights")
-        own = {**own, "against": f"{named[0]} ({named[1]})" if named[0] else f"the {other.get('reference')}"}
+        facts = other.get("weights"), str(other.get("sha256") or "")[:8]
+        named = f"{other.get('model')} ({', '.join(str(fact) for fact in facts if fact)})"
+        own = {**own, "against": f"the {other.get('reference')}" if other.get("series") else named}
     return {**own, "style": None, **(style if isinstance(style, dict) else {})}
 
 

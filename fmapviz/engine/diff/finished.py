@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -222,7 +223,9 @@ def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell:
             image = _draw(session, file, values[0], values[1])
             pictures, unit = _write(session, image, marks)
             outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
-    except (*UNREADABLE, SafetensorError) as error:
+    except RequestError:
+        raise
+    except (*UNREADABLE, SafetensorError, BadZipFile) as error:
         path = str(first.units[name])
         reason = f"its values are damaged: {type(error).__name__}"
         failure = Failure(path, "E_VALUES", f"{reason}: {quote(path)}", hint="fmapviz verify lists what is damaged")
@@ -248,7 +251,7 @@ def _load(unit: Path) -> dict[str, _Values]:
     if name is None:
         raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=_HINT)
     if name.endswith(".npz"):
-        with np.load(unit / name, allow_pickle=False) as archive:
+        with (unit / name).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             described = json.loads(json.loads(str(archive["__metadata__"]))["layers"])
             arrays = {each["key"]: archive[each["key"]] for each in described}
     else:

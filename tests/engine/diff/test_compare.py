@@ -11,7 +11,7 @@ from torch import nn
 from torchvision import models
 
 import fmapviz
-from fmapviz import InputError, InputOptions, RequestError
+from fmapviz import InputError, RequestError
 from fmapviz.engine.diff import drawer
 from fmapviz.engine.diff.networks import are_related
 
