@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Size = tuple[int, int]  # height and width
+SHADES = 128  # greys of `Panels`, and colours
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,8 @@ class Panels:
     """Content of a drawing: grids of two networks beside each other, and of what the second adds.
 
     Attributes:
-        pixels: The grids, all of one size, side by side: uint8 `(H, P * W)` or `(H, P * W, 3)`.
+        pixels: The grids, all of one size, side by side: uint8 `(H, P * W)`, numbers of colours, first `SHADES` greys from
+            black to white, then as many colours from blue to red; or `(H, P * W, 3)`.
         captions: The text above each of the P grids.
         tiles: Position of the tiles in a grid; None if it is one map.
         channels: The channels shown, in the order of the tiles; None for all.

@@ -39,6 +39,9 @@ def compare(first: Tensor, second: Tensor) -> Difference:
     """
     rows = [_rows(values) for values in (first, second)]
     sums = np.concatenate([_sums(*parts) for parts in zip(*map(_chunks, rows), strict=True)])
+    sums[:, _CENTRED] = _correlate(sums)
+    for row in np.flatnonzero(_cancels(sums)):
+        sums[row, _CENTRED] = _correlate_centred(rows[0][row], rows[1][row])
     counts = np.maximum(sums[:, _COUNT], 1)
     known = sums[:, _COUNT] > 0
     means = tuple(np.where(known, sums[:, column] / counts, np.nan) for column in (_A, _B))
@@ -98,10 +101,6 @@ def _sums(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
     if a.shape[1]:
         sums[:, _LARGEST] = np.maximum(difference.max(1), -difference.min(1)) + 0.0  # no negative zero
     sums[:, _DIFFERING], sums[:, _BAD] = differing, bad
-    sums[:, _CENTRED] = _correlate(sums)
-    for row in np.flatnonzero(_cancels(sums)):
-        usable = np.isfinite(first[row].astype(np.float64)) & np.isfinite(second[row].astype(np.float64))
-        sums[row, _CENTRED] = _correlate_centred(a[row][usable], b[row][usable])
     return sums
 
 
@@ -111,9 +110,7 @@ def _pool(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic]) -
     whole[_LARGEST] = sums[:, _LARGEST].max(initial=0)
     whole[_CENTRED] = _correlate(whole[None])[0]
     if _cancels(whole[None])[0]:
-        a, b = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
-        usable = np.isfinite(a) & np.isfinite(b)
-        whole[_CENTRED] = _correlate_centred(a[usable], b[usable])
+        whole[_CENTRED] = _correlate_centred(first.ravel(), second.ravel())
     return whole
 
 
@@ -127,7 +124,10 @@ def _correlate(sums: Sums) -> Sums:
     return correlation
 
 
-def _correlate_centred(a: Sums, b: Sums) -> float:
+def _correlate_centred(first: NDArray[np.generic], second: NDArray[np.generic]) -> float:
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    usable = np.isfinite(a) & np.isfinite(b)
+    a, b = a[usable], b[usable]
     a, b = a - a.mean(), b - b.mean()
     norms = float(np.sqrt(a @ a) * np.sqrt(b @ b))
     return float(np.clip(a @ b / norms, -1, 1)) if norms and np.ptp(a) and np.ptp(b) else np.nan

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmapviz.core.drawings import SHADES
+from fmapviz.render.colormaps import table
 from fmapviz.render.labels import number_tiles
 from fmapviz.render.layout import BLACK, column, draw, picture, row
 from fmapviz.render.text import Typeface, set_lines, wrap
@@ -20,31 +23,49 @@ _NARROWEST, _GAP, _BELOW = 110, 10, 4  # pixels
 _ALONE = 160  # pixels: a single map is enlarged to about that
 
 
-def draw_panels(panels: Panels, *, numbered: bool) -> NDArray[np.uint8]:
+@cache
+def panel_palette() -> NDArray[np.uint8]:
+    """Return the colours of `Panels`, uint8 `(256, 3)`.
+
+    Example:
+        >>> panel_palette()[[0, 127, 128]].tolist()
+        [[0, 0, 0], [255, 255, 255], [59, 76, 192]]
+    """
+    greys = np.linspace(0, 255, SHADES).round().astype(np.uint8)[:, None].repeat(3, 1)
+    colours: NDArray[np.uint8] = table("coolwarm")[np.linspace(0, 255, SHADES).round().astype(int)]
+    return np.concatenate([greys, colours])
+
+
+def draw_panels(panels: Panels, *, numbered: bool, indexed: bool = True) -> NDArray[np.uint8]:
     """Draw grids beside each other.
 
     Args:
         panels: The grids.
         numbered: Whether tiles show the numbers of their channels.
+        indexed: Whether the result may be numbers of colours in the palette, which takes a third of the time.
 
     Returns:
-        uint8 `(H, W)` or `(H, W, 3)`.
+        uint8 `(H, W)`, numbers of colours, or `(H, W, 3)`.
 
     Example:
         >>> from fmapviz.core.drawings import Panels
         >>> draw_panels(Panels(np.zeros((200, 600), np.uint8), ("A", "B", "B - A")), numbered=False).shape
         (220, 620)
     """
-    columns = []
-    grids = np.split(panels.pixels, len(panels.captions), axis=1)
+    is_plain = panels.pixels.ndim == 2 and indexed and not (numbered and panels.tiles)
+    pixels = panels.pixels if panels.pixels.ndim == 3 or is_plain else panel_palette()[panels.pixels]
+    grids = np.split(pixels, len(panels.captions), axis=1)
     times = 1 if panels.tiles else max(1, _ALONE // max(grids[0].shape[:2]))
-    for caption, pixels in zip(panels.captions, grids, strict=True):
-        shown = pixels.repeat(times, 0).repeat(times, 1)
+    columns = []
+    for caption, each in zip(panels.captions, grids, strict=True):
+        shown = each.repeat(times, 0).repeat(times, 1) if times > 1 else each
         if numbered and panels.tiles:
             shown, _ = number_tiles(shown, panels.tiles, panels.channels or range(panels.tiles.count))
         width = max(shown.shape[1], _NARROWEST)
         text = set_lines(wrap(caption, _CAPTION, width, lines=3), ground=BLACK)
         columns.append((text.within(width, text.height, x=0), picture(shown)))
     height = max(text.height for text, _ in columns)
-    boxes = [column([text.within(text.width, height, y=1), shown], gap=_BELOW) for text, shown in columns]
-    return draw(row(boxes, gap=_GAP), BLACK)
+    head = draw(row([text.within(text.width, height, y=1) for text, _ in columns], gap=_GAP), BLACK)
+    head = head // 2 if is_plain else head  # as greys of the palette
+    body = row([shown.within(text.width, shown.height, x=0) for text, shown in columns], gap=_GAP)
+    return draw(column([picture(head), body], gap=_BELOW), BLACK)

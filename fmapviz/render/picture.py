@@ -20,7 +20,7 @@ from fmapviz.render.facts import describe, number, shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map
 from fmapviz.render.histogram import draw_histogram
 from fmapviz.render.labels import add_colorbar, add_header, add_legend, number_rows, number_tiles
-from fmapviz.render.panels import draw_panels
+from fmapviz.render.panels import draw_panels, panel_palette
 from fmapviz.render.png import encode
 from fmapviz.render.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 
@@ -50,12 +50,14 @@ class Rendered:
         colormap: Of the colour bar; None for grey.
         marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
         legend: Texts of the colours of clusters; none: no legend.
+        palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
     """
 
     pixels: NDArray[np.uint8]
     colormap: str | None = None
     marks: Marks = ()
     legend: Sequence[str] = ()
+    palette: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +155,8 @@ def make_picture(
         name, title = f"{name}.{target.label}", f"{name}: {target.title}"
     facts |= _provenance(info) if common is None else common
     height, width = pixels.shape[:2]
-    return Picture(drawing.view, name, encode(pixels, facts), width, height, facts, title, layer, drawing, tiles)
+    png = encode(pixels, facts, palette=rendered.palette)
+    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles)
 
 
 def is_numbered(style: Style) -> bool:
@@ -256,7 +259,9 @@ def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint
 
 
 def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    return Rendered(draw_panels(panels, numbered=is_numbered(info.config.style)))
+    style = info.config.style
+    pixels = draw_panels(panels, numbered=is_numbered(style), indexed=not style.labels)
+    return Rendered(pixels, palette=panel_palette() if pixels.ndim == 2 else None)
 
 
 def _mark_ends(low: float, high: float) -> Marks:

@@ -32,12 +32,15 @@ _SMALL_BYTES = 2048
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = MappingProxyType({})) -> bytes:
+def encode(
+    pixels: NDArray[np.uint8], text: Mapping[str, str] = MappingProxyType({}), *, palette: NDArray[np.uint8] | None = None
+) -> bytes:
     r"""Encode pixels as a PNG file. Large pictures are compressed without the interpreter lock.
 
     Args:
         pixels: uint8, `(H, W)` for grey or `(H, W, 3)` for RGB; not changed.
         text: Text chunks by keyword. A keyword is 1 to 79 printable Latin-1 characters.
+        palette: Colours, uint8 `(256, 3)`, whose numbers the pixels `(H, W)` are; None for grey.
 
     Raises:
         ValueError: The pixels have another shape or type, or are empty; a keyword is invalid.
@@ -55,10 +58,11 @@ def encode(pixels: NDArray[np.uint8], text: Mapping[str, str] = MappingProxyType
     # memory held before. zlib takes some microseconds more for these. ISA-L's levels 2 and 3 are slower, and no smaller.
     data = zlib.compress(rows.data, level=1) if rows.nbytes <= _SMALL_BYTES else isal_zlib.compress(rows, level=1)
     height, width = pixels.shape[:2]
-    color_type = 0 if pixels.ndim == 2 else 2
+    color_type = 2 if pixels.ndim == 3 else 0 if palette is None else 3
+    colours = [] if palette is None else [_chunk(b"PLTE", palette.tobytes())]
     header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
     texts = map(_encode_text, text, text.values())
-    return b"".join((_SIGNATURE, _chunk(b"IHDR", header), *texts, _chunk(b"IDAT", data), _chunk(b"IEND", b"")))
+    return b"".join((_SIGNATURE, _chunk(b"IHDR", header), *colours, *texts, _chunk(b"IDAT", data), _chunk(b"IEND", b"")))
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:

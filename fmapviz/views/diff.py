@@ -14,18 +14,19 @@ import numpy as np
 import torch
 
 from fmapviz.core.config import Style
-from fmapviz.core.drawings import Panels
+from fmapviz.core.drawings import SHADES, Panels
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose
 from fmapviz.render.grid import Ranges
+from fmapviz.render.panels import panel_palette
 from fmapviz.views.base import NoChannelsError
 from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.drawings import Tiles
     from fmapviz.views.base import PairMaps
 
 NEEDS = "outputs"
@@ -65,16 +66,19 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     shown: list[Tensor] = []
     if maps.vector:
         limits = bars.axis_limits(shared, style)
-        shown = [bars.draw_bars(each.flatten(1), style, shared) for each in (first, second)]
-        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), own))
+        shown = [bars.draw_bars(each.flatten(1), style, shared) // 2 for each in (first, second)]
+        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), own) // 2)
     else:
         limits = grid.scale_limits(shared, style)
-        shown = [
-            _draw_grid(each, replace(shared, bad=one.bad), limits, tiles, style)
-            for each, one in zip((first, second), ranges, strict=True)
-        ]
+        for values, bad in ((first, maps.ranges[0].bad), (second, maps.ranges[1].bad)):
+            levels = grid.scale(values, replace(shared, bad=bad), limits, style)
+            coloured = bool(style.palette)
+            pixels = grid.arrange(levels if coloured else levels.mul_(0.5), tiles)
+            shown.append(grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels)
         ends = torch.full_like(own.low, -largest), torch.full_like(own.high, largest)
-        shown.append(_draw_grid(difference, own, ends, tiles, _SIGNED))
+        levels = grid.scale(difference, own, ends, _SIGNED).mul_(0.5)
+        levels = levels.add_(SHADES) if own.bad is None else torch.where(difference.isfinite(), levels + SHADES, levels)
+        shown.append(grid.arrange(levels, tiles))
     has_one_range = maps.vector or style.norm not in {"channel", "signed"}
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
@@ -105,11 +109,6 @@ def _joined(ranges: list[Ranges]) -> Ranges:
     return Ranges(torch.fmin(first.low, second.low), torch.fmax(first.high, second.high), first.mean)
 
 
-def _draw_grid(values: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], tiles: Tiles, style: Style) -> Tensor:
-    pixels = grid.arrange(grid.scale(values, ranges, limits, style), tiles)
-    return grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels
-
-
 def _draw_means(maps: PairMaps) -> Panels:
     if maps.vector:
         raise NotAMapError("a vector, whose elements mean nothing to each other in networks that have nothing in common")
@@ -117,14 +116,14 @@ def _draw_means(maps: PairMaps) -> Panels:
     for letter, name, values in zip("AB", maps.names, (maps.first, maps.second), strict=True):
         mean = reduce(grid.as_floats(values))[:, None]
         ranges = grid.measure(mean)
-        shown.append(grid.scale(mean, ranges, grid.scale_limits(ranges, Style()), Style()).to(torch.uint8)[:, 0])
+        shown.append(grid.scale(mean, ranges, grid.scale_limits(ranges, Style()), Style()).mul_(0.5).to(torch.uint8)[:, 0])
         captions.append(f"{letter}: {name}, mean of all channels")
     return Panels(_beside(shown), tuple(captions), largest=nan)
 
 
-def _beside(grids: list[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return grids `(1, H, W)` or `(1, H, W, 3)` as one array; in colour if one of them is."""
+def _beside(grids: list[Tensor]) -> NDArray[np.uint8]:
+    """Return grids `(1, H, W)`, or in colour `(1, H, W, 3)`, as one array; in colour if one of them is."""
     arrays = [each[0].cpu().numpy() for each in grids]
     if any(each.ndim == 3 for each in arrays):
-        arrays = [each if each.ndim == 3 else each[..., None].repeat(3, 2) for each in arrays]
+        arrays = [each if each.ndim == 3 else panel_palette()[each] for each in arrays]
     return np.concatenate(arrays, 1)

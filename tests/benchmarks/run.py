@@ -45,7 +45,8 @@ from ways import (
 )
 
 import fmapviz
-from fmapviz.core.config import Style
+from fmapviz.core.config import RunConfig, Style
+from fmapviz.engine.diff.run import run_diff
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.early_stop import EarlyStop
@@ -107,6 +108,7 @@ def main() -> None:
             growth,
             skipping,
             training,
+            comparing,
             tokens,
         ):
             if options.only and options.only not in section.__name__:
@@ -484,6 +486,31 @@ def training(place, quick):
             measured.append(time.perf_counter() - begun)
     rounds = [w / n for w, n in zip(times[True], times[False], strict=True)]
     yield Ratio("training of shapesnet, every 50 of 100 steps: time", "<= 1.03", rounds, f"{median(times[False]):.0f} s")
+
+
+def comparing(place, quick):
+    """A comparison of two networks, against two runs, whose pictures together show the same layers."""
+    for name in ("resnet50", "mobilenet_v3_large"):
+        paths = copies(place, 4 if quick else 16)
+        one = fmapviz.load_model(name, weights="random")
+        state = {
+            key: values + 0.01 * values.std() if values.ndim > 1 else values
+            for key, values in one.module.state_dict().items()
+        }
+        other = fmapviz.load_model(name, weights=state)
+        rounds = []
+        for number in range(1 if quick else 3):
+            options = {"to": ["png"], "out": place / f"{name}{number}"}
+
+            def compare(options=options, one=one, other=other, paths=paths):
+                run_diff(RunConfig(one, paths, views="diff", **options), against=other)
+
+            def run_both(options=options, one=one, other=other, paths=paths):
+                for model, own in ((one, "a"), (other, "b")):
+                    fmapviz.visualize(model, paths, name=own, **options)
+
+            rounds.append(timed(compare) / timed(run_both))
+        yield Ratio(f"{name}, {len(paths)} images: time of a comparison / two runs", "<= 1.3", rounds)
 
 
 def tokens(place, quick):

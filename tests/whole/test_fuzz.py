@@ -665,6 +665,7 @@ def words_for(command, parameter, value):
         "verify": {"directory": ["out"]},
         "extract": {"directory": ["out"]},
         "top": {"run": ["out"]},
+        "diff": {"model": ["net.py:build"], "inputs": ["a.png"]},
     }[command]
     required = {"extract": ["--image=a.png", "--layer=0"]}.get(command, [])
     if parameter.param_type_name == "argument":

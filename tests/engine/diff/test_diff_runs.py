@@ -93,7 +93,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert document["against"]["weights"] == "epoch_20.pt"
     (at,) = document["steps"]
     assert at["layers"][0]["sqnr"] < 20
-    assert [message for message in told if "first layer below 20 dB" in message][0].startswith("features.0.conv")
+    assert next(message for message in told if "first layer below 20 dB" in message).startswith("features.0.conv")
     with (run / "cka.csv").open(newline="") as file:
         alignment = {(row["first"], row["second"]): float(row["cka"]) for row in csv.DictReader(file)}
     assert len(alignment) == 64
