@@ -16,6 +16,7 @@ function addressOf() {
   }
   Object.assign(parts, { view: state.view ?? "", layer: state.name ?? "" });
   if (besides()) parts.beside = besideView();
+  if (swiping()) parts.swipe = Number(state.swipe.toFixed(1));
   if (state.order) parts.order = state.order;
   if (state.channel !== null) parts.channel = state.channel;
   return new URLSearchParams(parts).toString();
@@ -25,13 +26,13 @@ function addressOf() {
 // entry to the history, and the back button would never get past it.
 let understood = null;
 
-function withoutSteps(address) {
+function withoutPlaces(address) {
   const parts = new URLSearchParams(address);
-  for (const name of ["step", "with-step"]) parts.delete(name);
+  for (const name of ["step", "with-step", "swipe"]) parts.delete(name);
   return parts.toString();
 }
 
-// Another step changes the last entry of the history: going back leads to the image, view or layer before.
+// Another step, or place of the divider, changes the last entry of the history: going back leads to the image, view or layer before.
 function writeAddress() {
   clearTimeout(settling);
   if (playing) return;
@@ -39,9 +40,9 @@ function writeAddress() {
   settling = setTimeout(() => {
     const now = addressOf();
     if (now === understood) return;
-    const onlySteps = withoutSteps(now) === withoutSteps(understood);
+    const onlyPlaces = withoutPlaces(now) === withoutPlaces(understood);
     written = understood = now;
-    if (onlySteps) location.replace(`#${now}`);
+    if (onlyPlaces) location.replace(`#${now}`);
     else location.hash = now;
   }, SETTLED);
 }
@@ -59,6 +60,8 @@ function readAddress() {
   viewChosen = false;
   const order = parts.get("order");
   state.order = order in ORDERS ? order : null;
+  const swipe = parts.get("swipe") ?? "";
+  state.swipe = /^\d+(\.\d+)?$/.test(swipe) ? clamp(Number(swipe), 0, 100) : null;
   state.beside = other < 0 ? parts.get("beside") : null;
   Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
 }

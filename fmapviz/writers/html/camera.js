@@ -26,7 +26,7 @@ function fittingScale(camera) {
   const scales = panes.filter((pane) => pane.picture && pane.camera === camera).map((pane) => {
     const { width, height } = pane.picture;
     const across = (pane.stage.clientWidth - MARGIN) / width;
-    const fitting = devicePixelRatio * (pane.picture.cells ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / height));
+    const fitting = devicePixelRatio * (pane.picture.cells ? across : Math.min(across, (pane.stage.clientHeight - MARGIN) / (height * pane.stretch())));
     return fitting * camera.scale / pane.scale();
   });
   const scale = Math.max(Math.min(...scales, LARGEST_SCALE), 0.001);
@@ -49,7 +49,7 @@ function refit() {
 // A grid beside a heat map is not moved with it: the same position means something else there.
 function linkCameras() {
   const [first, second] = panes;
-  if (second) second.camera = comparing() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;
+  if (second) second.camera = comparing() || swiping() || coverTheSame(first.picture, second.picture) ? first.camera : second.ownCamera;
 }
 
 function coverTheSame(one, other) {

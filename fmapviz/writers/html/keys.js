@@ -4,7 +4,7 @@ const PAN = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDow
 
 function pan(key) {
   const pane = activePane();
-  if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoom);
+  if (pane) pane.shift((PAN[key][0] * 60) / pane.zoom, (PAN[key][1] * 60) / pane.zoomDown);
 }
 
 function escape() {
@@ -14,6 +14,7 @@ function escape() {
     list.sift();
     list.box.focus();
   } else if (state.channel !== null) unpin();
+  else if (swiping()) toggleSwipe();
   else if (comparing()) toggleCompare();
   else if (besides()) toggleBeside();
 }
@@ -35,7 +36,7 @@ const KEYS = {
   "+": () => zoomBy("in"), "=": () => zoomBy("in"), "-": () => zoomBy("out"), 0: () => fit(),
   "[": () => pinNeighbour(-1), "]": () => pinNeighbour(1),
   "/": () => focusFilter(layers), i: () => focusFilter(images),
-  c: toggleCompare, b: toggleBeside, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
+  c: toggleCompare, b: toggleBeside, w: toggleSwipe, o: nextOrder, s: () => changeSide(1 - state.side), v: nextView, t: () => toggleTheme(),
   "?": () => find("#help").showModal(), Escape: escape,
   ...(hasSeries ? { ",": () => moveStep(-1), ".": () => moveStep(1), p: togglePlaying } : {}),
 };
@@ -63,7 +64,7 @@ function keysFor(target) {
   if (target === list?.filter) return filterKeys(list);
   if (target === list?.box) return { ...KEYS, ...listKeys(list) };
   if (target.matches("select")) return { Escape: escape };
-  if (target.matches("input:is([type=radio], [type=range])")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
+  if (target.matches("input:is([type=radio], [type=range]), [role=slider]")) return { ...KEYS, ArrowUp: null, ArrowDown: null, ArrowLeft: null, ArrowRight: null };
   return KEYS;
 }
 

@@ -40,6 +40,7 @@ _SCRIPTS = (
     "order",
     "histogram",
     "state",
+    "swipe",
     "show",
     "pins",
     "strips",

@@ -98,8 +98,17 @@ class Pane {
 
   // Device pixels per pixel of this picture: panes show pictures of different sizes equally large.
   scale() {
-    const reference = panes.find((pane) => pane.picture && pane.camera === this.camera).picture;
-    return (this.camera.scale * reference.width) / this.picture.width;
+    return (this.camera.scale * this.reference().width) / this.picture.width;
+  }
+
+  // Of two pictures over each other, the second one has the box of the first one.
+  stretch() {
+    const { width, height } = this.reference();
+    return swiping() ? (height * this.picture.width) / (width * this.picture.height) : 1;
+  }
+
+  reference() {
+    return panes.find((pane) => pane.picture && pane.camera === this.camera).picture;
   }
 
   place() {
@@ -109,12 +118,13 @@ class Pane {
     const { width, height } = this.picture;
     const { camera } = this;
     const scale = this.scale();
-    // Aligned to device pixels; otherwise enlarged pixels would differ in size.
-    const snap = (offset, origin) => Math.round((origin + offset) * ratio) / ratio - origin;
+    // Aligned to device pixels; otherwise enlarged pixels would differ in size. Two pictures of one box are rounded alike.
+    const snap = (offset, origin) => Math.round(((origin + offset) * ratio).toFixed(4)) / ratio - origin;
     this.zoom = scale / ratio;
+    this.zoomDown = this.zoom * this.stretch();
     this.left = snap(bounds.width / 2 - camera.x * width * this.zoom, bounds.left);
-    this.top = snap(bounds.height / 2 - camera.y * height * this.zoom, bounds.top);
-    this.image.style.transform = `translate(${this.left}px, ${this.top}px) scale(${this.zoom})`;
+    this.top = snap(bounds.height / 2 - camera.y * height * this.zoomDown, bounds.top);
+    this.image.style.transform = `translate(${this.left}px, ${this.top}px) scale(${this.zoom}, ${this.zoomDown})`;
     this.image.classList.toggle("shrunk", scale < 1);
     this.outline(this.kept, state.channel);
     this.outline(this.pointed, pointedChannel);
@@ -135,15 +145,15 @@ class Pane {
     frame.hidden = !box;
     if (!box) return;
     const { x, y, width, height } = box;
-    frame.style.transform = `translate(${this.left + x * this.zoom}px, ${this.top + y * this.zoom}px)`;
+    frame.style.transform = `translate(${this.left + x * this.zoom}px, ${this.top + y * this.zoomDown}px)`;
     frame.style.width = `${width * this.zoom}px`;
-    frame.style.height = `${height * this.zoom}px`;
+    frame.style.height = `${height * this.zoomDown}px`;
   }
 
   // In pixels of the picture.
   pixelUnder(event) {
     const bounds = this.stage.getBoundingClientRect();
-    return { x: (event.clientX - bounds.left - this.left) / this.zoom, y: (event.clientY - bounds.top - this.top) / this.zoom };
+    return { x: (event.clientX - bounds.left - this.left) / this.zoom, y: (event.clientY - bounds.top - this.top) / this.zoomDown };
   }
 
   channelUnder(event) {
@@ -156,6 +166,9 @@ class Pane {
   showTip(channel, field) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
+    if (this.tip.hidden) return;
+    // Two pictures over each other have one tip, of that under the pointer.
+    this.tip.hidden = swiping() && pointer?.pane !== this;
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
     const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
@@ -189,7 +202,7 @@ class Pane {
     const before = this.scale() / devicePixelRatio;
     setScale(this.camera, this.camera.scale * factor);
     const after = this.scale() / devicePixelRatio;
-    this.shift(dx / before - dx / after, dy / before - dy / after);
+    this.shift(dx / before - dx / after, (dy / before - dy / after) / this.stretch());
   }
 
   // In pixels of the picture.
@@ -221,7 +234,7 @@ class Pane {
     const now = [...this.fingers.values()];
     const [from, to] = [middle(old), middle(now)];
     const zoom = this.scale() / devicePixelRatio;
-    this.shift((from.clientX - to.clientX) / zoom, (from.clientY - to.clientY) / zoom);
+    this.shift((from.clientX - to.clientX) / zoom, (from.clientY - to.clientY) / (zoom * this.stretch()));
     if (spread(old) > 0) this.zoomAt(to, spread(now) / spread(old));
   }
 

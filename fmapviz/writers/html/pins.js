@@ -78,7 +78,7 @@ function bringIntoView(pane, tile) {
   const reach = (size, zoom) => size / zoom / 2;
   const move = (low, high, middle, half) => Math.min(0, low - (middle - half)) || Math.max(0, high - (middle + half));
   const dx = move(x, x + width, camera.x * pane.picture.width, reach(pane.stage.clientWidth, pane.zoom));
-  const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.stage.clientHeight, pane.zoom));
+  const dy = move(y, y + height, camera.y * pane.picture.height, reach(pane.stage.clientHeight, pane.zoomDown));
   if (!camera.fitted && (dx || dy)) pane.shift(dx, dy);
   else place();
 }

@@ -133,15 +133,16 @@ function sameView(picture, before) {
 
 function arrange(amount) {
   const focused = document.activeElement?.closest(".pane");
-  while (panes.length > amount) panes.pop().root.remove();
+  while (panes.length > amount) for (const part of [panes.at(-1).tip, panes.pop().root]) part.remove();
   if (focused && !focused.isConnected) panes[0].stage.focus();
   while (panes.length < amount) panes.push(new Pane(panes.length));
   // Moving an existing pane would take the focus from it.
-  for (const { root } of panes) if (!root.isConnected) find("#panes").append(root);
+  for (const { root } of panes) if (!root.isConnected) find("#swipe").before(root);
   document.body.classList.toggle("comparing", comparing());
   find("#compare").setAttribute("aria-pressed", comparing());
   find("#beside").setAttribute("aria-pressed", besides());
   find("#beside").disabled = viewsShown().length < 2;
+  showSwipe();
 }
 
 function fillBeside(select) {

@@ -47,6 +47,7 @@ async function start() {
   fillOrders();
   listenToPage();
   listenToSteps();
+  listenToSwipe();
   find("#compare").disabled = !canCompare();
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));
   if (narrow.matches) for (const list of [images, layers]) list.expand(false);

@@ -2,8 +2,9 @@
 
 // `units`: numbers of the images of A and, when two are compared, B; `name` and `view` identify a picture across images.
 // `steps`: of images that are series, the numbers of the steps that were chosen.
-// `beside`: the other view of image A that is shown too; `order`: the number by which channels are sorted.
-const state = { side: 0, units: [0, null], steps: [null, null], view: null, name: null, beside: null, channel: null, order: null };
+// `beside`: the other view of image A that is shown too; `order`: the number by which channels are sorted; `swipe`: where the
+// divider is between two pictures over each other, in per cent of the width.
+const state = { side: 0, units: [0, null], steps: [null, null], view: null, name: null, beside: null, channel: null, order: null, swipe: null };
 const panes = [new Pane(0)];
 const comparing = () => state.units[1] !== null;
 const besides = () => state.beside !== null;

@@ -146,7 +146,7 @@ function rowBox({ cells, strips }, channel) {
 
 // A page is as wide as its pane, and begins at its top or shows the row of the pinned channel.
 function rowInSight(pane, margin) {
-  const zoom = pane.scale() / devicePixelRatio;
+  const zoom = (pane.scale() * pane.stretch()) / devicePixelRatio;
   const { height } = pane.picture;
   const half = pane.stage.clientHeight / zoom / 2 - margin / zoom;
   if (2 * half >= height) return 0.5;

@@ -1,0 +1,70 @@
+// The swipe: two pictures over each other, with a divider between them. Left of it is the first one, right of it the second.
+
+const MIDDLE = 50;  // per cent of the width
+
+const swiping = () => state.swipe !== null && (comparing() || besides());
+
+function toggleSwipe() {
+  if (panes.length < 2) return;
+  state.swipe = swiping() ? null : MIDDLE;
+  point(null);
+  showSwipe();
+  linkCameras();
+  refit();
+  place();
+  writeAddress();
+  say(swiping() ? "The two pictures over each other" : "The two pictures beside each other");
+}
+
+function showSwipe() {
+  const on = swiping();
+  const layer = find("#swipe");
+  document.body.classList.toggle("swiping", on);
+  find("#over").setAttribute("aria-pressed", on);
+  find("#over").disabled = panes.length < 2;
+  layer.hidden = !on;
+  // A tip in its own stage would be cut off at the divider.
+  for (const pane of panes) (on ? layer : pane.stage).append(pane.tip);
+  if (on) divide(state.swipe);
+}
+
+function divide(share) {
+  state.swipe = clamp(share, 0, 100);
+  find("#panes").style.setProperty("--split", `${state.swipe}%`);
+  const rounded = Math.round(state.swipe);
+  Object.assign(find("#divider"), { ariaValueNow: rounded, ariaValueText: `${rounded} %` });
+}
+
+function moveDivider(share) {
+  divide(share);
+  writeAddress();
+}
+
+const DIVIDER_KEYS = {
+  ArrowLeft: (share) => share - 1, ArrowRight: (share) => share + 1, ArrowDown: (share) => share - 1, ArrowUp: (share) => share + 1,
+  PageDown: (share) => share - 10, PageUp: (share) => share + 10, Home: () => 0, End: () => 100,
+};
+
+function listenToSwipe() {
+  const divider = find("#divider");
+  let grip = null;  // how far the pointer is from the divider's middle
+  find("#over").addEventListener("click", toggleSwipe);
+  divider.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    const { left, width } = divider.getBoundingClientRect();
+    grip = event.clientX - left - width / 2;
+    divider.setPointerCapture(event.pointerId);
+  });
+  divider.addEventListener("pointermove", (event) => {
+    if (grip === null) return;
+    const { left, width } = find("#swipe").getBoundingClientRect();
+    moveDivider((100 * (event.clientX - grip - left)) / width);
+  });
+  for (const end of ["pointerup", "pointercancel"]) divider.addEventListener(end, () => { grip = null; });
+  divider.addEventListener("wheel", (event) => panes[0].wheel(event), { passive: false });
+  divider.addEventListener("keydown", (event) => {
+    if (!(event.key in DIVIDER_KEYS) || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    moveDivider(DIVIDER_KEYS[event.key](state.swipe));
+  });
+}
