@@ -34,20 +34,20 @@ def idle_pages(browser):
 
 @pytest.fixture
 def open_report(browser, idle_pages):
-    """Open `index.html` of a directory as a double click does; check the page after the test."""
+    """Open a page of a directory, `index.html`, as a double click does; check the page after the test."""
     with ExitStack() as stack:
 
-        def opened(root, address="", *, errors=(), **options):
+        def opened(root, address="", *, name="index.html", errors=(), **options):
             options = {"viewport": {"width": 1200, "height": 800}, **options}
             idle = idle_pages.setdefault(repr(options), [])
             page = idle.pop() if idle else browser.new_context(**options).new_page()
             page.set_default_timeout(1000 * PATIENCE)
             page.mouse.move(0, 0)
-            report = Report(page, root)
+            report = Report(page, root, name)
             stack.callback(idle.append, page)
             stack.callback(report.close)
             stack.callback(report.check, errors)
-            page.goto(f"{(root / 'index.html').as_uri()}{address}")
+            page.goto(f"{(root / name).as_uri()}{address}")
             report.settled()
             return report
 
@@ -57,8 +57,8 @@ def open_report(browser, idle_pages):
 class Report:
     """An open report."""
 
-    def __init__(self, page, root):
-        self.page, self.root = page, root
+    def __init__(self, page, root, name):
+        self.page, self.root, self.name = page, root, name
         self.requests, self.errors, self.dialogs = [], [], []
         self.listeners = {
             "request": lambda request: self.requests.append(request.url),
@@ -118,7 +118,7 @@ class Report:
     def loaded(self):
         """Return the requested files in order, relative to the run, without the page itself."""
         paths = [unquote(url.removeprefix(self.root.as_uri() + "/")) for url in self.requests]
-        return [path for path in paths if not path.startswith("index.html")]
+        return [path for path in paths if not path.startswith(self.name)]
 
     def picture(self, side=0):
         """Return position and scale of a pane's picture: left, top, CSS pixels per pixel."""

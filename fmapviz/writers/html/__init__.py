@@ -17,6 +17,7 @@ from fmapviz.core.errors import printable
 from fmapviz.core.file_names import ALIGNMENT
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
+from fmapviz.writers.html.facts import describe_settings
 from fmapviz.writers.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
 from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
 from fmapviz.writers.html.single_file import LARGEST, embed, too_large
@@ -91,7 +92,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     page: dict[str, Any] = {
         "title": info.label,
         "views": [*info.config.views, *([ALIGNMENT] if info.against else [])],  # the others are shown before them
-        "facts": _facts(info),
+        "facts": describe_settings(info.settings, info.versions),
         "units": listed,
         "model": model,
         "top": next((href_of(unit.directory, run) for unit in units if unit.kind == "top"), None),
@@ -234,19 +235,3 @@ def _statistics(known: ChannelStatistics) -> dict[str, Any]:
         for info, own in known.slices()
     ]
     return {"images": known.images, "layers": layers}
-
-
-def _facts(info: RunInfo) -> list[list[str]]:
-    facts = {
-        "Model": info.model,
-        "Weights": info.weights,
-        "SHA-256": info.sha256 or "",
-        "Input": info.preparation,
-        "Views": ", ".join(info.config.views),
-        "Layers": ", ".join(info.config.layers) or "all",
-        "Without": ", ".join(info.config.exclude),
-        "Types": ", ".join(info.config.types),
-        "Scaling": info.config.style.norm,
-        "Versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
-    }
-    return [[key, printable(value)] for key, value in facts.items() if value]

@@ -9,7 +9,7 @@ function addressOf() {
   const parts = { image: run.units[state.units[0]].unit };
   const step = stepAt(run.units[state.units[0]], 0);
   if (step) parts.step = step.step;
-  if (comparing()) {
+  if (comparing() && !paired) {
     const other = run.units[state.units[1]];
     parts.with = other.unit;
     if (other.steps) parts["with-step"] = stepAt(other, 1).step;
@@ -56,13 +56,20 @@ function readAddress() {
   const whole = (name) => (/^\d+$/.test(parts.get(name) ?? "") ? Number(parts.get(name)) : null);
   const channel = whole("channel");
   state.steps = [whole("step"), whole("with-step")];
-  state.units = [Math.max(0, unit("image")), other < 0 ? null : other];
+  // Without an image, one that both runs have.
+  const first = paired ? run.units.findIndex(({ of }) => of[0] && of[1]) : 0;
+  const image = unit("image") < 0 ? first : unit("image");
+  state.units = [Math.max(0, image), other < 0 || paired ? null : other];
+  if (paired) {
+    state.units[1] = state.units[0];
+    state.steps[1] = state.steps[0];
+  }
   viewChosen = false;
   const order = parts.get("order");
   state.order = order in ORDERS ? order : null;
   const swipe = parts.get("swipe") ?? "";
   state.swipe = /^\d+(\.\d+)?$/.test(swipe) ? clamp(Number(swipe), 0, 100) : null;
-  state.beside = other < 0 ? parts.get("beside") : null;
+  state.beside = other < 0 && !paired ? parts.get("beside") : null;
   Object.assign(state, { side: other < 0 ? 0 : state.side, view: parts.get("view") || null, name: parts.get("layer") || null, channel });
 }
 

@@ -32,18 +32,15 @@ def list_images(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
         each with `step` (its number) and `href`, and with `input` True if its input is not that of the first step. The
         `href` of a series is that of its first step.
     """
-    entries = list(_group(units).values())
-    names = _names([_identity(steps[0], run) for steps in entries])
-    return [
-        {"unit": name, "href": href_of(steps[0].directory, run), **_about(steps, run)}
-        for name, steps in zip(names, entries, strict=True)
-    ]
+    entries = list(group_steps(units).values())
+    names = name_images([identify(steps[0], run) for steps in entries])
+    return [{"unit": name, **describe_steps(steps, run)} for name, steps in zip(names, entries, strict=True)]
 
 
 def list_steps(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
     """Return the steps of a series, such as that of the model, ascending, each as in `list_images`; none if it has none."""
-    groups = list(_group(unit for unit in units if unit.step).values())
-    return _about(groups[0], run)["steps"] if groups else []
+    groups = list(group_steps(unit for unit in units if unit.step).values())
+    return describe_steps(groups[0], run)["steps"] if groups else []
 
 
 def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -57,7 +54,9 @@ def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]
         By the `href` of the series, its `steps` and `layers`. Each layer has a `name`, `of` (what the map is, and of which
         class) and `data`: the means and the numbers of dead channels at these steps, packed; NaN where the layer is missing.
     """
-    series = {entry["href"]: steps for entry, steps in zip(listed, _group(units).values(), strict=True) if "steps" in entry}
+    series = {
+        entry["href"]: steps for entry, steps in zip(listed, group_steps(units).values(), strict=True) if "steps" in entry
+    }
     return {href: {"steps": [_step(unit) for unit in steps], "layers": _curves(steps)} for href, steps in series.items()}
 
 
@@ -77,7 +76,7 @@ def number(value: Any) -> float:
     return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300) else 0.0
 
 
-def _group(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
+def group_steps(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
     """Return the units of each image, and those of each series by steps; of two of one step the later one."""
     groups: dict[object, list[ListedUnit]] = {}
     for unit in units:
@@ -92,16 +91,18 @@ def _step(unit: ListedUnit) -> int:
     return unit.step.number if unit.step else 0
 
 
-def _identity(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
+def identify(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
+    """Return the name of an image's unit and its file; both are the name of the series, if it belongs to one."""
     if unit.step:
         return PurePath(unit.step.series), PurePath(unit.step.series)
     return unit.directory.relative_to(run), PurePath(unit.path)
 
 
-def _about(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
-    first = steps[0].step
+def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
+    """Return what the page lists of an image or a series, as in `list_images`, without its name."""
+    first, href = steps[0].step, href_of(steps[0].directory, run)
     if first is None:
-        return {"predictions": _predictions(steps[0].predictions)}
+        return {"href": href, "predictions": _predictions(steps[0].predictions)}
     listed = [
         {
             "step": _step(unit),
@@ -110,10 +111,10 @@ def _about(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
         }
         for unit in steps
     ]
-    return {"steps": listed}
+    return {"href": href, "steps": listed}
 
 
-def _names(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
+def name_images(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
     """Name images after their files, with as many parent folders as make the names differ.
 
     Args:

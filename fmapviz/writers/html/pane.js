@@ -53,7 +53,7 @@ class Pane {
     this.message.hidden = !error;
     this.message.textContent = error ?? "";
     if (image) this.swap(image);
-    this.stage.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}` : "No picture"));
+    this.stage.setAttribute("aria-label", visible(picture ? `Picture ${picture.title || picture.name} of ${unit.unit}${paired ? ` in ${run.runs[this.side].name}` : ""}` : "No picture"));
     this.caption();
   }
 
@@ -67,27 +67,43 @@ class Pane {
 
   // The second of two pictures of one image names its view instead of the image.
   caption() {
-    const { unit, picture, own } = this;
+    const { unit, picture } = this;
     const heading = find("h3", this.root);
     const second = besides() && this.side === 1;
+    if (paired) return this.captionOfRun();
     const label = second ? (picture?.layer ? labelOf(picture) : "") : unit?.unit ?? "";
     heading.title = visible(label);
     heading.hidden = !label;
     if (picture?.shared && !second) heading.textContent = picture.shared;
     else heading.replaceChildren(...cutName(label));
-    const predictions = picture?.shared || second ? [] : unit?.predictions ?? [];
-    find(".predictions", this.root).textContent = visible(predictions.slice(0, 3).join(" \u00b7 "));
-    find(".range", this.root).textContent = panes.length > 1 && picture ? visible(factOf(picture, "Range")) : "";
-    find(".own", this.root).replaceChildren(...own.map(([name, value]) => factPair(name, value)));
-    find(".own", this.root).hidden = !own.length && !(comparing() && hasSeries);  // steps may differ in facts or not
-    this.notify(".notices", [...(second ? [] : unit?.notices ?? []), ...(picture?.layer ? picture.notices ?? [] : [])]);
-    this.notify(".remarks", picture && !picture.layer ? picture.notices ?? [] : []);
+    this.describe(picture?.shared || second ? [] : unit?.predictions ?? []);
     this.besideChoice.hidden = !second;
     if (second) fillBeside(this.besideChoice);
     const side = find(".side", this.root);
     side.textContent = LETTERS[this.side];
     side.setAttribute("aria-label", `Image ${LETTERS[this.side]}: choose this one`);
     side.setAttribute("aria-pressed", this.side === state.side);
+  }
+
+  // Of two runs, each pane is headed by its own.
+  captionOfRun() {
+    const { name, label } = run.runs[this.side];
+    const heading = find("h3", this.root);
+    heading.title = visible(`${name}: ${label}`);
+    heading.replaceChildren(...cutName(name), " ", make("span", "label", label));
+    Object.assign(find(".side", this.root), { textContent: LETTERS[this.side], disabled: true, ariaLabel: `Run ${LETTERS[this.side]}` });
+    this.describe(this.picture?.shared ? [this.picture.shared] : this.unit?.predictions ?? []);
+  }
+
+  describe(predictions) {
+    const { unit, picture, own } = this;
+    const second = besides() && this.side === 1;
+    find(".predictions", this.root).textContent = visible(predictions.slice(0, 3).join(" \u00b7 "));
+    find(".range", this.root).textContent = panes.length > 1 && picture ? visible(factOf(picture, "Range")) : "";
+    find(".own", this.root).replaceChildren(...own.map(([name, value]) => factPair(name, value)));
+    find(".own", this.root).hidden = !own.length && !(comparing() && hasSeries);  // steps may differ in facts or not
+    this.notify(".notices", [...(second ? [] : unit?.notices ?? []), ...(picture?.layer ? picture.notices ?? [] : [])]);
+    this.notify(".remarks", picture && !picture.layer ? picture.notices ?? [] : []);
   }
 
   notify(selector, notices) {

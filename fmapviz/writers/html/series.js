@@ -17,12 +17,18 @@ const positionAt = (item, side) => nearestStep(item.steps, state.steps[side]);
 
 const stepAt = (item, side) => item?.steps?.[positionAt(item, side)] ?? null;
 
+// Of two runs both show the same step, or none if one of them lacks it.
+function stepOn(side) {
+  const step = stepAt(run.units[state.units[side]], side);
+  return paired ? itemOn(side)?.steps?.find((each) => each.step === step?.step) ?? null : step;
+}
+
 function chooseStep(position) {
   const item = shownItem();
   if (!item.steps) return;
   const { step } = item.steps[clamp(position, 0, item.steps.length - 1)];
   // Two images are moved together; of one image at two steps the chosen one is.
-  const together = comparing() && state.units[0] !== state.units[1];
+  const together = paired || (comparing() && state.units[0] !== state.units[1]);
   state.steps = state.steps.map((other, side) => (together || side === state.side ? step : other));
   update({ still: true });
 }
@@ -40,9 +46,10 @@ function stepBeside(index) {
 }
 
 // The model at the step of an image; the last one beside an image that has none.
-function modelAt(step) {
-  if (!run.models) return loadModel(run.model, "The model, the same for all images");
-  const model = run.models[nearestStep(run.models, step?.step ?? null)];
+function modelAt(step, side) {
+  const of = paired ? run.runs[side] : run;
+  if (!of.models) return loadModel(of.model, "The model, the same for all images");
+  const model = of.models[nearestStep(of.models, step?.step ?? null)];
   return loadModel(model.href, `The model, step ${model.step}`);
 }
 
@@ -86,7 +93,7 @@ function showSteps() {
   const slider = find("#step");
   Object.assign(slider, { max: length - 1, value: at, disabled: length < 2, ariaValueText: text(at) });
   const shown = find("#step-shown");
-  shown.textContent = `${comparing() && state.units[0] === state.units[1] ? `${LETTERS[state.side]}: ` : ""}${text(at)}`;
+  shown.textContent = `${comparing() && !paired && state.units[0] === state.units[1] ? `${LETTERS[state.side]}: ` : ""}${text(at)}`;
   shown.style.minWidth = `${text(length - 1).length + (comparing() ? 3 : 0)}ch`;
   const button = find("#play");
   Object.assign(button, { disabled: length < 2, ariaLabel: playing ? "Pause" : "Play", title: `${playing ? "Pause" : "Play"} (p)` });
@@ -115,13 +122,14 @@ async function loadNeighbours() {
   const wanted = new Set();
   for (const [at, { picture }] of panes.entries()) {
     const side = comparing() ? at : 0;
-    const item = run.units[state.units[side]];
+    const [{ steps }, item] = [run.units[state.units[side]], itemOn(side)];
     if (!picture || !item?.steps) continue;
-    const position = positionAt(item, side);
-    for (const step of [item.steps[position + 1], item.steps[position - 1]]) {
+    const position = positionAt({ steps }, side);
+    for (const next of [steps[position + 1], steps[position - 1]]) {
+      const step = next && item.steps.find((each) => each.step === next.step);
       if (!step) continue;
       const loading = loadUnit(step.href).then((loaded) => ofStep(loaded, item, step), () => null);
-      const units = await Promise.all([loading, modelAt(step)]);
+      const units = await Promise.all([loading, modelAt(step, side)]);
       const like = units.flatMap((unit) => unit?.pictures ?? []).find((each) => each.view === picture.view && each.name === picture.name);
       if (like && !like.histogram) wanted.add(like.src);
     }

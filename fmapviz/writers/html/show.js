@@ -42,8 +42,9 @@ async function show({ still }) {
   const numbers = comparing() ? state.units : [state.units[0]];
   if (state.view === TOP || state.beside === TOP) await loadTop();
   const sides = await Promise.all(numbers.map(lookUp));
-  known = picturesOf(sides[0]).sort((one, other) => rank(one) - rank(other));
-  others = sides[1] ? picturesOf(sides[1]) : [];
+  const [own, other] = sides.map((side) => picturesOf(side).sort((one, another) => rank(one) - rank(another)));
+  known = paired ? unite(own, other, { both: sides.every(({ error }) => !error) }) : own;
+  others = other ?? [];
   if (state.view === null && run.top && known.length && known.every(({ view }) => view === "input")) {
     state.view = TOP;  // there is nothing else to show
     return show({ still });
@@ -52,9 +53,9 @@ async function show({ still }) {
   if (state.view === null || state.name === null) chooseFirst();
   returnToChoice();
   rememberChoice();
-  const wanted = sides.map((side) => [side, picturesOf(side).find(isShown)]);
+  const wanted = sides.map((side) => [side, shownAmong(picturesOf(side))]);
   if (besides()) wanted.push([sides[0], pictureBeside()]);
-  const found = await Promise.all(wanted.map(([side, picture]) => findPicture(side, picture)));
+  const found = await Promise.all(wanted.map(([side, picture], at) => findPicture(side, picture, at)));
   sortChannels(found);
   const same = panes.length === found.length && found.every(({ picture }, side) => sameView(picture, panes[side].picture));
   arrange(found.length);
@@ -64,6 +65,27 @@ async function show({ still }) {
   if (same || still) refit();
   else fit();
   describe(found, { still });
+}
+
+// The pictures of both runs, in the order of the first one; `only` is the run that alone has a picture of an image of both.
+function unite(own, other, { both }) {
+  const lone = (side) => (both ? { only: side } : {});
+  const united = own.map((picture) => (likeIn(other, picture) ? picture : { ...picture, ...lone(0) }));
+  let at = 0;
+  for (const picture of other) {
+    const like = united.findIndex((each) => isAlike(each, picture));
+    if (like < 0) {
+      while (both && united[at]?.only === 0 && united[at].view === picture.view) at += 1;
+      united.splice(at, 0, { ...picture, ...lone(1) });
+    }
+    at = (like < 0 ? at : like) + 1;
+  }
+  return united;
+}
+
+function shownAmong(pictures) {
+  if (!paired || state.name === null) return pictures.find(isShown);
+  return likeIn(pictures, state);
 }
 
 const picturesOf = ({ unit, model }) => [unit, model, topUnit].flatMap((each) => each?.pictures ?? []);
@@ -95,11 +117,12 @@ const isShared = (found, name, value) => found.every(({ picture }) => !picture |
 const rank = ({ view }) => (run.views ?? []).indexOf(view);
 
 async function lookUp(index, side) {
-  const item = run.units[index];
-  const step = stepAt(item, side);
+  const item = itemOn(side);
+  const step = stepOn(side);
+  const unit = nameAt(run.units[index], step ?? (paired ? stepAt(run.units[index], side) : null));
+  const model = await modelAt(step, side);
+  if (!item || (item.steps && !step)) return { unit: { unit }, model, error: `${unit} is not in ${run.runs[side].name}.` };
   const { href } = step ?? item;
-  const unit = nameAt(item, step);
-  const model = await modelAt(step);
   try {
     return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href }, model };
   } catch (error) {
@@ -109,13 +132,14 @@ async function lookUp(index, side) {
 
 function chooseFirst() {
   if (state.view === TOP && run.top && !topUnit) return;  // it is loaded next, or cannot be read
-  const first = (state.view === null ? known.find(({ view }) => view !== "input") : nearest(state.view)) ?? known[0];
+  const first = (state.view === null ? firstOf(known.filter(({ view }) => view !== "input")) : nearest(state.view)) ?? known[0];
   if (first) Object.assign(state, { view: first.view, name: first.name });
 }
 
-async function findPicture({ unit, error }, picture) {
+async function findPicture({ unit, error }, picture, side) {
   if (!picture) {
-    const missing = `${visible(unit.unit)} has no picture ${visible(state.name)} in the view ${viewLabel(state.view)}.`;
+    const [holder, of] = paired ? [run.runs[side].name, ` of ${unit.unit}`] : [unit.unit, ""];
+    const missing = `${visible(holder)} has no picture ${visible(state.name + of)} in the view ${viewLabel(state.view)}.`;
     return { unit, error: error ? visible(error) : missing };
   }
   if (picture.histogram) return { unit, picture: { ...picture, ...CHART }, image: drawHistogram(picture) };
@@ -163,7 +187,7 @@ function describe(found, { still }) {
   showFacts();
   showOrder(picture);
   holdFacts();
-  const names = (comparing() ? found : found.slice(0, 1)).map(({ unit }) => visible(unit.unit)).join(" and ");
+  const names = (comparing() && !paired ? found : found.slice(0, 1)).map(({ unit }) => visible(unit.unit)).join(" and ");
   document.title = `${visible(label)} - ${names} - ${visible(run.title)}`;
   if (still) pointAgain();
   else point(null);

@@ -9,6 +9,11 @@ const panes = [new Pane(0)];
 const comparing = () => state.units[1] !== null;
 const besides = () => state.beside !== null;
 const isShown = (picture) => picture.view === state.view && picture.name === state.name;
+// What the side shows of its image: in the page of two runs, what the run on that side has of it, or null.
+const itemOn = (side) => (paired ? run.units[state.units[side]].of[side] : run.units[state.units[side]]);
+// The same picture in another run, where the layer may have another number.
+const isAlike = (one, other) => one.view === other.view && withoutNumber(one.name) === withoutNumber(other.name);
+const likeIn = (pictures, picture) => pictures.find(({ view, name }) => view === picture.view && name === picture.name) ?? pictures.find((each) => isAlike(each, picture));
 let pointedChannel = null;
 let known = [];  // the pictures of image A, and of the model
 let others = [];  // those of image B
@@ -31,7 +36,9 @@ function drawImage(item, row) {
   const text = make("span", "two");
   text.append(...cutName(name, "name"), make("span", "note", [folder, item.steps && count(item.steps.length, "step"), item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
   text.title = visible(item.unit);
-  if (item.thumbnail !== false) row.append(thumbnail(item));
+  const [first, second] = item.of ?? [item, item];
+  if (!first || !second) find(".note", text).append(`only in ${visible(run.runs[first ? 0 : 1].name)}`);
+  if ((first ?? second).thumbnail !== false) row.append(thumbnail(first ?? second));
   row.append(text);
 }
 
@@ -41,14 +48,14 @@ function thumbnail({ href }) {
 }
 
 function markImage(row, item) {
-  const letters = comparing() ? LETTERS.filter((_, side) => state.units[side] === item.index) : [];
+  const letters = comparing() && !paired ? LETTERS.filter((_, side) => state.units[side] === item.index) : [];
   find(".letter", row)?.remove();
   if (letters.length) row.append(make("span", "letter", letters.join("")));
 }
 
 // Of two images compared, each may show the map of its own class: both have the picture's name in common.
 function labelOf(picture) {
-  const other = comparing() && others.find(({ view, name }) => view === picture.view && name === picture.name);
+  const other = comparing() && (paired ? likeIn(others, picture) : others.find(({ view, name }) => view === picture.view && name === picture.name));
   return other && other.title !== picture.title ? picture.name : picture.title || picture.name;
 }
 
@@ -65,6 +72,7 @@ function drawLayer(picture, row) {
   if (layer) row.append(make("span", "number", numbered ? numbered[1] : layer.index));
   row.append(text);
   const dead = layerOverall(picture)?.dead.length;
+  if (picture.only !== undefined) line.append(make("span", "badge", `only in ${run.runs[picture.only].name}`));
   if (dead) line.append(Object.assign(make("span", "badge", `${dead} dead`), { title: `Channels with one value everywhere, ${inEachImage()}` }));
 }
 
@@ -82,8 +90,11 @@ function nearest(view) {
     const like = pictureLike(choice, view);
     if (like) return like;
   }
-  return known.find((picture) => picture.view === view);
+  return firstOf(known.filter((picture) => picture.view === view));
 }
+
+// Of two runs, one that both have.
+const firstOf = (pictures) => pictures.find(({ only }) => only === undefined) ?? pictures[0];
 
 // A fallback is not a choice.
 function rememberChoice() {
@@ -99,9 +110,15 @@ function returnToChoice() {
 }
 
 function chooseImage(item, other) {
+  if (paired) return showPair(item.index);
   const side = other ? 1 - state.side : state.side;
   if (other && !comparing()) return compareWith(item.index);
   state.units[side] = item.index;
+  update();
+}
+
+function showPair(index) {
+  state.units = [index, index];
   update();
 }
 
@@ -140,7 +157,7 @@ function chooseBeside(view) {
 }
 
 function toggleBeside() {
-  if (viewsShown().length < 2) return;
+  if (paired || viewsShown().length < 2) return;
   state.units[1] = null;
   state.side = 0;
   chooseBeside(besides() ? null : "input");
@@ -151,7 +168,7 @@ function chooseOrder(order) {
   update();
 }
 
-const canCompare = () => run.units.length > 1 || isSeries(run.units[0]);
+const canCompare = () => !paired && (run.units.length > 1 || isSeries(run.units[0]));
 
 // With the next image, or the last one with the one before it; a single one at two steps.
 function toggleCompare() {
@@ -163,6 +180,6 @@ function toggleCompare() {
 }
 
 function changeSide(side) {
-  state.side = comparing() ? side : 0;
+  state.side = comparing() && !paired ? side : 0;
   update();
 }

@@ -33,6 +33,9 @@ function nameParts(unit) {
   return [unit.slice(0, cut), unit.slice(cut)];
 }
 
+// The page of two runs: each of its images lists in `of` what either run has of it.
+const paired = Boolean(run.runs);
+
 const nameAt = ({ unit }, step) => (step ? `${unit}, step ${step.step}` : unit);
 
 const number = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(5))) : "none");
