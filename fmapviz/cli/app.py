@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fmapviz.cli import diff, extract, guide, layers, progress, run, top, verify
+from fmapviz.cli import diff, extract, guide, layers, progress, report, run, top, verify
 from fmapviz.cli.help import HelpCommand, HelpGroup
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
@@ -83,6 +83,7 @@ app.command("verify", cls=HelpCommand)(verify.verify)
 app.command("extract", cls=HelpCommand)(extract.extract)
 app.command("top", cls=HelpCommand)(top.top)
 app.command("diff", cls=HelpCommand)(diff.diff)
+app.command("report", cls=HelpCommand)(report.report)
 app.command("guide", cls=HelpCommand)(guide.guide)
 
 

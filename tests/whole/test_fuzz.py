@@ -666,6 +666,7 @@ def words_for(command, parameter, value):
         "extract": {"directory": ["out"]},
         "top": {"run": ["out"]},
         "diff": {"model": ["net.py:build"], "inputs": ["a.png"]},
+        "report": {"runs": ["out"]},
     }[command]
     required = {"extract": ["--image=a.png", "--layer=0"]}.get(command, [])
     if parameter.param_type_name == "argument":
