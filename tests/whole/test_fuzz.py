@@ -516,6 +516,8 @@ def test_whatever_stands_in_a_finished_run_commands_end_as_they_should(finished,
         else:
             changed = altered(content, place, value)
             record.write_bytes(sealed(changed) if way == "sealed value" else changed)
+        shown = answer("report", *[str(record.parents[len(name.split("/")) - 1])] * 2, "--out", str(tmp_path / "page.html"))
+        assert shown.code in {0, 2}, shown
         check_run(tmp_path / "run")
 
     try_it()

@@ -64,7 +64,8 @@ def render_page(run: Mapping[str, Any], files: Mapping[str, str] = MappingProxyT
             False if it has no picture of the input), `model`, `top` and `statistics` (relative addresses,
             or None), `failures` (each with `path`, `message` and `code`), and `views` in the order in which they are shown;
             in an object store also `objects` (the addresses of files that have other names there); with series `curves`
-            (a relative address), and `models` (the steps of a model that is drawn at each, see `listing.list_steps`).
+            (a relative address), and `models` (the steps of a model that is drawn at each, see `listing.list_steps`). The
+            page of two runs has `runs` (see `two_runs`), and its `units` are those of `pairs.pair_images`.
         files: Files inside the page, by their relative addresses: scripts as JSON of their data, pictures in base64. Then
             the page loads no others.
 

@@ -49,7 +49,6 @@ async function start() {
   listenToSteps();
   listenToSwipe();
   find("#compare").disabled = !canCompare();
-  for (const id of ["compare", "beside"]) find(`#${id}`).hidden = paired;
   run.units.forEach((item, index) => Object.assign(item, { index, words: words(item.unit, ...(item.predictions ?? [])) }));
   if (narrow.matches) for (const list of [images, layers]) list.expand(false);
   images.setItems(run.units);

@@ -184,7 +184,7 @@ def _describe(runs: Sequence[_Run], folder: Path) -> dict[str, Any]:
     return {
         "title": " and ".join(names),
         "views": list(views),
-        "facts": [],
+        "facts": [fact for fact in about[0]["facts"] if fact in about[1]["facts"]],  # the pictures need not repeat them
         "units": listed,
         "model": None,
         "top": None,
