@@ -424,7 +424,7 @@ def test_a_page_never_lies_in_a_run(runs, tmp_path):
 
 
 def test_a_directory_that_cannot_be_written_to(runs):
-    with pytest.raises(OutputError, match="cannot write to '/proc/nowhere/x.html'"):
+    with pytest.raises(OutputError, match=r"cannot write to '/proc/nowhere/x\.html'"):
         write_two_runs([runs / "a", runs / "b"], "/proc/nowhere/x.html")
 
 
