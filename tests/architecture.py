@@ -28,7 +28,7 @@ FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Pyt
 # Names of members that are also words of their own.
 WORDS = {
     "max", "mean", "inputs", "cam", "python", "raw", "sheet", "stats", "contact", "histogram", "grads", "maps", "pca",
-    "clusters", "statistics", "images", "attention", "torchvision", "top",
+    "clusters", "statistics", "images", "attention", "torchvision", "top", "diff", "numbers", "differences",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ _PHRASES = {
     r"fmapviz\.known_names\(\)": "`fmapviz models`",
     r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
     r"fmapviz\.visualize\('([^']*)', inputs, to='([^']*)'\)": r"`fmapviz \1 INPUT... --to \2`",
+    r"fmapviz\.diff\(one, other, images\)": "`fmapviz diff MODEL INPUT... --against FILE`",
     r"\bthe same call\b": "the same command",
 }
 

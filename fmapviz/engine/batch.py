@@ -78,7 +78,7 @@ def describe_given(
     if any(values.is_meta for values in network.parameters()):
         raise RequestError(
             "the network is on the device 'meta', which has no values",
-            hint="network.to_empty(device='cpu'), and then network.load_state_dict(...)",
+            hint="build it without torch.device('meta'), or network.to_empty(...) and network.load_state_dict(...)",
         )
     loaded = LoadedWeights(network, "weights as given")
     return describe_network(loaded, name=type(network).__name__.lower(), options=options, code=code)

@@ -225,7 +225,7 @@ def _check_views(config: RunConfig, *, pair: bool) -> None:
         if pair and view not in of_two:
             raise RequestError(f"{view} draws one network", hint=f"of two there are: {', '.join(of_two)}")
         if not pair and view in of_two:
-            raise RequestError(f"{view} compares two networks", hint="`fmapviz diff`, or fmapviz.diff(one, other, images)")
+            raise RequestError(f"{view} compares two networks", hint="fmapviz.diff(one, other, images) does")
 
 
 @contextmanager
@@ -295,7 +295,9 @@ def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str])
     needs = {need for form in formats for need in needs_of(form)}
     for form in formats:
         if "differences" in needs_of(form) and not plan.pairs:
-            raise RequestError(f"the format {quote(form)} is of two networks", hint="`fmapviz diff` compares two")
+            raise RequestError(
+                f"the format {quote(form)} is of two networks", hint="fmapviz.diff(one, other, images) compares two"
+            )
         if plan.pairs and not {"pictures", "differences"} & {*needs_of(form)}:
             raise RequestError(f"the format {quote(form)} is of one network", hint="to='numbers' has those of two")
     if plan.pairs:

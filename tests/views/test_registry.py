@@ -11,7 +11,7 @@ from fmapviz.core.registry import VIEWS
 PACKAGE = Path(registry.__file__).parents[1]
 # Names that are words of their own too: of statistics, of what a layer receives, of the function `fmapviz.cam`, of a box, of
 # machines.
-WORDS = {"max", "mean", "inputs", "cam", "top", "clusters", "attention"}
+WORDS = {"max", "mean", "inputs", "cam", "top", "clusters", "attention", "diff"}
 DEFAULTS = {("engine/cam/attribution.py", "gradcam"), ("core/types.py", "maps")}  # of `cam`, of `FeatureMap.show`
 ORDERED = {
     ("core/config/run_config.py", name) for name in registry.names(VIEWS)

@@ -227,7 +227,7 @@ class PairDrawer:
                 self._add_alone(first, first=True)
             self._add_alone(second, first=False)
             return
-        result = self._template(second)
+        result = _template(second)
         if self.receive:
             self.receive(replace(result, difference=self._measure_all(first, second)), first.values, second.values.clone())
             return
@@ -248,14 +248,14 @@ class PairDrawer:
             frames = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
             maps = [one[""] for one in frames if "" in one]
             if maps and maps[0].numel() == a.numel():
-                return self._measure(first, second, maps[0], maps[1])
-        flat = self._measure(first, second, a.flatten()[None, None], b.flatten()[None, None])
+                return _measure(first, second, maps[0], maps[1])
+        flat = _measure(first, second, a.flatten()[None, None], b.flatten()[None, None])
         return replace(flat, channels=None, means=(None, None))
 
     def _draw(self, result: LayerResult, first: FeatureMap, second: FeatureMap, maps: tuple[Tensor, Tensor]) -> LayerResult:
         """Measure and draw one feature map, or one frame of it."""
         a, b = (each[:, :, None, None] if each.ndim == 2 else each for each in maps)
-        difference = self._measure(first, second, a, b)
+        difference = _measure(first, second, a, b)
         drawn, reason = draw_pair(
             result, (a, b), difference, self._draws, self._style, compared=self._compared, vector=maps[0].ndim == 2
         )
@@ -263,16 +263,13 @@ class PairDrawer:
             self._undrawn[result.layer] = reason
         return drawn
 
-    def _measure(self, first: FeatureMap, second: FeatureMap, a: Tensor, b: Tensor) -> Difference:
-        return replace(compare(a, b), indices=(first.index, second.index))
-
     def _add_alone(self, feature_map: FeatureMap, *, first: bool) -> None:
         """Add the means of a layer that the other network lacks."""
         try:
             frames = frames_of(feature_map, feature_map.values, self._pixels, ordered=self._ordered)
         except NotAMapError:
             return
-        result = self._template(feature_map)
+        result = _template(feature_map)
         for suffix, maps in frames.items():
             means, index = means_of(maps), feature_map.index
             difference = (
@@ -281,10 +278,6 @@ class PairDrawer:
                 else Difference((None, means), indices=(None, index))
             )
             self._found.append(replace(result, layer=f"{result.layer}{suffix}", difference=difference))
-
-    def _template(self, feature_map: FeatureMap) -> LayerResult:
-        shape = tuple(feature_map.values.shape[1:])
-        return LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape)
 
     def _finish(self) -> ImageResult:
         first, second = self._calls
@@ -295,3 +288,12 @@ class PairDrawer:
         return ImageResult(
             tuple(self._found), tuple(dict.fromkeys(missed)), MappingProxyType(dict(self._undrawn)), remarks=remarks
         )
+
+
+def _measure(first: FeatureMap, second: FeatureMap, a: Tensor, b: Tensor) -> Difference:
+    return replace(compare(a, b), indices=(first.index, second.index))
+
+
+def _template(feature_map: FeatureMap) -> LayerResult:
+    shape = tuple(feature_map.values.shape[1:])
+    return LayerResult(feature_map.name, feature_map.layer.type, feature_map.call, feature_map.index, shape)

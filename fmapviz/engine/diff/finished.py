@@ -19,7 +19,7 @@ from fmapviz.core import files, registry
 from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import NothingToDoError, RequestError, first_few, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
-from fmapviz.core.file_names import RUN_FILE
+from fmapviz.core.file_names import RUN_FILE, unit_patterns
 from fmapviz.core.files import leftovers, stage, writing_to
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Preparation, UnitImage
@@ -31,7 +31,7 @@ from fmapviz.engine.diff.networks import Compared
 from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.plan import make_plan
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import PairSetup, Session
+from fmapviz.engine.session import PairSetup, Session, needs_of
 from fmapviz.inspection.cka import LEAST
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.render.picture import make_picture
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from fmapviz.core.config import RunConfig
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
-
-_FILES = {"raw.npz": "npz", "raw.safetensors": "raw"}  # what keeps values, and the format that writes it
-_HINT = "make both with to='npz', or pass weights= and against= to run the networks"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,9 +244,11 @@ def _load(unit: Path) -> dict[str, _Values]:
         RequestError: It keeps no values.
         OSError, KeyError, TypeError, ValueError: They are damaged.
     """
-    name = next((each for each in _FILES if (unit / each).is_file()), None)
+    formats = [form for form in registry.names(WRITERS) if "values" in needs_of(form)]
+    name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
     if name is None:
-        raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=_HINT)
+        hint = f"make both with to={formats[0]!r}, or pass weights= and against= to run the networks"
+        raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=hint)
     if name.endswith(".npz"):
         with (unit / name).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             described = json.loads(json.loads(str(archive["__metadata__"]))["layers"])

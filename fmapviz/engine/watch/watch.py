@@ -189,7 +189,10 @@ class Watch:
             self._set_next(number)
             return
         if self._drawn is None:
-            self._introduce()
+            tell = self._on_event or bool
+            for notice in self._recorder.notices:
+                tell(Notice(notice))
+            self._tell("begin", _describe(self._recorder))
             self._try(self._recorder.record, number)
             self._begun = time.perf_counter()  # the first time takes longer than all others
         else:
@@ -244,17 +247,6 @@ class Watch:
             else:
                 sys.stderr.write(f"fmapviz: {message}\n")
 
-    def _introduce(self) -> None:
-        """Report where pictures go, and how TensorBoard shows them all."""
-        folder = self._recorder.target.folder
-        for notice in self._recorder.notices:
-            if self._on_event:
-                self._on_event(Notice(notice))
-        number = self._recorder.images
-        shown = "an image" if number == 1 else f"{number} images"
-        command = f"; all steps: tensorboard --logdir {folder} {_FLAG}" if folder else ""
-        self._tell("begin", f"drawing {shown} during the training{command}")
-
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Check the options of a watch that is made later.
@@ -265,6 +257,14 @@ def check_options(options: Mapping[str, Any]) -> None:
     own = {"every", "budget", "strict", "on_event"}
     Schedule(options.get("every", 500))
     configure({name: value for name, value in options.items() if name not in own})
+
+
+def _describe(recorder: Recorder) -> str:
+    """Return where pictures go, and how TensorBoard shows them all."""
+    shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
+    folder = recorder.target.folder
+    command = f"; all steps: tensorboard --logdir {folder} {_FLAG}" if folder else ""
+    return f"drawing {shown} during the training{command}"
 
 
 def _is_other_process() -> bool:
