@@ -20,8 +20,8 @@ from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose
 from fmapviz.render.grid import Ranges
 from fmapviz.render.panels import panel_palette
+from fmapviz.views import mean
 from fmapviz.views.base import NoChannelsError
-from fmapviz.views.mean import reduce
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,9 +114,10 @@ def _draw_means(maps: PairMaps) -> Panels:
         raise NotAMapError("a vector, whose elements mean nothing to each other in networks that have nothing in common")
     shown, captions = [], []
     for letter, name, values in zip("AB", maps.names, (maps.first, maps.second), strict=True):
-        mean = reduce(grid.as_floats(values))[:, None]
-        ranges = grid.measure(mean)
-        shown.append(grid.scale(mean, ranges, grid.scale_limits(ranges, Style()), Style()).mul_(0.5).to(torch.uint8)[:, 0])
+        means = mean.reduce(grid.as_floats(values))[:, None]
+        ranges = grid.measure(means)
+        levels = grid.scale(means, ranges, grid.scale_limits(ranges, Style()), Style())
+        shown.append(levels.mul_(0.5).to(torch.uint8)[:, 0])
         captions.append(f"{letter}: {name}, mean of all channels")
     return Panels(_beside(shown), tuple(captions), largest=nan)
 

@@ -28,7 +28,8 @@ from fmapviz.views import inputs as inputs_view
 from fmapviz.views.base import LayerMaps
 
 NAMES = registry.names(VIEWS)
-OF_ANY = [name for name in NAMES if name not in {"attention", "rollout"}]  # of any network
+OF_TWO = {"diff"}  # networks
+OF_ANY = [name for name in NAMES if name not in {"attention", "rollout", *OF_TWO}]  # of any network
 GRIDS = {"maps": "outputs", "inputs": "inputs", "grads": "gradients", "grad-inputs": "input_gradients"}
 GRIDS |= {"pca": "outputs", "histogram": "outputs", "kernels": "weights", "attention": "attention"}
 OF_TOKENS = {"similarity", "clusters", "correspondence"}  # drawings that are values too
@@ -36,7 +37,7 @@ GRIDS |= dict.fromkeys(OF_TOKENS, "outputs")
 REDUCED, SHEETS = {"mean", "max", "contact"}, {"contact", "sheet"}
 OF_RUNS = {"top"}  # drawn of all images of a run
 OF_ATTENTION = {"attention", "rollout"}  # which not every network has
-OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS, *OF_ATTENTION}
+OF_LAYERS = {*GRIDS, *REDUCED, *OF_RUNS, *OF_ATTENTION, *OF_TWO}
 PARAMETERS = {"activations", "gradients", "weights", "pixel_gradients"}
 
 # --- the family
@@ -51,7 +52,10 @@ def test_a_view_does_one_thing_and_says_what_it_needs(name):
     assert hasattr(module, "read") == (name == "kernels")
     assert hasattr(module, "compose") == bool(getattr(module, "SHEET", False)) == (name in SHEETS)
     needs = module.NEEDS
-    if hasattr(module, "draw"):
+    assert hasattr(module, "PAIR") == (name in OF_TWO)
+    if name in OF_TWO:
+        assert needs == "outputs"
+    elif hasattr(module, "draw"):
         assert needs == GRIDS[name]
     elif name == "rollout":
         assert needs == "attention_flow"
@@ -145,6 +149,7 @@ def test_a_plan_sorts_views_by_what_they_need():
     assert (plan.unscaled, plan.sheets.keys()) == ({"histogram", "top"} | OF_TOKENS, SHEETS)
     assert [plan.draws["output"][name] for name in OF_RUNS] == [None]
     assert plan.second_pass
+    assert plan.pairs == {name: registry.fetch(VIEWS, name).draw for name in OF_TWO}
     assert plan.of_model == {"kernels": registry.fetch(VIEWS, "kernels")}
     assert plan.methods.keys() == set(NAMES) - OF_LAYERS
     assert plan.flows.keys() == {"rollout"}

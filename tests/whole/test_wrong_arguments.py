@@ -78,6 +78,14 @@ TAKEN = {
     "load_image": {"path": "", "model": ""},
     "load_model": {"spec": "", "weights": "", "options": "None options"},
     "known_names": {"pattern": "str empty"},
+    "diff": {
+        "model_a": "",
+        "model_b": "module",
+        "images": "array picture no_list no_array",
+        **dict.fromkeys(("layers", "types"), NO),
+        "exclude": f"{NO} str",
+        "options": "None options",
+    },
     "tile": {"maps": "", "style": "style", "ranges": "None"},
     "top_images": {
         **dict.fromkeys(("run", "k", "by", "crop", "channels", "device"), ""),
@@ -110,6 +118,7 @@ CALLS = {
     "load_image": lambda **changed: fmapviz.load_image(**{"path": STAR, "model": MODEL, **changed}),
     "load_model": lambda **changed: fmapviz.load_model(**{"spec": "shapesnet", **changed}),
     "known_names": fmapviz.known_names,
+    "diff": lambda **changed: list(fmapviz.diff(**{"model_a": NET, "model_b": "dtype:float64", "images": X, **changed})),
     "tile": lambda **changed: fmapviz.tile(**{"maps": X, **changed}),
     "top_images": lambda **changed: fmapviz.top_images(**{"run": ranked(), "model": NET, **changed}),
 }

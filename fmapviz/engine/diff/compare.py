@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
-from fmapviz.core.errors import InputError, RequestError, quote
+from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
 from fmapviz.core.types import DIFFERENCES, Failure, Model
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.diff.drawer import PairDrawer
@@ -102,7 +102,7 @@ def diff(
         >>> [each.layer for each in found], found[0].numbers["sqnr"] > 30
         (['0', '2'], True)
     """
-    check_type("options", options, InputOptions | None, hint="such as InputOptions(size=(224, 224))")
+    check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     options = options or InputOptions()
     first = _load(model_a, options)
     compared = compare_networks(first, load_second(first, model_b, weights="default", options=options))
@@ -122,7 +122,7 @@ def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[Layer
     with drawer:
         for found in find_images(resolve_inputs(images)):
             if isinstance(found, Failure):
-                raise InputError(found.code, found.message, hint=found.hint)
+                raise InputError(found.code, found.message, hint=found.hint or suggest_file(found.path))
             values = read_values(found, model.preparation)[None].to(device)
             kept: list[tuple[LayerResult, Tensor, Tensor]] = []
             drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image

@@ -247,7 +247,7 @@ def _load(unit: Path) -> dict[str, _Values]:
     formats = [form for form in registry.names(WRITERS) if "values" in needs_of(form)]
     name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
     if name is None:
-        hint = f"make both with to={formats[0]!r}, or pass weights= and against= to run the networks"
+        hint = f"make both with to={formats[0]!r}"
         raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=hint)
     if name.endswith(".npz"):
         with (unit / name).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
