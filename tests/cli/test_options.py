@@ -10,6 +10,7 @@ from fmapviz.core.config import options_of
 
 PACKAGE = Path(fmapviz.__file__).parent
 OPTIONS = {name for group in GROUPS for name, option in options_of(group).items() if option.panel}
+OPTIONS |= {"against", "reference"}  # of `fmapviz diff`
 NAMED = re.compile(rf"(?<![\w.])({'|'.join(OPTIONS)})=")
 
 

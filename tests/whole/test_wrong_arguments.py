@@ -81,7 +81,7 @@ TAKEN = {
     "diff": {
         "model_a": "",
         "model_b": "module",
-        "images": "array picture no_list no_array",
+        "images": "array picture no_list",
         **dict.fromkeys(("layers", "types"), NO),
         "exclude": f"{NO} str",
         "options": "None options",
