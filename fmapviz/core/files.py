@@ -57,6 +57,15 @@ def reading_from(path: Path | str) -> AbstractContextManager[None]:
     return _explaining("cannot read", path)
 
 
+def removing(path: Path | str) -> AbstractContextManager[None]:
+    """Turn a failure to remove a run into an `OutputError` that names it.
+
+    Raises:
+        OutputError: In place of an OSError.
+    """
+    return _explaining("cannot remove", path)
+
+
 @contextmanager
 def _explaining(failure: str, path: Path | str) -> Iterator[None]:
     try:
@@ -309,17 +318,21 @@ def remove_staged() -> None:
 
 def leftovers(directory: Path) -> Iterator[Path]:
     """Return the hidden directories of processes that no longer run."""
-    for leftover in directory.glob(f"{HIDDEN}*"):
-        host, _, rest = leftover.name.removeprefix(HIDDEN).partition("-")
-        pid, _, rest = rest.partition("-")
-        in_use = True
-        if pid.isdecimal() and host != _host():
-            with suppress(OSError):
-                in_use = leftover.lstat().st_mtime >= time.time() - FOREIGN_SECONDS
-        elif pid.isdecimal():
-            in_use = rest.startswith(f"{_THIS}-") if int(pid) == os.getpid() else is_running(int(pid))
-        if not in_use:
-            yield leftover
+    return filter(is_left_over, directory.glob(f"{HIDDEN}*"))
+
+
+def is_left_over(staging: Path) -> bool:
+    """Return True if the process that made a hidden directory no longer runs."""
+    host, _, rest = staging.name.removeprefix(HIDDEN).partition("-")
+    pid, _, rest = rest.partition("-")
+    if not pid.isdecimal():
+        return False
+    if host != _host():
+        try:
+            return staging.lstat().st_mtime < time.time() - FOREIGN_SECONDS
+        except OSError:
+            return False
+    return not (rest.startswith(f"{_THIS}-") if int(pid) == os.getpid() else is_running(int(pid)))
 
 
 def is_running(pid: int) -> bool:
@@ -384,6 +397,20 @@ def directory_size(directory: Path) -> int:
     """Return the bytes that a directory and its files occupy on a disk."""
     with os.scandir(directory) as entries:
         return size_in_blocks([1, *(entry.stat(follow_symlinks=False).st_size for entry in entries)])
+
+
+def format_bytes(number: float) -> str:
+    """Format a size.
+
+    Example:
+        >>> format_bytes(999), format_bytes(2_500_000), format_bytes(2.5e12)
+        ('999 bytes', '2.5 MB', '2.5 TB')
+    """
+    units = ["kB", "MB", "GB", "TB"]
+    unit = "bytes"
+    while number >= 999.5 and units:
+        number, unit = number / 1000, units.pop(0)
+    return f"{number:.3g} {unit}"
 
 
 @contextmanager

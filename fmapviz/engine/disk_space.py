@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import RefusedError, quote
 from fmapviz.core.events import Counted, Outcome, Staged
+from fmapviz.core.files import format_bytes
 from fmapviz.core.types import Failure
 from fmapviz.engine.session import frame_choice
 from fmapviz.images.films import count_frames
@@ -145,17 +146,3 @@ def free_space(path: Path) -> tuple[int | None, int | None]:
         return None, None
     # Some file systems have no fixed number of inodes.
     return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
-
-
-def format_bytes(number: float) -> str:
-    """Format a size.
-
-    Example:
-        >>> format_bytes(999), format_bytes(2_500_000), format_bytes(2.5e12)
-        ('999 bytes', '2.5 MB', '2.5 TB')
-    """
-    units = ["kB", "MB", "GB", "TB"]
-    unit = "bytes"
-    while number >= 999.5 and units:
-        number, unit = number / 1000, units.pop(0)
-    return f"{number:.3g} {unit}"

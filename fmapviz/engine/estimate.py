@@ -15,9 +15,9 @@ from fmapviz.core import checksummed_json
 from fmapviz.core.errors import printable
 from fmapviz.core.events import Outcome, Staged, Started
 from fmapviz.core.file_names import UNIT_FILE, unit_patterns
-from fmapviz.core.files import size_in_blocks
+from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.types import Failure
-from fmapviz.engine.disk_space import count_unfinished, format_bytes, free_space
+from fmapviz.engine.disk_space import count_unfinished, free_space
 from fmapviz.engine.run import no_image, require_one, run
 from fmapviz.images.films import FrameChoice, check_readable, count_frames
 from fmapviz.images.find import find_images
