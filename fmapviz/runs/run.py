@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files, registry
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.config import Style
+from fmapviz.core.config import Style, options_of
 from fmapviz.core.config.positions import parse_seed
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
@@ -123,7 +123,7 @@ def describe_contents(directory: Path, info: RunInfo) -> str:
     """Return what a directory holds in place of the run with these settings, with the settings that differ."""
     if read_run(directory) is None:
         return "files that fmapviz did not make"
-    different = _differences(directory, info)
+    different = differences(_settings(directory), json.loads(json.dumps(info.settings)))
     if not different:  # its record is damaged
         return "a run with other settings"
     more = f"; {len(different) - 3} more" if len(different) > 3 else ""
@@ -265,6 +265,15 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     return document if document and _version(document) else None
 
 
+def is_run(directory: Path) -> bool:
+    """Return True for the directory of a run; its `run.json` may be damaged, but not that of another program."""
+    try:
+        data = checksummed_json.read(directory / RUN_FILE)
+    except OSError:
+        return False
+    return read_run(directory) is not None or checksummed_json.is_truncated(data)
+
+
 def _version(document: Mapping[str, Any]) -> int:
     version = document.get("fmapviz")
     return version if isinstance(version, int) else 0
@@ -272,15 +281,29 @@ def _version(document: Mapping[str, Any]) -> int:
 
 def _refusal(directory: Path, info: RunInfo) -> RefusedError:
     hint = "choose another name=, or none for a free one"
-    if _OTHER_VALUES in _differences(directory, info):
+    if _OTHER_VALUES in differences(_settings(directory), info.settings):
         hint = "choose another name= for the network as it is now, or none for a free one, or remove the directory first"
     return RefusedError(f"{quote(directory)} holds {describe_contents(directory, info)}", hint=hint)
 
 
-def _differences(directory: Path, info: RunInfo) -> list[str]:
-    """Return each setting that differs from those of a run, with both values; without those that differ in consequence."""
-    recorded = _flat((read_run(directory) or {}).get("settings"))
-    wanted = _flat(json.loads(json.dumps(info.settings)))
+def _settings(directory: Path) -> object:
+    return (read_run(directory) or {}).get("settings")
+
+
+def differences(settings: object, others: object) -> list[str]:
+    """Return the settings of a run that differ from those of another one, with both values.
+
+    Settings that differ only in consequence of others are left out.
+
+    Args:
+        settings: As `run.json` records them; it may be damaged.
+        others: Those of the other run.
+
+    Example:
+        >>> differences({"views": ["maps"], "top": 3}, {"views": [], "top": 3})
+        ['views: maps, not default']
+    """
+    recorded, wanted = _flat(settings), _flat(others)
     names = [name for name in wanted if name in recorded and recorded[name] != wanted[name]]
     if "model" in names:
         names = ["model"]
@@ -290,7 +313,8 @@ def _differences(directory: Path, info: RunInfo) -> list[str]:
         names = [name for name in names if name != "top"]  # its default depends on them
     unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
     return [
-        unnamed.get(name) or f"{name}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}" for name in names
+        unnamed.get(name) or f"{printable(name)}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}"
+        for name in names
     ]
 
 
@@ -302,7 +326,10 @@ def _flat(settings: object) -> dict[str, object]:
         facts = other.get("weights"), str(other.get("sha256") or "")[:8]
         named = f"{other.get('model')} ({', '.join(str(fact) for fact in facts if fact)})"
         own = {**own, "against": f"the {other.get('reference')}" if other.get("series") else named}
-    return {**own, "style": None, **(style if isinstance(style, dict) else {})}
+    if not isinstance(style, dict):
+        return {**own, "style": None}
+    sparse = {name: getattr(Style(), name) for name, each in options_of(Style).items() if each.sparse}
+    return {**own, "style": None, **sparse, **style}
 
 
 def _shown(name: str, value: object) -> str:
