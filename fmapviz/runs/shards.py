@@ -128,9 +128,14 @@ def identify(group: Group, positions: Sequence[int]) -> ImageFile:
 def find_shards(run: Path) -> Iterator[Path]:
     """Return the directories of a run that are named like shards, in natural order."""
     with os.scandir(run) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if is_named_like_shard(entry.name) and entry.is_dir(follow_symlinks=False)]
     for name in sorted(names, key=lambda name: in_natural_order([name])):
         yield run / name
+
+
+def is_named_like_shard(name: str) -> bool:
+    """Return True for the name of a directory that may be a shard, or an image's of such a name."""
+    return name.startswith(_PREFIX)
 
 
 def remove_damaged_shards(run: Path, part: Part | None = None) -> None:

@@ -219,13 +219,16 @@ def is_truncated_record(data: bytes) -> bool:
     return checksummed_json.is_truncated(data) or b'\n "source": {"path": "' in data
 
 
-def check_only_own_files(directory: Path, record: Mapping[str, Any], *, shown: Path | None = None) -> None:
-    """Check that a unit that is to be replaced holds no files but its own.
+def check_only_own_files(
+    directory: Path, record: Mapping[str, Any], *, shown: Path | None = None, change: str = "replaced"
+) -> None:
+    """Check that a unit that is to be replaced or removed holds no files but its own.
 
     Args:
         directory: The unit.
         record: Its record.
         shown: The path of the unit for the message, if it is another one.
+        change: What will be done to it, for the message.
 
     Raises:
         RefusedError: It holds another file.
@@ -237,7 +240,7 @@ def check_only_own_files(directory: Path, record: Mapping[str, Any], *, shown: P
             if path.name not in own or (path.is_dir() and not path.is_symlink()):
                 raise RefusedError(
                     f"{quote((shown or directory) / path.name)} was not made by fmapviz, and the directory around it would "
-                    "be replaced",
+                    f"be {change}",
                     hint="move it away, and the same call continues",
                 )
 

@@ -211,11 +211,26 @@ def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | 
     if FAILURES_FILE in present:
         found += _failure_problems(directory / FAILURES_FILE)
     found += _file_problems(directory, entries, "again", checksum)
-    ours = {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *claimed, *(() if made else made_here)}
+    found += _foreign(directory, present - own_names(directory, present))
+    return Verified(directory, 1 + len(claimed), tuple(found), hidden)
+
+
+def own_names(run: Path, present: AbstractSet[str]) -> set[str]:
+    """Return the names of a run's own files among those that are present in its directory."""
+    settings, made = _settings(read_run(run) or {}), run_files.read(run)
+    if made:
+        ours = {entry["name"] for entry in made["files"]}
+    else:
+        ours = {*()}.union(*map(run_files_of, (*settings["formats"], *settings["views"])))
+    ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE}
     if settings["weights"] == IN_TRAINING or is_series(settings):
         ours |= {name for name in present if name == FILMSTRIP_FILE or name.startswith(EVENTS)}
-    found += _foreign(directory, present - ours)
-    return Verified(directory, 1 + len(claimed), tuple(found), hidden)
+    return ours & present
+
+
+def is_own_record(record: Path) -> bool:
+    """Return True for a checksummed record that fmapviz wrote, also if it is missing or truncated."""
+    return all(problem.remedy != "remove" for problem in _record_problems(record))
 
 
 def _record_problems(record: Path) -> Iterator[Problem]:

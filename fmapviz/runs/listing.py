@@ -1,0 +1,249 @@
+"""List the runs of a directory: what they hold, and how those of one model differ."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.core import checksummed_json, files
+from fmapviz.core.errors import RequestError, quote, suggest_file
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE
+from fmapviz.core.files import reading_from
+from fmapviz.core.urls import is_unknown, is_url
+from fmapviz.images.find import natural
+from fmapviz.runs.failures import read_failures
+from fmapviz.runs.run import differences, is_run, read_run
+from fmapviz.runs.shards import is_named_like_shard
+from fmapviz.runs.unit import paths_of, read_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Failed = dict[str, float]  # the time of the last failure, by the path of the input
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run and what it holds.
+
+    Attributes:
+        directory: Its directory.
+        model: Name of the model; None if its record is damaged.
+        weights: Source of the weights; likewise.
+        formats: Its formats.
+        images: Number of finished images.
+        failures: Number of inputs that failed and were not finished since.
+        bytes: Space on the disk.
+        written: When its newest file was written, in seconds since 1970.
+        damaged: Whether `run.json` is not as it was written.
+        being_written: Whether a command is writing a file of it at this moment.
+        killed: Whether a command was killed that wrote to it; the next one removes what it left.
+        first: Name of the first listed run of the same model; None for that run.
+        differences: The settings that differ from those of the first run.
+    """
+
+    directory: Path
+    model: str | None
+    weights: str | None
+    formats: tuple[str, ...]
+    images: int
+    failures: int
+    bytes: int
+    written: float
+    damaged: bool
+    being_written: bool
+    killed: bool
+    first: str | None = None
+    differences: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the directory."""
+        return self.directory.name or self.directory.resolve().name
+
+
+def list_runs(directory: str | Path) -> Iterator[ListedRun]:
+    """List the runs directly below a directory, in natural order; first itself, if it is a run.
+
+    Raises:
+        RequestError: There is no such local directory.
+        OutputError: It cannot be read.
+    """
+    first: dict[str, tuple[str, object]] = {}  # name and settings of a run, by its model
+    for run in _find_runs(local_directory(directory)):
+        settings = _settings_of(run)
+        model = _text(settings.get("model"))
+        name, others = first.setdefault(model, (run.name, settings)) if model else (run.name, settings)
+        same = others is settings
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            yield describe_run(run, first=None if same else name, others=others)
+
+
+def describe_run(run: Path, *, first: str | None = None, others: object = None) -> ListedRun:
+    """Measure a run.
+
+    Args:
+        run: Its directory.
+        first: Name of the run to compare it with; None for none.
+        others: The settings of that run.
+
+    Raises:
+        FileNotFoundError: It is gone.
+    """
+    settings, found = _settings_of(run), _Found(_last_failures(run))
+    for folder in _walk(run):
+        found.add(folder, run)
+    formats = settings.get("formats")
+    return ListedRun(
+        run,
+        _text(settings.get("model")),
+        _text(settings.get("weights")),
+        tuple(map(str, formats)) if isinstance(formats, list) else (),
+        images=found.images,
+        failures=len(found.failed),
+        bytes=found.bytes,
+        written=found.written or run.stat().st_mtime,
+        damaged=checksummed_json.load(run / RUN_FILE, intact=True) is None,
+        being_written=not all(map(files.is_left_over, found.hidden)),
+        killed=any(map(files.is_left_over, found.hidden)),
+        first=first,
+        differences=tuple(differences(settings, others)) if first is not None else (),
+    )
+
+
+def local_directory(typed: str | Path) -> Path:
+    """Return the path of an existing directory, as `local_path` reads it.
+
+    Raises:
+        RequestError: There is none, or it is not local.
+    """
+    path = local_path(typed)
+    try:
+        is_there = path.is_dir()
+    except OSError:  # the name is too long, or a folder above may not be entered
+        is_there = False
+    if not is_there:
+        what = "not a directory" if os.path.lexists(path) else "no such directory"
+        raise RequestError(f"{what}: {quote(typed)}", hint=suggest_file(str(path), lambda _name: False))
+    return path
+
+
+def local_path(typed: str | Path) -> Path:
+    """Return a typed path; a leading `~` is the home directory.
+
+    Raises:
+        RequestError: It is an address, or no path can hold it.
+    """
+    if is_url(typed) or is_unknown(typed):
+        raise RequestError(
+            f"runs are listed and removed in local directories only: {quote(typed)}", hint="copy the runs here, or a path"
+        )
+    if not checksummed_json.is_path(str(typed)) or not str(typed):
+        raise RequestError(f"no path can hold this: {quote(typed)}", hint="a directory, such as 'runs'")
+    return Path(typed).expanduser() if str(typed).startswith("~/") else Path(typed)
+
+
+def _find_runs(directory: Path) -> Iterator[Path]:
+    if is_run(directory):
+        yield directory
+    with reading_from(directory), os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
+    yield from filter(is_run, (directory / name for name in sorted(names, key=natural)))
+
+
+def _settings_of(run: Path) -> dict[str, Any]:
+    """Return the settings of a run; empty ones if its record is damaged."""
+    settings = (read_run(run) or {}).get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _last_failures(run: Path) -> Failed:
+    times = ((str(failure.get("path")), failure.get("time")) for failure in read_failures(run))
+    return {path: time if isinstance(time, int | float) else 0.0 for path, time in times}
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A directory of a run, without what is below it.
+
+    Attributes:
+        path: Its path.
+        bytes: Space on the disk, with its files.
+        written: When its newest file was written; 0 without files.
+        recorded: When its `unit.json` was written; None if it has none.
+    """
+
+    path: Path
+    bytes: int
+    written: float
+    recorded: float | None
+
+
+def _walk(run: Path) -> Iterator[_Folder]:
+    """Yield all directories of a run in any order; their files are not opened, and links not followed."""
+    pending = [str(run)]
+    while pending:
+        here = pending.pop()
+        sizes, written, recorded = [1], 0.0, None  # a directory occupies a block
+        with suppress(OSError), os.scandir(here) as entries:  # it is being replaced, or may not be read
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                    continue
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    sizes.append(status.st_size)
+                    written = max(written, status.st_mtime)
+                    recorded = status.st_mtime if entry.name == UNIT_FILE else recorded
+        yield _Folder(Path(here), files.size_in_blocks(sizes), written, recorded)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Sums over the directories of a run.
+
+    Attributes:
+        failed: Inputs that failed and are not finished.
+        hidden: Directories that are being written, or were when a command was killed.
+    """
+
+    failed: Failed
+    images: int = 0
+    bytes: int = 0
+    written: float = 0.0
+    hidden: list[Path] = field(default_factory=list)
+
+    def add(self, folder: _Folder, run: Path) -> None:
+        """Add a directory."""
+        self.bytes += folder.bytes
+        self.written = max(self.written, folder.written)
+        parts = folder.path.relative_to(run).parts
+        if any(part.startswith(HIDDEN) for part in parts):
+            if len(parts) == 1:
+                self.hidden.append(folder.path)
+        elif folder.recorded is not None and parts:
+            self._add_unit(folder.path, folder.recorded, is_plain=all(map(_is_of_an_image, parts)))
+
+    def _add_unit(self, unit: Path, recorded: float, *, is_plain: bool) -> None:
+        """Count the images of a unit. Records are only read if they must be: 100,000 of them take 20 seconds."""
+        if is_plain and not self.failed:
+            self.images += 1
+            return
+        record: Mapping[str, Any] | None = read_unit(unit)
+        paths = paths_of(record) if record else []
+        self.images += len(paths)
+        for path in paths:
+            if recorded >= self.failed.get(path, recorded + 1):
+                del self.failed[path]
+
+
+def _is_of_an_image(part: str) -> bool:
+    """Return True if a unit is of one image by this part of its name; those of shards and of the model have others."""
+    return not part.startswith("_") and not is_named_like_shard(part)
