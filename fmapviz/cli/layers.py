@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fmapviz.cli.options import as_typed, read_options, takes_options
-from fmapviz.cli.printing import print_json, print_line, print_message, results_only, show_status
+from fmapviz.cli.printing import align, print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.core.config import InputOptions, RunConfig
@@ -81,7 +81,7 @@ def list_models(
 
 
 def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> list[str]:
-    """Return the rows as aligned columns, without a limit of width, so that `grep` and `cut` work."""
+    """Return the rows as aligned columns."""
     cells: list[tuple[str, ...]] = [("#", "layer", "type", "output", "parameters", "calls")]
     for row in rows:
         number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
@@ -90,13 +90,7 @@ def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> l
     if fields is not None:
         added = [("field", "stride", "start"), *(_field_cells(fields.get(row.name)) for row in rows)]
         cells = [(*known, *new) for known, new in zip(cells, added, strict=True)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    right = {0, 4, 5}
-    return [
-        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
-                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in cells
-    ]  # fmt: skip
+    return align(cells, right={0, 4, 5})
 
 
 def _field_cells(field: ReceptiveField | None) -> tuple[str, str, str]:

@@ -12,7 +12,8 @@ from fmapviz.cli.options import as_typed
 from fmapviz.core.errors import FmapvizError, OutputError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
 _results: list[TextIO | None] = []
 _ERASE = "\r\x1b[K"
@@ -127,6 +128,25 @@ def count(number: int, noun: str) -> str:
     """
     plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
+
+
+def align(rows: Sequence[Sequence[str]], *, right: AbstractSet[int] = frozenset()) -> list[str]:
+    """Return rows as aligned columns, without a limit of width, so that `grep` and `cut` work.
+
+    Args:
+        rows: The cells of each row, safe to show.
+        right: Indices of the columns that are aligned at the right.
+
+    Example:
+        >>> align([("run", "images"), ("alexnet", "3")], right={1})
+        ['run      images', 'alexnet       3']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) if column in right else cell.ljust(width)
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]  # fmt: skip
 
 
 @contextmanager

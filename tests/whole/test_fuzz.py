@@ -665,6 +665,7 @@ def words_for(command, parameter, value):
         "models": {},
         "guide": {},
         "verify": {"directory": ["out"]},
+        "runs": {"words": ["out"]},
         "extract": {"directory": ["out"]},
         "top": {"run": ["out"]},
         "diff": {"model": ["net.py:build"], "inputs": ["a.png"]},

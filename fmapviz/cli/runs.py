@@ -1,0 +1,169 @@
+"""`fmapviz runs`: list the runs of a directory, or remove some."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fmapviz.cli.printing import align, count, erase_status, print_json, print_line, print_message, show_status
+from fmapviz.cli.run import JsonOption  # noqa: TC001  Typer reads it
+from fmapviz.core.errors import RequestError, printable, quote
+from fmapviz.core.files import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmapviz.runs.listing import ListedRun
+
+REMOVE = "remove"
+_HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state")
+_RIGHT = {3, 4, 5, 6}  # columns of numbers
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
+
+
+def runs(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=f"[DIR] | {REMOVE} NAME...",
+            help=f"A directory of runs, or a run; or {REMOVE} and the names or paths of runs.",
+            show_default="runs",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="The directory of all runs.", show_default="runs")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help=f"With {REMOVE}: do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the runs in DIR: what they hold, their size, and in which settings runs of one model differ.
+
+    `fmapviz runs remove NAME...` removes runs. It asks first, and refuses a run that holds a file that fmapviz did not make.
+    A directory called remove is ./remove.
+
+    Exit codes: 0 done; 2 wrong request, such as no run of that name; 5 could not be removed; 6 refused, nothing was removed.
+    """
+    first, *names = words or [""]
+    if first == REMOVE:
+        if not names:
+            raise RequestError(
+                "missing argument 'NAME'", hint=f"`fmapviz runs {REMOVE} NAME...`; ./{REMOVE} is a directory of that name"
+            )
+        _remove(names, "runs" if out is None else out, yes=yes, json=json)
+        return
+    if yes:
+        raise RequestError("--yes needs something to remove", hint=f"`fmapviz runs {REMOVE} NAME... --yes`")
+    if names or (words and out is not None):
+        raise RequestError(
+            f"one directory at a time: {quote(first)}, {quote((*names, out)[0])}", hint=f"`fmapviz runs {REMOVE} NAME...`"
+        )
+    directory = first if words else out
+    _list("runs" if directory is None else directory, json=json)
+
+
+def _list(directory: str, *, json: bool) -> None:
+    show_status(f"listing {directory} ...")
+    from fmapviz.runs.listing import list_runs
+
+    listed = []
+    for run in list_runs(directory):
+        listed.append(run)
+        if json:
+            print_json({"event": "run", "name": run.name, **_record(run)})
+    images, size = sum(run.images for run in listed), sum(run.bytes for run in listed)
+    if json:
+        fields = {"runs": len(listed), "images": images, "failures": sum(run.failures for run in listed), "bytes": size}
+        print_json({"event": "summary", "directory": directory, **fields, "exit_code": 0})
+        return
+    if not listed:
+        print_message(f"no runs in {quote(directory)}")
+        return
+    print_line("\n".join((*align([_HEADER, *map(_cells, listed)], right=_RIGHT), *_differences(listed))))
+    print_message(f"{count(len(listed), 'run')}: {_describe(images, size)}")
+
+
+def _remove(names: Sequence[str], out: str, *, yes: bool, json: bool) -> None:
+    if not yes and not (sys.stdin is not None and sys.stdin.isatty()):
+        raise RequestError("cannot ask without a terminal whether to remove runs", hint="--yes removes them without asking")
+    show_status("checking ...")
+    from fmapviz.runs.listing import describe_run
+    from fmapviz.runs.remove import check_removable, find_run, remove_run
+
+    found = {directory.resolve(): directory for directory in (find_run(name, out) for name in names)}
+    for directory in found.values():
+        check_removable(directory)
+    removed = []
+    for directory in found.values():
+        run = describe_run(directory)
+        described = f"{printable(str(directory))} ({_describe(run.images, run.bytes)})"
+        if not yes and not _confirm(f"remove {described}?"):
+            print_message(f"kept {described}")
+            continue
+        show_status(f"removing {directory} ...")
+        remove_run(directory)
+        removed.append(run)
+        if json:
+            print_json({"event": "removed", "name": run.name, **_record(run)})
+        else:
+            print_line(f"removed {described}")
+    if json:
+        fields = {"removed": len(removed), "kept": len(found) - len(removed), "bytes": sum(run.bytes for run in removed)}
+        print_json({"event": "summary", **fields, "exit_code": 0})
+
+
+def _confirm(question: str) -> bool:
+    """Ask in the terminal; only yes is yes."""
+    erase_status()
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _record(run: ListedRun) -> dict[str, Any]:
+    """Return a run as JSON has it."""
+    return {**asdict(run), "directory": str(run.directory)}
+
+
+def _cells(run: ListedRun) -> tuple[str, ...]:
+    states = {"damaged": run.damaged, "being written": run.being_written, "killed": run.killed}
+    return (
+        printable(run.name),
+        printable(run.model or "-"),
+        printable(run.weights or "-"),
+        str(run.images),
+        str(run.failures),
+        format_bytes(run.bytes),
+        format_age(time.time() - run.written),
+        printable(",".join(run.formats)) or "-",
+        ", ".join(state for state, applies in states.items() if applies),
+    )
+
+
+def _differences(listed: Sequence[ListedRun]) -> list[str]:
+    """Return a line for each run that is not the first one of its model, below an empty one."""
+    lines = []
+    for run in listed:
+        if run.first is not None:
+            compared = f"differs from {printable(run.first)}: " if run.differences else "has the same settings as "
+            lines.append(f"{printable(run.name)} {compared}{'; '.join(run.differences) or printable(run.first)}")
+    return ["", *lines] if lines else []
+
+
+def _describe(images: int, size: int) -> str:
+    return f"{count(images, 'image')}, {format_bytes(size)}"
+
+
+def format_age(seconds: float) -> str:
+    """Format the time since something was written.
+
+    Example:
+        >>> format_age(59), format_age(200), format_age(7300), format_age(90_000), format_age(200_000)
+        ('59 s', '3 min', '2 h', '1 day', '2 days')
+    """
+    if seconds < _HOUR:
+        return f"{max(0, int(seconds))} s" if seconds < _MINUTE else f"{int(seconds // _MINUTE)} min"
+    return f"{int(seconds // _HOUR)} h" if seconds < _DAY else count(int(seconds // _DAY), "day")
