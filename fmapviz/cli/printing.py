@@ -123,10 +123,10 @@ def count(number: int, noun: str) -> str:
     """Return a number with its noun in singular or plural.
 
     Example:
-        >>> count(1, "layer"), count(2, "directory")
-        ('1 layer', '2 directories')
+        >>> count(1, "layer"), count(2, "directory"), count(2, "day")
+        ('1 layer', '2 directories', '2 days')
     """
-    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") and not noun.endswith("ay") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
 

@@ -120,7 +120,10 @@ def _confirm(question: str) -> bool:
     erase_status()
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # Ctrl-D
+        print_message("")
+    return answer.strip().lower() in {"y", "yes"}
 
 
 def _record(run: ListedRun) -> dict[str, Any]:

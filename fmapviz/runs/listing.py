@@ -150,7 +150,7 @@ def _find_runs(directory: Path) -> Iterator[Path]:
     if is_run(directory):
         yield directory
     with reading_from(directory), os.scandir(directory) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]  # a run may be a link
     yield from filter(is_run, (directory / name for name in sorted(names, key=natural)))
 
 

@@ -328,8 +328,8 @@ def _flat(settings: object) -> dict[str, object]:
         own = {**own, "against": f"the {other.get('reference')}" if other.get("series") else named}
     if not isinstance(style, dict):
         return {**own, "style": None}
-    sparse = {name: getattr(Style(), name) for name, each in options_of(Style).items() if each.sparse}
-    return {**own, "style": None, **sparse, **style}
+    left_out = [name for name, each in options_of(Style).items() if each.sparse and name not in style]
+    return {**own, "style": None, **style, **{name: getattr(Style(), name) for name in left_out}}
 
 
 def _shown(name: str, value: object) -> str:
