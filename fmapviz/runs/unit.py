@@ -234,15 +234,15 @@ def check_only_own_files(
         RefusedError: It holds another file.
     """
     own = {UNIT_FILE, *(entry["name"] for entry in record["files"])}
-    with suppress(FileNotFoundError):  # another process is replacing it
-        for path in sorted(directory.iterdir()):
-            # A directory would be an image's of such a name. A file that is gone was replaced by another process.
-            if path.name not in own or (path.is_dir() and not path.is_symlink()):
-                raise RefusedError(
-                    f"{quote((shown or directory) / path.name)} was not made by fmapviz, and the directory around it would "
-                    f"be {change}",
-                    hint="move it away, and the same call continues",
-                )
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:  # another process is replacing it
+        # A directory would be an image's of such a name.
+        foreign = [entry.name for entry in entries if entry.name not in own or entry.is_dir(follow_symlinks=False)]
+        if foreign:
+            raise RefusedError(
+                f"{quote((shown or directory) / min(foreign))} was not made by fmapviz, and the directory around it would be "
+                f"{change}",
+                hint="move it away, and the same call continues",
+            )
 
 
 def commit(
