@@ -239,8 +239,8 @@ def check_only_own_files(
         foreign = [entry.name for entry in entries if entry.name not in own or entry.is_dir(follow_symlinks=False)]
         if foreign:
             raise RefusedError(
-                f"{quote((shown or directory) / min(foreign))} was not made by fmapviz, and the directory around it would be "
-                f"{change}",
+                f"{quote((shown or directory) / min(foreign))} was not made by fmapviz, and the directory around it would "
+                f"be {change}",
                 hint="move it away, and the same call continues",
             )
 
