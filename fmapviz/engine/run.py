@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence, Sized
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -45,6 +45,7 @@ from fmapviz.runs.run import (
     check_name,
     describe_contents,
     is_surveyed,
+    marked,
     names_of,
     remedy_of,
     removed_if_refused,
@@ -138,6 +139,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
+            stack.enter_context(marked(session.directory) if destination.is_local else nullcontext())
             summary = (draw or draw_all)(session, found, watch.note)
         if bar:
             bar.total = summary.found

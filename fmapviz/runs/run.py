@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,19 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
                 if out_too:
                     files.remove_folder(run.parent)
         raise
+
+
+@contextmanager
+def marked(run: Path) -> Iterator[None]:
+    """Keep an empty hidden directory in a run, by which others see that it is being written, or that its command was killed.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    with ExitStack() as stack:
+        with writing_to(run):
+            stack.enter_context(stage(run))
+        yield
 
 
 def is_surveyed(settings: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.watch.watch import Watch
 from fmapviz.runs import remove
 from fmapviz.runs.failures import append_failure
+from fmapviz.runs.listing import describe_run
 from fmapviz.runs.remove import check_removable, find_run, remove_run
 from fmapviz.runs.run import is_run, open_run
 from fmapviz.runs.unit import commit, read_unit
@@ -360,3 +361,22 @@ def test_what_is_no_run_is_a_wrong_request(typed, message, hint, run, monkeypatc
 def test_names_in_a_remote_directory_are_a_wrong_request():
     with pytest.raises(RequestError, match="in local directories only: 's3://photos/runs'"):
         find_run("net", "s3://photos/runs")
+
+
+def test_a_run_that_draws_is_refused_at_each_moment(tmp_path):
+    """Also between two images, when none is staged."""
+    paint(tmp_path / "in" / "0.png", 0)
+    paint(tmp_path / "in" / "1.png", 1)
+    seen = []
+
+    def look(event):
+        directory = tmp_path / "out" / "net"
+        if getattr(event, "status", "") == "done":
+            seen.append(describe_run(directory).being_written)
+            with pytest.raises(RefusedError, match="a command is writing"):
+                check_removable(directory)
+
+    summary = draw(tmp_path / "in", out=tmp_path / "out", to=["png"], name="net", on_event=look)
+    assert seen == [True, True]
+    assert not describe_run(summary.directory).being_written
+    assert removed(summary.directory)
