@@ -152,13 +152,9 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 
 @contextmanager
 def marked(run: Path) -> Iterator[None]:
-    """Keep an empty hidden directory in a run, by which others see that it is being written, or that its command was killed.
-
-    Raises:
-        OutputError: It cannot be made.
-    """
+    """Keep an empty hidden directory in a run, by which others see that it is being written, or that its command was killed."""
     with ExitStack() as stack:
-        with writing_to(run):
+        with suppress(OSError):  # a finished run may be read-only
             stack.enter_context(stage(run))
         yield
 
