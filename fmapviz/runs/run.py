@@ -152,7 +152,7 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 
 @contextmanager
 def marked(run: Path) -> Iterator[None]:
-    """Keep an empty hidden directory in a run, by which others see that it is being written, or that its command was killed."""
+    """Keep an empty hidden directory in a run, by which others see that it is being written, or its command was killed."""
     with ExitStack() as stack:
         with suppress(OSError):  # a finished run may be read-only
             stack.enter_context(stage(run))
