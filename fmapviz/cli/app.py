@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fmapviz.cli import diff, extract, guide, layers, progress, report, run, runs, top, verify
+from fmapviz.cli import diff, finished, guide, layers, progress, report, run, runs, top
 from fmapviz.cli.help import HelpCommand, HelpGroup
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
@@ -79,9 +79,9 @@ app = typer.Typer(
 app.command("run", cls=HelpCommand)(run.run)
 app.command("layers", cls=HelpCommand)(layers.list_layers)
 app.command("models", cls=HelpCommand)(layers.list_models)
-app.command("verify", cls=HelpCommand)(verify.verify)
+app.command("verify", cls=HelpCommand)(finished.verify)
 app.command("runs", cls=HelpCommand)(runs.runs)
-app.command("extract", cls=HelpCommand)(extract.extract)
+app.command("extract", cls=HelpCommand)(finished.extract)
 app.command("top", cls=HelpCommand)(top.top)
 app.command("diff", cls=HelpCommand)(diff.diff)
 app.command("report", cls=HelpCommand)(report.report)

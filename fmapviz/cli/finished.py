@@ -1,0 +1,87 @@
+"""`fmapviz verify` and `fmapviz extract`: check finished runs, and take a picture out of one."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fmapviz.cli.printing import count, print_bytes, print_json, print_line, print_message, show_status
+from fmapviz.cli.run import JsonOption, running_option
+from fmapviz.core.errors import RequestError, printable, quote
+from fmapviz.core.urls import is_unknown, is_url
+
+
+def verify(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or an image in it.")],
+    hashed: Annotated[bool, running_option("--hash/--no-hash", help="Compare checksums, or sizes only.")] = True,
+    json: JsonOption = False,
+) -> int:
+    """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it."""
+    show_status(f"checking {directory} ...")
+    from fmapviz.runs.verify import REMEDIES
+    from fmapviz.runs.verify import verify as verify_all
+
+    units = files = damaged = hidden = 0
+    needed = set()
+    for unit in verify_all(directory, hashed=hashed):
+        units, files, damaged = units + 1, files + unit.files, damaged + bool(unit.problems)
+        hidden += unit.hidden
+        for problem in unit.problems:
+            needed.add(problem.remedy)
+            if json:
+                fields = {"path": str(problem.path), "message": problem.message, "remedy": problem.remedy}
+                print_json({"event": "problem", **fields})
+            else:
+                print_line(f"{printable(str(problem.path))}: {problem.message}")
+    code = 3 if damaged else 0
+    if json:
+        counts = {"directories": units, "files": files, "damaged": damaged, "hidden": hidden}
+        print_json({"event": "summary", **counts, "exit_code": code})
+    elif damaged:
+        print_message(f"{damaged} of {count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
+        for remedy, hint in REMEDIES.items():
+            if remedy in needed:
+                print_message(f"hint: {hint}")
+    else:
+        print_line(f"{count(units, 'directory')}, {count(files, 'file')}: all complete and unchanged")
+    if hidden and not json:
+        print_message(
+            f"notice: {count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
+        )
+    return code
+
+
+def extract(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run with --shard, or one of its shards.")],
+    image: Annotated[str, typer.Option(metavar="NAME", help="Path of the image, the end of it, or its number.")],
+    layer: Annotated[str, typer.Option(metavar="NAME", help="Name of the layer; input is the preprocessed input.")],
+    view: Annotated[str | None, typer.Option(metavar="NAME", help="View of the layer.", show_default="the only one")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="top1|INT|NAME", help="Class of a gradient or map.", show_default="the only one"),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Output file; - is standard output.", show_default="a name in this directory"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
+) -> None:
+    """Write one picture of a shard to a file and print its path."""
+    if find_spec("pyarrow") is None:
+        raise RequestError("fmapviz extract needs the package pyarrow", hint="pip install 'fmapviz[scale]'")
+    if out and (is_url(out) or is_unknown(out)):
+        raise RequestError(f"--out must be a local file: {quote(out)}", hint="--out FILE, or - for a pipe")
+    show_status(f"reading {directory} ...")
+    from fmapviz.runs.extract import extract as find
+    from fmapviz.runs.extract import put
+
+    found = find(directory, image=image, layer=layer, view=view, target=target)
+    if out == "-":
+        print_bytes(found.png)
+        return
+    path = Path(out or found.name)
+    put(path, found.png, force=force)
+    print_line(printable(str(path)))
