@@ -6,7 +6,7 @@ where nothing differs, and -infinite where A is zero everywhere and B is not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,8 +40,9 @@ def compare(first: Tensor, second: Tensor) -> Difference:
     rows = [_rows(values) for values in (first, second)]
     sums = np.concatenate([_sums(*parts) for parts in zip(*map(_chunks, rows), strict=True)])
     sums[:, _CENTRED] = _correlate(sums)
-    for row in np.flatnonzero(_cancels(sums)):
-        sums[row, _CENTRED] = _correlate_centred(rows[0][row], rows[1][row])
+    for part in _chunks(np.flatnonzero(_cancels(sums))[:, None], width=rows[0].shape[1]):
+        chosen = part[:, 0].astype(int)
+        sums[chosen, _CENTRED] = _correlate_centred(rows[0][chosen], rows[1][chosen])
     counts = np.maximum(sums[:, _COUNT], 1)
     known = sums[:, _COUNT] > 0
     means = tuple(np.where(known, sums[:, column] / counts, np.nan) for column in (_A, _B))
@@ -72,8 +73,9 @@ def _rows(values: Tensor) -> NDArray[np.generic]:
     return rows
 
 
-def _chunks(rows: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-    size = max(1, _CHUNK // max(1, rows.shape[1]))
+def _chunks(rows: NDArray[Any], *, width: int | None = None) -> list[NDArray[Any]]:
+    """Divide rows into parts of about the same number of values; each row has the width, if it is not its own."""
+    size = max(1, _CHUNK // max(1, rows.shape[1] if width is None else width))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -110,7 +112,7 @@ def _pool(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic]) -
     whole[_LARGEST] = sums[:, _LARGEST].max(initial=0)
     whole[_CENTRED] = _correlate(whole[None])[0]
     if _cancels(whole[None])[0]:
-        whole[_CENTRED] = _correlate_centred(first.ravel(), second.ravel())
+        whole[_CENTRED] = _correlate_centred(first.reshape(1, -1), second.reshape(1, -1))[0]
     return whole
 
 
@@ -124,13 +126,21 @@ def _correlate(sums: Sums) -> Sums:
     return correlation
 
 
-def _correlate_centred(first: NDArray[np.generic], second: NDArray[np.generic]) -> float:
+def _correlate_centred(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
+    """Return Pearson's correlation of rows `(R, M)`, accurate also if their means are large."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     usable = np.isfinite(a) & np.isfinite(b)
-    a, b = a[usable], b[usable]
-    a, b = a - a.mean(), b - b.mean()
-    norms = float(np.sqrt(a @ a) * np.sqrt(b @ b))
-    return float(np.clip(a @ b / norms, -1, 1)) if norms and np.ptp(a) and np.ptp(b) else np.nan
+    count = np.maximum(usable.sum(1, keepdims=True), 1)
+    varies = np.ones(len(a), bool)
+    centred = []
+    for values in (a, b):
+        known = np.where(usable, values, 0)
+        varies &= np.where(usable, values, -np.inf).max(1) > np.where(usable, values, np.inf).min(1)
+        centred.append(np.where(usable, known - known.sum(1, keepdims=True) / count, 0))
+    norms = np.sqrt(np.einsum("ij,ij->i", centred[0], centred[0]) * np.einsum("ij,ij->i", centred[1], centred[1]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation: Sums = np.clip(np.einsum("ij,ij->i", *centred) / norms, -1, 1)
+    return np.where(varies, correlation, np.nan)
 
 
 def _cancels(sums: Sums) -> NDArray[np.bool_]:
@@ -140,7 +150,7 @@ def _cancels(sums: Sums) -> NDArray[np.bool_]:
     for one, square in ((_A, _AA), (_B, _BB)):
         power = sums[:, one] ** 2 / count
         cancels |= (power > 0) & (power > _CANCELS * (sums[:, square] - power))
-    return cancels & (sums[:, _COUNT] > 0)
+    return cancels & (sums[:, _COUNT] > 1)
 
 
 def _numbers(sums: Sums) -> Sums:
