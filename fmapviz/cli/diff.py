@@ -65,7 +65,8 @@ def diff(
     """Compare two networks on the same images: A, B and B - A beside each other, how much they differ, and CKA.
 
     MODEL with --weights is A, and with --against B. With several files as --weights, quoted, such as 'ckpt/epoch_*.pt', each
-    is compared with the first one. Two runs that keep values (--to npz) are compared without their networks.
+    is compared with the first one. Two runs that keep values (--to npz) are compared without their networks. --channels
+    top:16:change draws the channels that changed most.
 
     Exit codes are those of `fmapviz run`.
     """

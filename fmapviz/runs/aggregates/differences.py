@@ -1,4 +1,4 @@
-"""How two networks differ, over all images of a comparison: `diff.csv`, `diff.json` and `cka.csv`."""
+"""How two networks differ, over all images of a comparison: `diff.csv`, `diff.parquet`, `diff.json` and `cka.csv`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import chain
 from math import inf, isfinite, log10
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from fmapviz.runs.run_files import Content
 
 READS = "diff.safetensors"
-RUN_FILES = "diff.csv diff.json cka.csv"
+RUN_FILES = "diff.csv diff.parquet diff.json cka.csv"
 
-_CSV_FILE, _JSON_FILE, _CKA_FILE = RUN_FILES.split()
+_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE = RUN_FILES.split()
+_ROWS = 100_000  # of a part of the Parquet file
 _HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
@@ -106,7 +108,7 @@ def merge(summaries: Iterable[Compared]) -> Compared:
 
 
 def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
-    """Return the contents of the tables."""
+    """Return the contents of the tables; that of `diff.parquet` if pyarrow is installed."""
     document = {
         "fmapviz": FORMAT,
         "model": info.model,
@@ -126,6 +128,7 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
     }
     return {
         _CSV_FILE: lambda file: _write_numbers(summary, file),
+        **({_PARQUET_FILE: lambda file: _write_parquet(summary, file)} if find_spec("pyarrow") else {}),
         _JSON_FILE: checksummed_json.dumps(document),
         _CKA_FILE: lambda file: _write_cka(summary, file),
     }
@@ -215,6 +218,34 @@ def _write_numbers(summary: Compared, file: BinaryIO) -> None:
             for channel, numbers in chain([("", _numbers(whole))], enumerate(map(_numbers, channels)))
         )
         file.write("".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def _write_parquet(summary: Compared, file: BinaryIO) -> None:
+    """Write the same rows; `channel` is null for the layer as a whole, and a number that does not exist is NaN."""
+    import pyarrow as pa  # noqa: PLC0415  if it is installed
+    from pyarrow import parquet  # noqa: PLC0415
+
+    kinds = {"layer": pa.string(), "channel": pa.int32(), "image": pa.string(), "step": pa.int64()}
+    schema = pa.schema({**kinds, **dict.fromkeys(DIFFERENCES, pa.float64())})
+    pending: list[Any] = []  # Any: pyarrow has no types
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for unit, image, step in summary.units:
+            for layer, whole, channels, _ in read_unit_differences(unit).rows:
+                numbers = np.concatenate([whole[None], channels])
+                count = len(numbers)
+                texts = {"layer": layer.name, "image": image.encode("utf-8", "backslashreplace").decode()}
+                columns = {
+                    **{name: [text] * count for name, text in texts.items()},
+                    "channel": [None, *range(count - 1)],
+                    "step": [step] * count,
+                    **dict(zip(DIFFERENCES, numbers.T, strict=True)),
+                }
+                pending.append(pa.table({name: columns[name] for name in schema.names}, schema))
+            if sum(map(len, pending)) >= _ROWS:
+                writer.write_table(pa.concat_tables(pending))
+                pending.clear()
+        if pending:
+            writer.write_table(pa.concat_tables(pending))
 
 
 def _write_cka(summary: Compared, file: BinaryIO) -> None:

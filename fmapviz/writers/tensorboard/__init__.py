@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.types import StoredAt
 from fmapviz.writers.tensorboard import event_file
-from fmapviz.writers.tensorboard.image_summary import summaries
+from fmapviz.writers.tensorboard.image_summary import scalars, summaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +48,8 @@ class TensorBoardRun:
             if self._many:
                 stored.append(StoredAt(UNIT_FILES, offset))
             self.members[UNIT_FILES] += 1 + len(others)
+        if not self._many:
+            self.members[UNIT_FILES] += len([self._append(record) for record in scalars(image.result)])
         return stored
 
 

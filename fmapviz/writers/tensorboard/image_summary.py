@@ -6,6 +6,7 @@ import re
 import struct
 import time
 from functools import lru_cache
+from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -25,9 +26,9 @@ from fmapviz.writers.tensorboard import wire
 from fmapviz.writers.tensorboard.event_file import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from fmapviz.core.types import Picture
+    from fmapviz.core.types import ImageResult, Picture
 
 
 # Keys of fields, and what is the same in each event.
@@ -78,6 +79,16 @@ def summaries(picture: Picture, facts: Mapping[str, str], *, step: int = 0) -> l
     shape = {"dim": [{"size": size} for size in values.shape]}
     tensor = TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, double_val=values.flatten()).SerializeToString()
     return [record, _summary(f"values/{picture.name}", _HISTOGRAMS, title, tensor, step=step)]
+
+
+def scalars(result: ImageResult) -> Iterator[Record]:
+    """Yield events of how the layers of two networks differ, under the name of each number; an infinite one has none."""
+    for layer in result.layers:
+        numbers = layer.difference.numbers if layer.difference else {}
+        for name, value in numbers.items():
+            if isfinite(value):
+                summary = Summary(value=[Summary.Value(tag=_tag(f"{name}/{layer.layer}"), simple_value=value)])
+                yield Record(Event(wall_time=time.time(), summary=summary).SerializeToString())
 
 
 def _summary(
