@@ -75,7 +75,7 @@ class RunWatch:
 
     def _count(self) -> None:
         try:
-            self._total = sum(1 for _ in self._list())
+            self._total = self._session.times * sum(1 for _ in self._list())
         except Exception:  # noqa: BLE001  only the remaining time would be missing; the run itself reports the failure
             return
 

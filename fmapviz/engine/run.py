@@ -44,6 +44,7 @@ from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import (
     check_name,
     describe_contents,
+    is_series,
     is_surveyed,
     marked,
     names_of,
@@ -174,6 +175,8 @@ def _crowds(session: Session, summary: RunSummary) -> Iterator[str]:
     """Yield what must be known to open the results of so many images."""
     units = -(-(summary.done + summary.skipped) // (session.config.shard or 1))
     for form in session.config.to:
+        if is_series(session.info.settings) and registry.constant(WRITERS, form, "SERIES"):
+            continue  # it has all of them in one place
         most, file, notice = (registry.constant(WRITERS, form, name) for name in ("CROWD", "UNIT_FILES", "CROWDED"))
         if most and file and notice and (units > int(most) or has_more_units(session.output.directory, file, int(most))):
             yield notice

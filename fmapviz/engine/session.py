@@ -93,6 +93,7 @@ class Session:
         kept: Remembers what layers returned when the images were surveyed.
         pair: The second network, if two are compared; the model's module then holds both.
         step: The step at which a series of networks is; None if there is no series.
+        times: How often each image is drawn: at each step.
     """
 
     request: RunConfig
@@ -114,6 +115,7 @@ class Session:
     kept: KeptPasses | None = None
     pair: PairSetup | None = None
     step: StepInfo | None = None
+    times: int = 1
 
     @property
     def marks(self) -> dict[str, object]:

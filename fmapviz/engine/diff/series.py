@@ -114,7 +114,7 @@ class Series:
             )
             together = {form for form in formats if registry.constant(WRITERS, form, "SERIES")}
             writers = {form: open_writer for form, open_writer in session.writers.items() if form not in together}
-            return replace(session, info=info, writers=writers), notices
+            return replace(session, info=info, writers=writers, times=len(self._steps) - position), notices
         raise AssertionError("the last one raises")
 
     def draw(self, session: Session, found: Iterable[ImageFile | Failure], on_event: Callable[[Event], None]) -> RunSummary:

@@ -48,10 +48,12 @@ def compare(out, *, inputs=SHAPES, model="shapesnet", against=None, reference=No
     def on_event(event):
         if hasattr(event, "message"):
             told.append(event.message)
+        elif isinstance(event, fmapviz.Counted):
+            told.append(event.images)
 
     config = RunConfig(model, inputs, views="diff", out=out, on_event=on_event, **{"to": "png", **options})
     summary = run_diff(config, against=against, reference=reference)
-    return summary, told
+    return summary, [message for message in told if message]
 
 
 def rows(directory):
@@ -93,7 +95,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert document["against"]["weights"] == "epoch_20.pt"
     (at,) = document["steps"]
     assert at["layers"][0]["sqnr"] < 20
-    assert next(message for message in told if "first layer below 20 dB" in message).startswith("features.0.conv")
+    assert next(message for message in told if "first layer below 20 dB" in str(message)).startswith("features.0.conv")
     with (run / "cka.csv").open(newline="") as file:
         alignment = {(row["first"], row["second"]): float(row["cka"]) for row in csv.DictReader(file)}
     assert len(alignment) == 64
@@ -129,7 +131,7 @@ def test_it_is_continued_and_a_change_of_the_other_weights_is_another_run(checkp
     shutil.copy(checkpoints / "epoch_20.pt", file)
     changed, told = once()
     assert changed.directory.name == "shapesnet-diff-2"
-    assert any("against" in message for message in told)
+    assert any("against" in str(message) for message in told)
 
 
 def test_two_equal_comparisons_have_equal_files(checkpoints, tmp_path):
@@ -209,7 +211,7 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
     summary, told = compare(
         tmp_path, model="resnet18", weights="random", against="model:resnet34", options=InputOptions(size=(32, 32))
     )
-    (apart,) = [message for message in told if "not compared" in message]
+    (apart,) = [message for message in told if "not compared" in str(message)]
     assert "only in B: layer1.2.conv1" in apart
     assert {row["layer"] for row in rows(summary.directory)} >= {"conv1", "layer4.1.conv2"}
     assert "layer1.2.conv1" not in {row["layer"] for row in rows(summary.directory)}
@@ -249,8 +251,9 @@ def test_a_run_of_one_network_takes_no_view_or_format_of_two(tmp_path):
 
 
 def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path):
-    summary, _ = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard")
+    summary, told = compare(tmp_path, weights=str(checkpoints / "epoch_*.pt"), to="png,html,tensorboard")
     assert (summary.done, summary.exit_code) == (12, 0)
+    assert {message for message in told if isinstance(message, int)} == {12}
     run = summary.directory
     assert problems(tmp_path) == []
     two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"))
@@ -346,7 +349,7 @@ def finished(request, checkpoints, tmp_path_factory):
 def test_two_finished_runs_give_the_numbers_of_their_networks(finished, checkpoints, tmp_path):
     summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
     assert (summary.done, summary.exit_code) == (4, 0)
-    assert any("first layer below 20 dB" in message for message in told)
+    assert any("first layer below 20 dB" in str(message) for message in told)
     two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"))
     assert rows(summary.directory) == rows(two.directory)
     assert (summary.directory / "cka.csv").read_bytes() == (two.directory / "cka.csv").read_bytes()
@@ -361,7 +364,7 @@ def test_runs_are_compared_as_far_as_they_are_finished(finished, tmp_path):
     (place / "e20" / ".fmapviz-0-1-abcdef").mkdir()
     summary, told = compare(tmp_path / "out", model=str(place / "e0"), inputs=[str(place / "e20")])
     assert summary.done == 3
-    assert any("only in" in message and "star.jpg" in message for message in told)
+    assert any("only in" in str(message) and "star.jpg" in str(message) for message in told)
 
 
 def test_damaged_values_are_one_failure(finished, tmp_path):
