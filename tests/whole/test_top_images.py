@@ -472,7 +472,7 @@ class Rolls(nn.Module):
 def test_values_that_do_not_reproduce_are_told(pictures, tmp_path):
     told = []
     net = nn.Sequential(Rolls())
-    run = draw(pictures, tmp_path / "out", net, types=["Rolls"], on_event=told.append).directory
+    run = draw(pictures, tmp_path / "out", net, types=["Rolls"], workers=1, on_event=told.append).directory
     notices = [event.message for event in told if isinstance(event, Notice)]
     assert any("were not the same when drawn again" in notice for notice in notices)
     assert all("when drawn again" in row["note"] for row in table(run))

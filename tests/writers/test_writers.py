@@ -88,14 +88,14 @@ def test_a_writer_has_one_public_function_and_may_have_another(name):
     module = registry.fetch("fmapviz.writers", name)
     homes = {module.__name__, "fmapviz.writers.base"}
     own = [key for key, value in inspect.getmembers(module, inspect.isfunction) if value.__module__ in homes]
-    assert {key for key in own if not key.startswith("_")} - {"publish", "write_film"} == {"open_writer"}
+    assert {key for key in own if not key.startswith("_")} - {"publish", "write_film", "write_series"} == {"open_writer"}
     assert list(inspect.signature(module.open_writer).parameters) == ["directory", "many"]
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_writer_says_what_it_needs(name):
     needs = registry.constant("fmapviz.writers", name, "NEEDS")
-    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures", "fields"}
+    assert set((needs or "pictures").split()) <= {"pictures", "values", "measures", "fields", "differences"}
     assert registry.constant("fmapviz.writers", name, "WITH") in {None, *WRITERS}
     assert unit_patterns(name)
 
