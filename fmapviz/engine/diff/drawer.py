@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,7 @@ class PairDrawer:
         self._apart: dict[str, list[str]] = {}
         self._pixels = torch.empty(0)
         self._last = ""
+        self._error: Exception | None = None  # of ours within a network's pass, also if the network has caught it
 
     def __enter__(self) -> Self:
         """Attach the hooks."""
@@ -159,7 +161,8 @@ class PairDrawer:
             for at, (model, receive) in enumerate(
                 ((self._compared.first, self._keep), (self._compared.second, self._compare))
             ):
-                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], receive))
+                own = partial(self._receive, receive)
+                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], own))
             self._hooks = hooks.pop_all()
         return self
 
@@ -182,6 +185,7 @@ class PairDrawer:
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
         self._held, self._found, self._undrawn, self._pixels = {}, [], {}, batch
+        self._error = None
         self._apart = {"only in A": [], "only in B": [], "of other shapes": []}
         try:
             drawn = [self._run(at, model, batch) for at, model in enumerate((self._compared.first, self._compared.second))]
@@ -202,24 +206,32 @@ class PairDrawer:
         self._last = ""
         try:
             with torch.no_grad(), undisturbed(batch.device) as numbers:
-                model.forward(model.module, batch.to(self._types[at]))
+                model.forward(model.module, batch.to(self._types[at], copy=True))  # it may change its input in place
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
-            if is_out_of_memory(error) or isinstance(error, ForwardError):
+            if self._error or is_out_of_memory(error):
                 raise
             failure = ForwardError.after(self._last, error, given=batch.shape)
             message = f"{self._compared.names[at]}: {failure}"
             raise ForwardError(message, hint=failure.hint) from error
+        if self._error:
+            raise self._error
         return numbers.drawn
 
-    def _keep(self, feature_map: FeatureMap) -> None:
-        self._check()
+    def _receive(self, use: Callable[[FeatureMap], None], feature_map: FeatureMap) -> None:
+        """Receive what a layer returned; called by its hook."""
         self._last = feature_map.name
+        try:
+            self._check()
+            use(feature_map)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _keep(self, feature_map: FeatureMap) -> None:
         if feature_map.values.layout is torch.strided and not feature_map.values.is_nested:
             self._held[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
 
     def _compare(self, second: FeatureMap) -> None:
-        self._check()
-        self._last = second.name
         first = self._held.pop(second.name, None)
         if first is None or second.values.is_nested or first.values.shape != second.values.shape:
             self._apart["only in B" if first is None else "of other shapes"].append(second.name)
@@ -229,28 +241,21 @@ class PairDrawer:
             return
         result = _template(second)
         if self.receive:
-            self.receive(replace(result, difference=self._measure_all(first, second)), first.values, second.values.clone())
+            self.receive(
+                replace(result, difference=_measure_all(first, second, self._pixels, ordered=self._ordered)),
+                first.values,
+                second.values.clone(),
+            )
             return
         try:
             pairs = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
         except NotAMapError as reason:
             self._undrawn[second.name] = str(reason)
-            self._found.append(replace(result, difference=self._measure_all(first, second)))
+            self._found.append(replace(result, difference=_measure_all(first, second, self._pixels, ordered=self._ordered)))
             return
         for suffix, maps in pairs[0].items():
             named = replace(result, layer=f"{result.layer}{suffix}")
             self._found.append(self._draw(named, first, second, (maps, pairs[1][suffix])))
-
-    def _measure_all(self, first: FeatureMap, second: FeatureMap) -> Difference:
-        """Measure all values of a layer; of one that is no map, its channels are not known."""
-        a, b = first.values, second.values
-        with suppress(NotAMapError):
-            frames = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
-            maps = [one[""] for one in frames if "" in one]
-            if maps and maps[0].numel() == a.numel():
-                return _measure(first, second, maps[0], maps[1])
-        flat = _measure(first, second, a.flatten()[None, None], b.flatten()[None, None])
-        return replace(flat, channels=None, means=(None, None))
 
     def _draw(self, result: LayerResult, first: FeatureMap, second: FeatureMap, maps: tuple[Tensor, Tensor]) -> LayerResult:
         """Measure and draw one feature map, or one frame of it."""
@@ -288,6 +293,18 @@ class PairDrawer:
         return ImageResult(
             tuple(self._found), tuple(dict.fromkeys(missed)), MappingProxyType(dict(self._undrawn)), remarks=remarks
         )
+
+
+def _measure_all(first: FeatureMap, second: FeatureMap, pixels: Tensor, *, ordered: bool) -> Difference:
+    """Measure all values of a layer; of one that is no map, its channels are not known."""
+    a, b = first.values, second.values
+    with suppress(NotAMapError):
+        frames = [frames_of(each, each.values, pixels, ordered=ordered) for each in (first, second)]
+        maps = [one[""] for one in frames if "" in one]
+        if maps and maps[0].numel() == a.numel():
+            return _measure(first, second, maps[0], maps[1])
+    flat = _measure(first, second, a.flatten()[None, None], b.flatten()[None, None])
+    return replace(flat, channels=None, means=(None, None))
 
 
 def _measure(first: FeatureMap, second: FeatureMap, a: Tensor, b: Tensor) -> Difference:

@@ -1,6 +1,7 @@
 """`fmapviz.diff` against the definition of what a layer returns, and against loops of one's own."""
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,8 +13,11 @@ from torchvision import models
 
 import fmapviz
 from fmapviz import InputError, RequestError
+from fmapviz.engine.batch import describe_given
 from fmapviz.engine.diff import drawer
-from fmapviz.engine.diff.networks import are_related
+from fmapviz.engine.diff.networks import are_related, compare_networks
+from fmapviz.engine.plan import Plan
+from fmapviz.inspection.layers import find_layers
 
 X = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0))
 NUMBERS = ["max_abs", "rms", "relative_l2", "cosine", "pearson", "sqnr", "differing", "nonfinite"]
@@ -174,6 +178,66 @@ def test_variants_of_torchvisions_networks_are_compared_as_a_loop_of_ones_own_do
             d = b.double() - first[key].double()
             assert each.numbers["max_abs"] == pytest.approx(d.abs().max().item(), rel=1e-9)
             assert each.numbers["rms"] == pytest.approx(d.square().mean().sqrt().item(), rel=1e-9)
+
+
+class ChangesItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Conv2d(3, 2, 3)
+
+    def forward(self, x):
+        return self.only(x.mul_(2))
+
+
+def test_a_network_that_changes_its_input_in_place_does_not_change_that_of_the_other():
+    torch.manual_seed(0)
+    net = ChangesItsInput()
+    assert all(each.numbers["sqnr"] == np.inf for each in fmapviz.diff(net, copy.deepcopy(net), X))
+    found = next(iter(fmapviz.diff(net, copy.deepcopy(net), X)))
+    assert torch.equal(found.a, net.only(2 * X[None]).detach())
+
+
+class Swallows(nn.Module):
+    """Goes on whatever fails in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Conv2d(3, 2, 3)
+
+    def forward(self, x):
+        with suppress(Exception):
+            return self.only(x)
+        return x
+
+
+def test_an_error_of_ours_is_no_failure_of_a_network():
+    for net in (network(), Swallows()):
+        own, theirs = compare_networks(describe_given(net, code=None), describe_given(copy.deepcopy(net), code=None)), []
+
+        def check(theirs=theirs):
+            theirs.append(None)
+            if len(theirs) > 1:
+                raise OSError("stopped")
+
+        layers = [
+            [layer for layer in find_layers(each.module) if layer.type == "Conv2d"] for each in (own.first, own.second)
+        ]
+        pair = drawer.PairDrawer(own, (layers[0], layers[1]), Plan(), fmapviz.Style(), check=check)
+        with pair, pytest.raises(OSError, match="stopped"):
+            pair.draw(X[None])
+
+
+def test_a_network_that_fails_is_named():
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.only = nn.Conv2d(3, 2, 3)
+
+        def forward(self, x):
+            return self.only(x)[:, 5, 5, 5, 5]
+
+    with pytest.raises(fmapviz.FmapvizError, match="failed after layer 'only'"):
+        list(fmapviz.diff(Fails(), Fails(), X))
 
 
 def test_layers_are_paired_by_name_call_and_shape():
