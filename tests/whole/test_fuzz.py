@@ -633,7 +633,7 @@ OFTEN = {"run": {"inputs", "layers", "out", "size", "norm", "shard"}, "guide": {
 SOME = [(command, parameter) for command, parameter in PARAMETERS if parameter.name in OFTEN.get(command, ())]
 
 # What only a model can tell: everything else is answered before there is one.
-ASKED_OF_THE_MODEL = {"layers", "exclude", "types", "target", "output", "mean", "std", "weights"}
+ASKED_OF_THE_MODEL = {"layers", "exclude", "types", "target", "output", "mean", "std", "weights", "against"}
 
 # No `/` and no `..`: what is tried shall be written nowhere but here, and no other folder be searched.
 WORDS = st.text(

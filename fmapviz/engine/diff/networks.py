@@ -16,7 +16,7 @@ from fmapviz.core.types import Model
 from fmapviz.engine.batch import describe_given
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.initialization import read_seed
-from fmapviz.models.load import load_model
+from fmapviz.models.load import check_name, load_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,22 @@ class Compared:
     second: Model
     names: tuple[str, str]
     related: bool
+
+
+def check_other(against: Other) -> None:
+    """Check, before anything is loaded, that there may be such a second network.
+
+    Raises:
+        RequestError: There is no such network or type.
+    """
+    if not isinstance(against, str):
+        return
+    if not against:
+        raise RequestError("what to compare with is empty", hint="against='b.pth', for example")
+    if against.startswith(_DTYPE):
+        _check_dtype(against.removeprefix(_DTYPE))
+    elif against.startswith(_MODEL):
+        check_name(against.removeprefix(_MODEL))
 
 
 def load_second(first: Model, against: Other, *, weights: Weights, options: InputOptions) -> Model:
@@ -140,10 +156,14 @@ def are_related(first: nn.Module, second: nn.Module) -> bool:
 
 
 def _in_other_type(first: Model, name: str) -> Model:
-    if name not in DTYPES:
-        raise RequestError(f"no such type: {quote(name)}", hint=f"one of {', '.join(_DTYPE + each for each in DTYPES)}")
+    _check_dtype(name)
     module = copy.deepcopy(first.module).to(getattr(torch, name))
     return replace(first, module=module, weights=f"{first.weights}, {name}", notices=())
+
+
+def _check_dtype(name: str) -> None:
+    if name not in DTYPES:
+        raise RequestError(f"no such type: {quote(name)}", hint=f"one of {', '.join(_DTYPE + each for each in DTYPES)}")
 
 
 def _name_both(first: Model, second: Model) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.engine.diff.finished import are_runs, compare_runs
+from fmapviz.engine.diff.networks import check_other
 from fmapviz.engine.diff.series import FIRST, REFERENCES, Series, list_steps
 from fmapviz.engine.diff.session import load_pair
 from fmapviz.engine.run import run
@@ -51,4 +52,5 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
             "what to compare with is missing",
             hint="against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'",
         )
+    check_other(against)
     return run(config, load=partial(load_pair, against=against))

@@ -225,6 +225,7 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
     [
         ({}, "what to compare with is missing"),
         ({"against": "dtype:int3"}, "no such type"),
+        ({"against": ""}, "is empty"),
         ({"against": "missing.pth"}, "no such weights file"),
         ({"against": "dtype:float16", "reference": "first"}, "a reference is of a series"),
         ({"weights": "missing_*.pt"}, "no file of this name"),
