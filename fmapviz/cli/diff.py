@@ -11,7 +11,7 @@ from fmapviz.cli.console import Console
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import results_only, show_status
 from fmapviz.cli.process import importing
-from fmapviz.cli.run import JsonOption, running_option
+from fmapviz.cli.run import JsonOption, QuietOption, VerboseOption  # noqa: TC001  Typer reads them
 from fmapviz.core import registry
 from fmapviz.core.config import COMMON, InputOptions, RunConfig, Style
 from fmapviz.core.registry import VIEWS
@@ -55,10 +55,8 @@ def diff(
             show_default="first",
         ),
     ] = None,
-    quiet: Annotated[
-        bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
-    ] = False,
-    verbose: Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     **options: Any,  # some fields of RunConfig
 ) -> int:

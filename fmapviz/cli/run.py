@@ -48,6 +48,12 @@ JsonOption = Annotated[
 ]
 
 
+QuietOption = Annotated[
+    bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
+]
+VerboseOption = Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")]
+
+
 @takes_options()
 def run(
     model: ModelArgument,
@@ -65,10 +71,8 @@ def run(
     open_report: Annotated[
         bool, typer.Option("--open", help="Write a report and open it in the browser.", rich_help_panel=COMMON)
     ] = False,
-    quiet: Annotated[
-        bool, running_option("-q", "--quiet", help="Print results and errors only; the run's directory is a result.")
-    ] = False,
-    verbose: Annotated[bool, running_option("-v", "--verbose", help="Add a line per image.")] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
     **options: Any,  # the fields of RunConfig
 ) -> int:

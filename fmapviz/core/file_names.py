@@ -25,6 +25,7 @@ SURVEY_FILE = "survey.json"
 FILMSTRIP_FILE = "film.npz"  # small maps of a training, from which its filmstrips are continued
 EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files of a training
 ALIGNMENT = "cka"  # of two networks, the group of the picture that is made of all images
+STEP = "step_{:06d}"  # the unit of an image, or of the model, at a step of a series
 RUN_FILES_RECORD = "products.json"  # the record of the files that are made of all units
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
 
 from fmapviz.core.drawings import Drawing
-from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
 from fmapviz.engine.layer_results import measures_of
-from fmapviz.engine.session import needs_of
+from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.grid import measure
 from fmapviz.render.picture import make_picture
-from fmapviz.runs.unit import commit, find_done, read_unit
+from fmapviz.runs.unit import find_done, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,16 +47,9 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
     is_intact = session.output.is_intact if config.repair else None
     if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):
         return 0, undrawn
-    with writing_to(run), stage(run) as staging:
-        with ExitStack() as stack:
-            image = UnitImage(file, ImageResult((), (), undrawn), (), info)
-            pictures = _draw(known, session, info)
-            for form, open_writer in session.writers.items():
-                if "pictures" in needs_of(form):
-                    stack.enter_context(open_writer(staging)).add(image, pictures)
-        record = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights, "undrawn": undrawn}
-        force = config.force or config.repair
-        session.output.upload(commit(staging, run, file, record, force=force, sync=config.fsync))
+    image = UnitImage(file, ImageResult((), (), undrawn), (), info)
+    record = {"kind": KIND, "undrawn": undrawn}
+    write_unit(session, image, _draw(known, session, info), record, force=config.force or config.repair)
     return len(known), undrawn
 
 

@@ -221,7 +221,10 @@ def frame_choice(session: Session) -> FrameChoice:
 
 
 def _check_views(config: RunConfig, *, pair: bool) -> None:
-    """Check that the views draw as many networks as there are."""
+    """Check that the views draw as many networks as there are, and can be scaled as requested."""
+    if pair and config.style.norm == "run":
+        hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
+        raise RequestError("no range over all images of a comparison", hint=hint)
     of_two = registry.constants(VIEWS, "PAIR")
     for view in config.views:
         if pair and view not in of_two:

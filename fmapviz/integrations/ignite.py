@@ -13,7 +13,7 @@ REQUIRES = "ignite"
 
 
 def attach(trainer: Any, watch: Watch) -> None:
-    """Have an engine call a watch after each iteration, and close it at the end.
+    """Call a watch after each iteration of an engine, and close it at the end.
 
     Args:
         trainer: An `ignite.engine.Engine`.

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fmapviz.core.file_names import ALIGNMENT
-from fmapviz.core.files import stage, writing_to
+from fmapviz.core.file_names import ALIGNMENT, STEP
 from fmapviz.core.types import ImageFile, ImageResult, Picture, UnitImage
 from fmapviz.engine.model_views import KIND, UNIT
 from fmapviz.engine.session import needs_of
+from fmapviz.engine.single_unit import write_unit
 from fmapviz.render.png import encode
 from fmapviz.render.sheets.matrix import draw_matrix
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates import base, differences
-from fmapviz.runs.unit import commit, find_done
+from fmapviz.runs.unit import find_done
 
 if TYPE_CHECKING:
     from fmapviz.engine.session import Session
@@ -34,14 +33,17 @@ def draw_alignment(session: Session) -> int:
         OutputError: The output could not be written.
     """
     run, info, setup = session.directory, session.info, session.pair
-    forms = [form for form in session.writers if "pictures" in needs_of(form)]
-    known, _ = base.gather(differences, (unit for unit in run_files.find_units(run) if unit.name != UNIT))
+    if setup is None or not any("pictures" in needs_of(form) for form in session.writers):
+        return 0
     step = session.step.number if session.step else None
+    own_name = UNIT if step is None else STEP.format(step)
+    units = [unit for unit in run_files.find_units(run) if unit.relative_to(run).parts[0] != UNIT]
+    known, _ = base.gather(differences, (unit for unit in units if step is None or unit.name == own_name))
     images = sorted(image for _, image, own in known.units if own == step)
     state = hashlib.sha256("\n".join(images).encode("utf-8", "surrogatepass")).hexdigest()
-    place = UNIT if step is None else f"{UNIT}/step_{step:06d}"
+    place = UNIT if step is None else f"{UNIT}/{own_name}"
     file = ImageFile(f"model:{info.label}", place, len(images), int(state[:14], 16))
-    if not (forms and setup) or (not session.config.force and find_done(run, file, info.fingerprint)):
+    if not session.config.force and find_done(run, file, info.fingerprint, marks=session.marks):
         return 0
     found = differences.align(known, step)
     if found is None:
@@ -60,13 +62,6 @@ def draw_alignment(session: Session) -> int:
         **({"Layers of one name": f"{min(usual):.3f} to {max(usual):.3f}"} if usual else {}),
     }
     picture = Picture(ALIGNMENT, ALIGNMENT, encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
-    with writing_to(run), stage(run) as staging:
-        with ExitStack() as stack:
-            image = UnitImage(file, ImageResult((), (), {}), (), info)
-            for form in forms:
-                stack.enter_context(session.writers[form](staging)).add(image, [picture])
-        record: dict[str, Any] = {"kind": KIND, "run": info.fingerprint, "model": info.label, "weights": info.weights}
-        if step is not None:
-            record |= {"series": UNIT, "step": step}
-        session.output.upload(commit(staging, run, file, record, force=True, sync=session.config.fsync))
+    record = {"kind": KIND, **({} if step is None else {"series": UNIT}), **session.marks}
+    write_unit(session, UnitImage(file, ImageResult((), (), {}), (), info), [picture], record)
     return 1

@@ -17,9 +17,9 @@ from fmapviz.engine.batch import describe_given
 from fmapviz.engine.diff.drawer import PairDrawer
 from fmapviz.engine.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.engine.plan import Plan
-from fmapviz.engine.watch.probes import read_values
 from fmapviz.images.find import find_images
 from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.images.memory.pixels import read_values
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.load import load_model
 

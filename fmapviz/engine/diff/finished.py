@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import NothingToDoError, RequestError, first_few, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.file_names import RUN_FILE, unit_patterns
-from fmapviz.core.files import leftovers, stage, writing_to
+from fmapviz.core.files import leftovers
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Preparation, UnitImage
 from fmapviz.core.urls import is_url
@@ -32,6 +31,7 @@ from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.plan import make_plan
 from fmapviz.engine.publish import Publisher
 from fmapviz.engine.session import PairSetup, Session, needs_of
+from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.cka import LEAST
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.render.picture import make_picture
@@ -40,7 +40,7 @@ from fmapviz.runs.aggregates.base import UNREADABLE
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.run import read_run
 from fmapviz.runs.storage.destination import open_destination
-from fmapviz.runs.unit import commit, find_done, image_of, read_unit
+from fmapviz.runs.unit import find_done, image_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -311,19 +311,13 @@ def _maps(array: NDArray[Any]) -> torch.Tensor | None:
 
 def _write(session: Session, image: UnitImage, marks: Mapping[str, Any]) -> tuple[int, Path]:
     """Write the unit of an image; return the number of its pictures, and its directory."""
-    run, info = session.directory, session.info
     digits = max(2, len(str(max((layer.index for layer in image.result.layers), default=0))))
     common = {"Image": image.file.unit}
     pictures = [
-        make_picture(layer, drawing, info, common=common, digits=digits)
+        make_picture(layer, drawing, session.info, common=common, digits=digits)
         for layer in image.result.layers
         for drawing in layer.drawings
         if drawing.content
     ]
-    with writing_to(run), stage(run) as staging:
-        with ExitStack() as stack:
-            for open_writer in session.writers.values():
-                stack.enter_context(open_writer(staging)).add(image, pictures)
-        record = {"run": info.fingerprint, "model": info.label, "weights": info.weights, **marks, **describe_image(image)}
-        unit = commit(staging, run, image.file, record, force=True, sync=session.config.fsync)
-    return len(pictures), session.output.upload(unit)
+    unit = write_unit(session, image, pictures, {**marks, **describe_image(image)})
+    return len(pictures), unit

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import registry
 from fmapviz.core.config import StepInfo
-from fmapviz.core.errors import FmapvizError, NothingToDoError, OutputError, RequestError, quote
+from fmapviz.core.errors import FmapvizError, NothingToDoError, RequestError, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary
+from fmapviz.core.file_names import STEP
 from fmapviz.core.files import writing_to
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure, ImageFile
@@ -94,8 +95,6 @@ class Series:
         Raises:
             RequestError: None can be read, or the request is wrong.
         """
-        if config.style.norm == "run":
-            raise RequestError("no range over all images of a comparison", hint="Style(norm='layer')")
         pattern = str(config.weights)
         formats = _with_pictures(config.to)
         for position, step in enumerate(self._steps):
@@ -133,15 +132,8 @@ class Series:
             step = self._steps[position]
             try:
                 second = session.model if position == self._begin else _load(session, step)
-            except FmapvizError as error:
-                if isinstance(error, OutputError):
-                    raise
-                self._failures.append(_failure(step, error))
-                _report(session, self._failures[-1], on_event)
-                continue
-            second.module.to(session.device)
-            info = StepInfo(step.number, second.weights, second.sha256)
-            try:
+                second.module.to(session.device)
+                info = StepInfo(step.number, second.weights, second.sha256)
                 at_step = add_second(reference, second, step=info, against=dict(session.info.against))
             except RequestError as error:
                 self._failures.append(_failure(step, error))
@@ -179,7 +171,7 @@ def _load(session: Session, step: Step) -> Model:
 
 
 def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
-    return replace(item, unit=f"{item.unit}/step_{number:06d}") if isinstance(item, ImageFile) else item
+    return replace(item, unit=f"{item.unit}/{STEP.format(number)}") if isinstance(item, ImageFile) else item
 
 
 def _with_pictures(formats: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.errors import RequestError
 from fmapviz.engine.diff.networks import Pair, choose_layers, compare_networks, load_second
 from fmapviz.engine.session import PairSetup, load_session
 
@@ -31,10 +30,6 @@ def load_pair(config: RunConfig, *, against: Other) -> tuple[Session, list[str]]
     Raises:
         RequestError: One of them cannot be loaded, or they cannot be compared.
     """
-    if config.style.norm == "run":
-        raise RequestError(
-            "no range over all images of a comparison", hint="Style(norm='layer'), or Style(norm='fixed:LO,HI')"
-        )
     session, notices = load_session(replace(config, top=0), pair=True)
     second = load_second(session.model, against, weights=config.weights, options=config.options)
     session = add_second(session, second)

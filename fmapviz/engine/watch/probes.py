@@ -10,10 +10,8 @@ import torch
 from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.types import Failure
 from fmapviz.images.find import find_images
-from fmapviz.images.load import read_prepared
-from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.inputs import resolve_inputs
-from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.images.memory.pixels import read_values
 from fmapviz.runs.unit import distinct_name
 
 if TYPE_CHECKING:
@@ -59,13 +57,3 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
     if not probes:
         raise RequestError("no images to draw while the network is trained", hint="such as 'cat.png', or a list")
     return list(probes.values())
-
-
-def read_values(file: ImageFile, preparation: Preparation) -> Tensor:
-    """Return a listed image as a network gets it, float32 `(C, ...)`.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    in_memory = memory_image(file)
-    return read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)

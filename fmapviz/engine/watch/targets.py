@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.file_names import FILMSTRIP_FILE, picture_file
+from fmapviz.core.file_names import FILMSTRIP_FILE, STEP, picture_file
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
 from fmapviz.core.urls import is_url
@@ -23,7 +23,7 @@ from fmapviz.engine.model_views import KIND as MODEL_KIND
 from fmapviz.engine.model_views import UNIT as MODEL_UNIT
 from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import needs_of
+from fmapviz.engine.single_unit import write_unit
 from fmapviz.render.histogram import bin_edges
 from fmapviz.render.png import encode
 from fmapviz.runs.storage.destination import LocalDestination
@@ -178,11 +178,11 @@ class RunTarget:
                 file = each.probe.file
                 own = replace(file, path=_at(file.path, step), unit=_at(file.unit, step))
                 record = {"series": file.unit, "step": step, **describe_image(each.image)}
-                self._commit(replace(each.image, file=own), each.pictures, record)
+                write_unit(self._session, replace(each.image, file=own), each.pictures, record)
             if weights:
                 own = ImageFile(_at("model:", step), _at(MODEL_UNIT, step), 0, 0)
                 image = UnitImage(own, ImageResult((), (), {}), (), self._session.info)
-                self._commit(image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
+                write_unit(self._session, image, weights, {"kind": MODEL_KIND, "series": MODEL_UNIT, "step": step})
 
     def write_films(self, step: int, films: Sequence[Film]) -> None:
         """Write filmstrips, into a directory beside the steps of each image, and make the report.
@@ -216,16 +216,6 @@ class RunTarget:
             self._events = None
             raise
 
-    def _commit(self, image: UnitImage, pictures: Sequence[Picture], record: Mapping[str, Any]) -> None:
-        """Write one image, or the weights, at one step."""
-        session, of_image = self._session, bool(image.result.layers)
-        with stage(self.folder) as staging:
-            with ExitStack() as stack:
-                for form, open_writer in session.writers.items():
-                    if of_image or "pictures" in needs_of(form):
-                        stack.enter_context(open_writer(staging)).add(image, pictures)
-            commit(staging, self.folder, image.file, {**self._record(), **record}, force=True)
-
     def _record(self) -> dict[str, Any]:
         info = self._session.info
         return {"run": info.fingerprint, "model": info.label, "weights": info.weights}
@@ -257,7 +247,7 @@ def tag_of(picture: Picture, image: str = "") -> str:
 
 
 def _at(name: str, step: int) -> str:
-    return f"{name}/step_{step:06d}"
+    return f"{name}/{STEP.format(step)}"
 
 
 def _facts(layer: str) -> dict[str, str]:

@@ -12,14 +12,15 @@ from PIL import Image as PillowImage
 from fmapviz.images.arrays import compose, fits, format_shape, read_array, require_size
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.errors import explain, wrong_channels
-from fmapviz.images.memory.image import as_array
+from fmapviz.images.load import read_prepared
+from fmapviz.images.memory.image import as_array, memory_image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.core.bands import Bands
-    from fmapviz.core.types import Preparation
+    from fmapviz.core.types import ImageFile, Preparation
     from fmapviz.images.memory.image import MemoryImage
 
     _Decoded = tuple[PillowImage.Image | Bands, tuple[str, ...], int]  # pixels, notices, orientation
@@ -65,6 +66,16 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
             refusal.advise("an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is")
         raise refusal from error
     return PreparedImage(preparation.apply(pixels), (pixels.width, pixels.height), orientation, notices)
+
+
+def read_values(file: ImageFile, preparation: Preparation) -> Tensor:
+    """Return a listed input, a file or an image in memory, as a network gets it, float32 `(C, ...)`.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    in_memory = memory_image(file)
+    return read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)
 
 
 def _decode(kind: str, value: Any, channels: int) -> _Decoded:  # Any: see `MemoryImage`
