@@ -113,7 +113,9 @@ class ImageReader:
             return Outcome(file.path, "skipped", unit=done)
         if existing := find_own(run, file):
             check_only_own_files(*existing)  # before the image is drawn in vain
-        return Member(Group.of_one(file, redraw=config.force or config.repair), 0)
+        # At a step of a series, a unit may be of this image and of other weights.
+        redraw = config.force or config.repair or bool(self._session.marks)
+        return Member(Group.of_one(file, redraw=redraw), 0)
 
     def _decode(self, number: int, member: Member, tell: Tell) -> Preprocessed:
         torch.set_num_threads(self._cores)

@@ -289,9 +289,14 @@ def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, 
     second, _ = once()
     assert second.directory == first.directory
     assert (second.done, second.skipped) == (4, 8)
-    shutil.copy(checkpoints / "epoch_10.pt", folder / "epoch_20.pt")
+    shutil.copy(checkpoints / "epoch_10.pt", folder / "epoch_20.pt")  # other weights of that step
+    assert float(layers_of(second.directory, step="20")["features.0.conv"]["sqnr"]) < 20
+    before = pixels(second.directory / "_model" / "step_000020" / "cka.png")
     third, _ = once()
     assert (third.done, third.skipped) == (4, 8)
+    at = layers_of(third.directory, step="20"), layers_of(third.directory, step="10")
+    assert {name: row["sqnr"] for name, row in at[0].items()} == {name: row["sqnr"] for name, row in at[1].items()}
+    assert not np.array_equal(before, pixels(third.directory / "_model" / "step_000020" / "cka.png"))
     assert problems(tmp_path / "out") == []
 
 
