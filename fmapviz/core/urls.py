@@ -76,3 +76,13 @@ class UrlPath(type(Path())):  # type: ignore[misc]  # a PosixPath or a WindowsPa
 
     def __fspath__(self) -> str:
         return str(self)
+
+
+def expand_home(path: str | Path) -> str | Path:
+    """Return a path with a leading `~/`, which no shell has replaced, as the home directory; any other as it is.
+
+    Example:
+        >>> expand_home("~a/b"), expand_home("s3://photos")
+        ('~a/b', 's3://photos')
+    """
+    return Path(path).expanduser() if str(path).startswith("~/") else path

@@ -23,7 +23,7 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.core.urls import HINT, is_unknown, is_url, is_web, join
+from fmapviz.core.urls import HINT, expand_home, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import explain, system_error
 from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
@@ -175,7 +175,7 @@ def absolute_path(typed: str) -> Path:
     """
     if not typed:
         raise FileNotFoundError
-    path = Path(typed).expanduser().absolute() if typed.startswith("~/") else Path(typed).absolute()
+    path = Path(expand_home(typed)).absolute()
     if ".." not in path.parts:
         return path
     # `link/..` is the folder above the link's target.

@@ -63,11 +63,8 @@ def _rows(values: Tensor) -> NDArray[np.generic]:
     """Return values `(N, C, ...)` as rows of channels, float32 or float64 `(C, M)`."""
     plain = values.detach()
     plain = plain.dequantize() if plain.is_quantized else plain
-    plain = (
-        plain
-        if plain.dtype in {torch.float32, torch.float64}
-        else plain.to(torch.float32 if plain.is_floating_point() else torch.float64)
-    )
+    if plain.dtype not in {torch.float32, torch.float64}:
+        plain = plain.to(torch.float32 if plain.is_floating_point() else torch.float64)
     by_channel = plain.transpose(0, 1).reshape(plain.shape[1], -1) if plain.ndim > 1 else plain[None]
     rows: NDArray[np.generic] = by_channel.cpu().numpy()
     return rows

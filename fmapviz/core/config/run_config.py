@@ -21,7 +21,7 @@ from fmapviz.core.config.options import CHOOSE, COMMON, INPUT, STORING, Option, 
 from fmapviz.core.config.style import Style
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.registry import VIEWS, WRITERS
-from fmapviz.core.urls import is_url
+from fmapviz.core.urls import expand_home, is_url
 
 if TYPE_CHECKING:
     from torch import nn
@@ -189,8 +189,7 @@ class RunConfig(Execution, Output, Selection):
         check_weights(self.weights)
         for name in ("layers", "exclude", "types", "views", "to"):
             object.__setattr__(self, name, split(getattr(self, name)))
-        if str(self.out).startswith("~/"):  # no shell has replaced it
-            object.__setattr__(self, "out", Path(self.out).expanduser())
+        object.__setattr__(self, "out", expand_home(self.out))
         if "\0" in str(self.out):
             raise RequestError(f"no path can hold this: {quote(self.out)}", hint="a directory, such as 'runs'")
         targets = [self.targets] if isinstance(self.targets, str | int) else self.targets

@@ -18,7 +18,7 @@ from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
 from fmapviz.core.file_names import FILMSTRIP_FILE, STEP, picture_file
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
-from fmapviz.core.urls import is_url
+from fmapviz.core.urls import expand_home, is_url
 from fmapviz.engine.model_views import KIND as MODEL_KIND
 from fmapviz.engine.model_views import UNIT as MODEL_UNIT
 from fmapviz.engine.pipeline.unit_writer import describe_image
@@ -152,7 +152,7 @@ class RunTarget:
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
         if "\0" in str(out):
             raise RequestError(f"no path can hold this: {quote(out)}", hint="a directory, such as to='runs/mine'")
-        destination = LocalDestination(Path(out).expanduser().absolute())  # the training may change its directory
+        destination = LocalDestination(Path(expand_home(out)).absolute())  # the training may change its directory
         try:
             destination.check()
             self.folder = destination.open_run(session.info, name=RUN, sync=False)
