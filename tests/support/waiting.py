@@ -4,7 +4,7 @@ import time
 from concurrent.futures import Future
 from threading import Thread
 
-PATIENCE = 300  # seconds; only a hang takes longer
+PATIENCE = 600  # seconds; only a hang takes longer
 
 
 def wait_until(condition):

@@ -30,7 +30,7 @@ from waiting import PATIENCE, wait_until
 from warm import HEEDING, start_process
 
 from fmapviz.core.config import Engine, InputOptions
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import OutputError, RequestError
 from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
 from fmapviz.core.files import is_running
 from fmapviz.core.urls import is_url
@@ -104,7 +104,7 @@ def started_with(interpreter):
 def patience():
     """Let Ray wait for workers and nodes as long as the tests do, in all clusters."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "_START_SECONDS", PATIENCE)
+        patch.setattr(driver, "_SLOW_START_SECONDS", PATIENCE)
         for name, value in PATIENT.items():
             patch.setenv(name, value)
         yield
@@ -311,6 +311,46 @@ def test_what_no_node_has_is_told(cluster, place, wanted, there):
     assert not (place / "ray").exists()
 
 
+@pytest.mark.thorough
+def test_workers_that_start_late_are_told_and_waited_for_but_not_for_ever(cluster, place, monkeypatch):
+    ray = require("ray", "ray")
+    monkeypatch.setattr(driver, "_SLOW_START_SECONDS", 0.5)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        others = [ray.remote(hold).options(num_cpus=1).remote(str(place)) for _ in range(2)]
+        assert wait_until(lambda: len([*place.glob("held-*")]) == 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "_START_SECONDS", 1.0)
+            with pytest.raises(OutputError, match="Ray has started no worker in 1 s"):
+                draw(place, "ray", on(cluster))
+        told = []
+
+        def look(event):
+            told.append(event)
+            if isinstance(event, Notice) and "no worker" in event.message:
+                (place / "go").touch()
+
+        summary = draw(place, "ray", on(cluster), on_event=look)
+        assert (summary.done, summary.failed) == (7, 1)
+        notices = [event.message for event in told if isinstance(event, Notice) and "no worker" in event.message]
+        assert notices == ["Ray has started no worker for 0 s: its nodes are full or slow; waiting"]
+        ray.get(others)
+    finally:
+        (place / "go").touch()
+        ray.shutdown()
+
+
+def hold(place):
+    """Hold a core until there is a file."""
+    import os
+    import time
+    from pathlib import Path
+
+    (Path(place) / f"held-{os.getpid()}").touch()
+    while not (Path(place) / "go").exists():
+        time.sleep(0.1)
+
+
 @needs("ray", "ray")
 @needs("pyarrow", "scale")
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
@@ -387,6 +427,12 @@ def begin(place, engine="ray", workers=2, *, warm=None, interpreter=None):
         return BEGUN[-1]
 
 
+def wait_for_work(place, process, times=1):
+    """Wait until workers of a command have seen the slow picture so many times."""
+    wait_until(lambda: len(seen(place, SLOW)) >= times or process.poll() is not None)
+    assert len(seen(place, SLOW)) == times, (process.poll(), (place / "stderr").read_text())
+
+
 def said(place):
     return [json.loads(line) for line in (place / "stdout").read_bytes().splitlines()]
 
@@ -395,7 +441,7 @@ def said(place):
 def test_a_command_with_a_ray_of_its_own_is_interrupted_and_another_one_finishes(cluster, place, warm, interpreter):
     shade(place / "in/6.png", SLOW)
     process = begin(place, workers=1, warm=warm, interpreter=interpreter)
-    assert wait_until(lambda: seen(place, SLOW))
+    wait_for_work(place, process)
     process.send_signal(signal.SIGINT)  # ends it, while the worker would be busy for much longer
     assert process.wait(PATIENCE) == 130, (place / "stderr").read_text()
     *events, summary = said(place)
@@ -417,7 +463,7 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
 ):
     shade(place / "in/6.png", SLOW)
     process = begin(place, workers=1)
-    assert wait_until(lambda: seen(place, SLOW))
+    wait_for_work(place, process)
     process.send_signal(signal.SIGINT)  # ends it, while the worker would be busy for much longer
     assert process.wait(PATIENCE) == 130, (place / "stderr").read_text()
     *events, summary = said(place)
@@ -427,14 +473,14 @@ def test_the_command_interrupted_and_killed_with_a_worker_that_is_killed_and_an_
     assert wait_until(lambda: not is_running(int(seen(place, SLOW)[-1])))
 
     process = begin(place, f"ray:{cluster.address}", warm=warm, interpreter=interpreter)
-    assert wait_until(lambda: len(seen(place, SLOW)) == 2)
+    wait_for_work(place, process, 2)
     process.kill()
     process.wait(PATIENCE)
     assert wait_until(lambda: not is_running(int(seen(place, SLOW)[-1])))
 
     shade(place / "in/more/6.png", POISON)
     process = begin(place, warm=warm, interpreter=interpreter)
-    assert wait_until(lambda: len(seen(place, SLOW)) == 3)
+    wait_for_work(place, process, 3)
     os.kill(int(seen(place, SLOW)[-1]), signal.SIGKILL)
     (place / "go").touch()
     assert process.wait(PATIENCE) == 3, (place / "stderr").read_text()

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from fmapviz.render.grid import Shared
     from fmapviz.runs.shard_grouping import Item
 
-_START_SECONDS = 120.0  # without any worker
+_SLOW_START_SECONDS = 60.0  # without any worker; then it is said that the run waits
+_START_SECONDS = 600.0  # likewise; then it ends
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 5.0
 _SWEEP_SECONDS = 1.0
@@ -284,9 +285,12 @@ class _Driver:
         """
         if not self._attempts or any(attempt.node for attempt in self._attempts.values()):
             self._idle_since = time.monotonic()
-        elif time.monotonic() > self._idle_since + _START_SECONDS:
-            message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes have no room"
+        elif (idle := time.monotonic() - self._idle_since) > _START_SECONDS:
+            message = f"Ray has started no worker in {_START_SECONDS:.0f} s: its nodes are full or too slow"
             raise OutputError(message, hint="ray status shows why")
+        elif idle > _SLOW_START_SECONDS:
+            message = f"Ray has started no worker for {_SLOW_START_SECONDS:.0f} s: its nodes are full or slow; waiting"
+            self._report(Notice(message))
         if not self._any_ended and len(self._early_deaths) >= _MOST_EARLY_DEATHS:
             error = self._early_deaths[-1]
             said = str(error).strip().splitlines()[-1]
@@ -414,7 +418,7 @@ def _connected(engine: Engine) -> Iterator[None]:
             else:
                 _check_address(engine.address)
                 _ray().init(address=engine.address, log_to_driver=False, logging_level=logging.CRITICAL)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        except Exception as error:  # Ray raises a bare one where its processes start slowly
             raise RequestError(
                 f"no Ray at {quote(engine.address or 'this machine')}: {str(error).strip().splitlines()[0]}",
                 hint="ray starts one on this machine, ray:auto uses the one that runs here, ray:HOST:PORT another",
