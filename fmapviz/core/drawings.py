@@ -219,9 +219,9 @@ class Panels:
     """Content of a drawing: grids of two networks beside each other, and of what the second adds.
 
     Attributes:
-        pixels: The grids, all of one size, side by side: uint8 `(H, P * W)`, numbers of colours, first `SHADES` greys from
-            black to white, then as many colours from blue to red; or `(H, P * W, 3)`.
-        captions: The text above each of the P grids.
+        grids: Of one size: uint8 `(H, W)`, numbers of colours: first `SHADES` greys from black to white, then as many
+            colours from blue to red. Or, all of them, `(H, W, 3)`.
+        captions: The text above each grid.
         tiles: Position of the tiles in a grid; None if it is one map.
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale of both networks; None if each channel has its own, or each network.
@@ -229,7 +229,7 @@ class Panels:
         bars: Whether the tiles are bars.
     """
 
-    pixels: NDArray[np.uint8]
+    grids: tuple[NDArray[np.uint8], ...]
     captions: tuple[str, ...]
     tiles: Tiles | None = None
     channels: tuple[int, ...] | None = None

@@ -496,7 +496,10 @@ class ImageResult:
     def bytes(self) -> int:
         """Memory of all arrays of the drawings and values."""
         contents = (drawing.content for layer in self.layers for drawing in layer.drawings if drawing.content)
-        sizes = [getattr(getattr(each, name), "nbytes", 0) for each in contents for name in each.__slots__]
+        values = (getattr(each, name) for each in contents for name in each.__slots__)
+        sizes = [
+            getattr(part, "nbytes", 0) for value in values for part in (value if isinstance(value, tuple) else (value,))
+        ]
         sizes += [layer.values.array.nbytes for layer in self.layers if layer.values]
         sizes += [layer.maps.nbytes for layer in self.layers if layer.maps is not None]
         return sum(sizes)

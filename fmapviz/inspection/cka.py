@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST = 4  # images: the estimator divides by N - 3
-BATCH = 256  # images of one estimate; the mean of several is an estimate too, see Nguyen et al., 2021, section 3.2
+BATCH = 128  # images of one estimate; the mean of several is an estimate too, see Nguyen et al., 2021, section 3.2
 
 
 def gram_of(features: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -62,13 +62,13 @@ class Alignment:
 
     def add(self, first: Sequence[NDArray[np.floating]], second: Sequence[NDArray[np.floating]]) -> None:
         """Add a batch of images: the features of each layer, `(N, C)`, of both networks."""
-        grams = [[gram_of(features) for features in network] for network in (first, second)]
-        count = len(grams[0][0])
-        weight = count / (count * (count - 3))  # larger batches count more
-        for at, gram in enumerate(grams[0]):
+        others = [gram_of(features) for features in second]
+        for at, features in enumerate(first):
+            gram = gram_of(features)
+            weight = 1 / (len(gram) - 3)  # larger batches count more
             self._own[0][at] += weight * (gram * gram).sum()
-            self._shared[at] += [weight * (gram * other).sum() for other in grams[1]]
-        self._own[1][:] += [weight * (gram * gram).sum() for gram in grams[1]]
+            self._shared[at] += [weight * (gram * other).sum() for other in others]
+        self._own[1][:] += [(gram * gram).sum() / (len(gram) - 3) for gram in others]
 
     @property
     def matrix(self) -> NDArray[np.float64]:

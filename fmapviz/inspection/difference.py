@@ -6,7 +6,7 @@ where nothing differs, and -infinite where A is zero everywhere and B is not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,13 +14,16 @@ import torch
 from fmapviz.core.types import Difference
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
     from torch import Tensor
 
     Sums = NDArray[np.float64]
 
 _CHUNK = 65536  # values: about what a core's cache holds in float64
-# The columns of sums over positions.
+_WIDTH = 8192  # positions; of more, OpenBLAS would sum parts in other threads, and their number would change the last digit
+# The rows of sums over positions.
 _COUNT, _A, _B, _AA, _BB, _AB, _DD, _LARGEST, _DIFFERING, _BAD, _CENTRED = range(11)
 _CANCELS = 1e6  # squared mean over variance above which Pearson's correlation is computed from centred values
 
@@ -38,16 +41,19 @@ def compare(first: Tensor, second: Tensor) -> Difference:
         (40.0, 0.01, 1.0)
     """
     rows = [_rows(values) for values in (first, second)]
-    sums = np.concatenate([_sums(*parts) for parts in zip(*map(_chunks, rows), strict=True)])
-    sums[:, _CENTRED] = _correlate(sums)
-    for part in _chunks(np.flatnonzero(_cancels(sums))[:, None], width=rows[0].shape[1]):
-        chosen = part[:, 0].astype(int)
-        sums[chosen, _CENTRED] = _correlate_centred(rows[0][chosen], rows[1][chosen])
-    counts = np.maximum(sums[:, _COUNT], 1)
-    known = sums[:, _COUNT] > 0
-    means = tuple(np.where(known, sums[:, column] / counts, np.nan) for column in (_A, _B))
-    whole = _pool(sums, *rows)
-    return Difference((means[0], means[1]), _numbers(sums), _numbers(whole[None])[0], (float(whole[_AA]), float(whole[_DD])))
+    sums = _with_whole(_sum(*rows))
+    sums[_CENTRED] = _correlate(sums)
+    large = np.flatnonzero(_cancels(sums))
+    if large.size and large[-1] == len(rows[0]):  # the whole
+        sums[_CENTRED, -1:] = _correlate_centred(*(own.reshape(1, -1) for own in rows))
+        large = large[:-1]
+    for part in _parts(len(large), _CHUNK // max(1, rows[0].shape[1])):
+        sums[_CENTRED, large[part]] = _correlate_centred(rows[0][large[part]], rows[1][large[part]])
+    counts = np.maximum(sums[_COUNT, :-1], 1)
+    known = sums[_COUNT, :-1] > 0
+    means = tuple(np.where(known, sums[own, :-1] / counts, np.nan) for own in (_A, _B))
+    numbers = _numbers(sums)
+    return Difference((means[0], means[1]), numbers[:-1], numbers[-1], (float(sums[_AA, -1]), float(sums[_DD, -1])))
 
 
 def means_of(values: Tensor) -> NDArray[np.float64]:
@@ -70,56 +76,79 @@ def _rows(values: Tensor) -> NDArray[np.generic]:
     return rows
 
 
-def _chunks(rows: NDArray[Any], *, width: int | None = None) -> list[NDArray[Any]]:
-    """Divide rows into parts of about the same number of values; each row has the width, if it is not its own."""
-    size = max(1, _CHUNK // max(1, rows.shape[1] if width is None else width))
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+def _parts(count: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _sums(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
-    """Return the sums over the positions of some channels, float64 `(C, 11)`."""
-    a, b = first.astype(np.float64), second.astype(np.float64)
-    bad = np.zeros(len(a))
+def _sum(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
+    """Return the sums over the positions of channels `(C, M)`, float64 `(11, C)`."""
+    count, positions = first.shape
+    sums = np.zeros((11, count))
+    width = min(positions, _WIDTH)
+    height = _CHUNK // max(1, width)
+    memory = np.empty(3 * max(1, min(height, count)) * width)  # for all parts: memory that is new is slow
+    for rows in _parts(count, height):
+        for columns in _parts(positions, width):
+            part = first[rows, columns]
+            buffers = memory[: 3 * part.size].reshape(3, *part.shape)
+            _add(sums[:, rows], part, second[rows, columns], buffers)
+    return sums
+
+
+def _add(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic], buffers: Sums) -> None:
+    """Add the sums over some positions of some channels."""
+    a, b, difference = buffers
+    np.copyto(a, first)
+    np.copyto(b, second)
+    differing, bad = _count_differing(first, second), np.zeros(len(a))
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = b - a
-        squares = np.einsum("ij,ij->i", difference, difference)
-    differing = np.count_nonzero(difference, 1)
+        np.subtract(b, a, out=difference)
+        squares = np.vecdot(difference, difference)
     if not np.isfinite(squares).all():
         usable = np.isfinite(a) & np.isfinite(b)
         bad = (~usable).sum(1)
         differing = ((a != b) & ~(np.isnan(a) & np.isnan(b))).sum(1)
-        a, b = np.where(usable, a, 0), np.where(usable, b, 0)
-        difference = b - a
-        squares = np.einsum("ij,ij->i", difference, difference)
-    sums = np.zeros((len(a), 11))
-    sums[:, _COUNT] = a.shape[1] - bad
-    sums[:, _A], sums[:, _B] = a.sum(1), b.sum(1)
-    for column, (one, other) in {_AA: (a, a), _BB: (b, b), _AB: (a, b)}.items():
-        sums[:, column] = np.einsum("ij,ij->i", one, other)
-    sums[:, _DD] = squares
-    if a.shape[1]:
-        sums[:, _LARGEST] = np.maximum(difference.max(1), -difference.min(1)) + 0.0  # no negative zero
-    sums[:, _DIFFERING], sums[:, _BAD] = differing, bad
-    return sums
+        for values in (a, b):
+            np.copyto(values, 0, where=~usable)
+        np.subtract(b, a, out=difference)
+        squares = np.vecdot(difference, difference)
+    sums[_COUNT] += a.shape[1] - bad
+    sums[_BAD] += bad
+    sums[_A] += a.sum(1)
+    sums[_B] += b.sum(1)
+    sums[_AA] += np.vecdot(a, a)
+    sums[_BB] += np.vecdot(b, b)
+    sums[_AB] += np.vecdot(a, b)
+    sums[_DD] += squares
+    sums[_DIFFERING] += differing
+    np.maximum(sums[_LARGEST], np.abs(difference, out=difference).max(1), out=sums[_LARGEST])
 
 
-def _pool(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums:
-    """Return the sums over all channels."""
-    whole: Sums = sums.sum(0)
-    whole[_LARGEST] = sums[:, _LARGEST].max(initial=0)
-    whole[_CENTRED] = _correlate(whole[None])[0]
-    if _cancels(whole[None])[0]:
-        whole[_CENTRED] = _correlate_centred(first.reshape(1, -1), second.reshape(1, -1))[0]
-    return whole
+def _count_differing(first: NDArray[np.generic], second: NDArray[np.generic]) -> Sums | int:
+    """Return how many values of each row differ; usually it is all of them, which is found out faster."""
+    differ = first != second
+    if np.count_nonzero(differ) == differ.size:
+        return len(differ[0])
+    counts: Sums = differ.sum(1).astype(np.float64)
+    return counts
+
+
+def _with_whole(sums: Sums) -> Sums:
+    """Return the sums `(11, C + 1)` of channels, and of all of them together."""
+    whole = sums.sum(1, keepdims=True)
+    whole[_LARGEST] = sums[_LARGEST].max(initial=0)
+    return np.concatenate([sums, whole], 1)
 
 
 def _correlate(sums: Sums) -> Sums:
     """Return Pearson's correlation; NaN where one of the two is constant."""
-    count = np.maximum(sums[:, _COUNT], 1)
-    variance = [np.maximum(sums[:, square] - sums[:, one] ** 2 / count, 0) for one, square in ((_A, _AA), (_B, _BB))]
-    shared = sums[:, _AB] - sums[:, _A] * sums[:, _B] / count
+    count = np.maximum(sums[_COUNT], 1)
+    variance = [np.maximum(sums[square] - sums[one] ** 2 / count, 0) for one, square in ((_A, _AA), (_B, _BB))]
+    shared = sums[_AB] - sums[_A] * sums[_B] / count
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation: Sums = np.clip(shared / (np.sqrt(variance[0]) * np.sqrt(variance[1])), -1, 1)
+    correlation[(sums[_DD] == 0) & (shared > 0)] = 1
     return correlation
 
 
@@ -142,34 +171,27 @@ def _correlate_centred(first: NDArray[np.generic], second: NDArray[np.generic]) 
 
 def _cancels(sums: Sums) -> NDArray[np.bool_]:
     """Return True where the mean of one of the two is so large that the difference of two sums is not accurate."""
-    count = np.maximum(sums[:, _COUNT], 1)
-    cancels = np.zeros(len(sums), bool)
+    count = np.maximum(sums[_COUNT], 1)
+    cancels = np.zeros(sums.shape[1], bool)
     for one, square in ((_A, _AA), (_B, _BB)):
-        power = sums[:, one] ** 2 / count
-        cancels |= (power > 0) & (power > _CANCELS * (sums[:, square] - power))
-    return cancels & (sums[:, _COUNT] > 1)
+        power = sums[one] ** 2 / count
+        cancels |= (power > 0) & (power > _CANCELS * (sums[square] - power))
+    cancels &= sums[_COUNT] > 1
+    return cancels
 
 
 def _numbers(sums: Sums) -> Sums:
-    """Return the numbers of rows of sums, float64 `(R, 8)`, in the order of `DIFFERENCES`."""
-    count = sums[:, _COUNT]
-    all_values = np.maximum(count + sums[:, _BAD], 1)
-    none = count == 0
+    """Return the numbers of columns of sums, float64 `(R, 8)`, in the order of `DIFFERENCES`."""
+    count = sums[_COUNT]
+    same = sums[_DD] == 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        same = sums[:, _DD] == 0
-        relative = np.where(same, 0.0, np.sqrt(sums[:, _DD]) / np.sqrt(sums[:, _AA]))
-        cosine = np.clip(sums[:, _AB] / (np.sqrt(sums[:, _AA]) * np.sqrt(sums[:, _BB])), -1, 1)
-        sqnr = np.where(same, np.inf, 10 * (np.log10(sums[:, _AA]) - np.log10(sums[:, _DD])))
-        columns = [
-            sums[:, _LARGEST],
-            np.sqrt(sums[:, _DD] / np.maximum(count, 1)),
-            relative,
-            cosine,
-            sums[:, _CENTRED],
-            sqnr,
-            sums[:, _DIFFERING] / all_values,
-            sums[:, _BAD],
-        ]
-    numbers = np.stack(columns, 1)
-    numbers[none, :6] = np.nan
-    return numbers
+        rms = np.sqrt(sums[_DD] / np.maximum(count, 1))
+        relative = np.where(same, 0.0, np.sqrt(sums[_DD]) / np.sqrt(sums[_AA]))
+        cosine = np.clip(sums[_AB] / (np.sqrt(sums[_AA]) * np.sqrt(sums[_BB])), -1, 1)
+        sqnr = np.where(same, np.inf, 10 * (np.log10(sums[_AA]) - np.log10(sums[_DD])))
+    cosine[same & (sums[_AA] > 0)] = 1
+    numbers = np.stack([sums[_LARGEST], rms, relative, cosine, sums[_CENTRED], sqnr])
+    numbers[:, count == 0] = np.nan
+    differing = sums[_DIFFERING] / np.maximum(count + sums[_BAD], 1)
+    # Contiguous: it is kept, and written.
+    return np.concatenate([numbers, [differing, sums[_BAD]]]).T.copy()

@@ -49,16 +49,15 @@ def draw_panels(panels: Panels, *, numbered: bool, indexed: bool = True) -> NDAr
 
     Example:
         >>> from fmapviz.core.drawings import Panels
-        >>> draw_panels(Panels(np.zeros((200, 600), np.uint8), ("A", "B", "B - A")), numbered=False).shape
+        >>> draw_panels(Panels((np.zeros((200, 200), np.uint8),) * 3, ("A", "B", "B - A")), numbered=False).shape
         (220, 620)
     """
-    is_plain = panels.pixels.ndim == 2 and indexed and not (numbered and panels.tiles)
-    pixels = panels.pixels if panels.pixels.ndim == 3 or is_plain else panel_palette()[panels.pixels]
-    grids = np.split(pixels, len(panels.captions), axis=1)
-    times = 1 if panels.tiles else max(1, _ALONE // max(grids[0].shape[:2]))
+    is_plain = panels.grids[0].ndim == 2 and indexed and not (numbered and panels.tiles)
+    times = 1 if panels.tiles else max(1, _ALONE // max(panels.grids[0].shape[:2]))
     columns = []
-    for caption, each in zip(panels.captions, grids, strict=True):
-        shown = each.repeat(times, 0).repeat(times, 1) if times > 1 else each
+    for caption, grid in zip(panels.captions, panels.grids, strict=True):
+        shown = grid if grid.ndim == 3 or is_plain else panel_palette()[grid]
+        shown = shown.repeat(times, 0).repeat(times, 1) if times > 1 else shown
         if numbered and panels.tiles:
             shown, _ = number_tiles(shown, panels.tiles, panels.channels or range(panels.tiles.count))
         width = max(shown.shape[1], _NARROWEST)

@@ -83,6 +83,7 @@ class PairMaps:
         vector: Whether it has no rows and columns.
         names: What A and B are, for people.
         change: Root mean square of B - A of each channel, `(C)`.
+        largest: Largest magnitude of it, likewise; NaN without a finite value.
         ranges: Extremes of the channels of A and of B.
         related: Whether channels of one number are the same feature: the weights of A and B have something in common.
     """
@@ -92,6 +93,7 @@ class PairMaps:
     vector: bool
     names: tuple[str, str]
     change: NDArray[np.float64]
+    largest: NDArray[np.float64]
     ranges: tuple[Ranges, Ranges]
     related: bool = True
 

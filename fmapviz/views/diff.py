@@ -18,6 +18,7 @@ from fmapviz.core.drawings import SHADES, Panels
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose
+from fmapviz.render.colormaps import checkerboard
 from fmapviz.render.grid import Ranges
 from fmapviz.render.panels import panel_palette
 from fmapviz.views import mean
@@ -35,7 +36,7 @@ LOOKS = "norm columns padding channels scale colormap labels"
 AGGREGATES = "differences"
 WITH = "numbers"
 
-_SIGNED = Style(norm="signed")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def draw(maps: PairMaps, style: Style) -> Panels:
@@ -49,7 +50,7 @@ def draw(maps: PairMaps, style: Style) -> Panels:
         return _draw_means(maps)
     first, second = grid.as_floats(maps.first), grid.as_floats(maps.second)
     ranges = [*maps.ranges]
-    channels = None
+    largest, channels = maps.largest, None
     if style.channels != "all":
         chosen = choose(_ranked(maps, ranges, style), style)
         if not chosen.shape[1]:
@@ -57,39 +58,47 @@ def draw(maps: PairMaps, style: Style) -> Panels:
         channels = tuple(chosen[0].tolist())
         first, second = first[:, chosen[0]], second[:, chosen[0]]
         ranges = [each.take(chosen) for each in ranges]
-    difference = second.float() - first.float()
-    own = grid.measure(difference)
-    largest = float(torch.stack([own.low.abs(), own.high.abs()]).nan_to_num(nan=0.0).max())
+        largest = largest[chosen[0].cpu().numpy()]
+    end = float(np.nan_to_num(largest).max())
     count, height, width = first.shape[1:]
     tiles = bars.lay_out(count, style) if maps.vector else grid.lay_out(count, height, width, style)
     shared = _joined(ranges)
     shown: list[Tensor] = []
     if maps.vector:
         limits = bars.axis_limits(shared, style)
+        difference = second.float() - first.float()
         shown = [bars.draw_bars(each.flatten(1), style, shared) // 2 for each in (first, second)]
-        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), own) // 2)
+        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), grid.measure(difference)) // 2)
     else:
         limits = grid.scale_limits(shared, style)
         for values, bad in ((first, maps.ranges[0].bad), (second, maps.ranges[1].bad)):
             levels = grid.scale(values, replace(shared, bad=bad), limits, style)
-            coloured = bool(style.palette)
-            pixels = grid.arrange(levels if coloured else levels.mul_(0.5), tiles)
-            shown.append(grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels)
-        ends = torch.full_like(own.low, -largest), torch.full_like(own.high, largest)
-        levels = grid.scale(difference, own, ends, _SIGNED).mul_(0.5)
-        levels = levels.add_(SHADES) if own.bad is None else torch.where(difference.isfinite(), levels + SHADES, levels)
-        shown.append(grid.arrange(levels, tiles))
+            pixels = grid.arrange(levels, tiles)
+            shown.append(grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels >> 1)
+        finite = all(each.bad is None for each in maps.ranges) and end <= _LARGEST
+        shown.append(grid.arrange(_signed_levels(first, second, end, finite=finite), tiles))
     has_one_range = maps.vector or style.norm not in {"channel", "signed"}
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
-        _beside(shown),
-        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-largest:.4g} to {largest:.4g}"),
+        _in_one_mode(shown),
+        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-end:.4g} to {end:.4g}"),
         tiles,
         channels=channels,
         limits=(low, high) if has_one_range and isfinite(low) and isfinite(high) else None,
-        largest=largest,
+        largest=end,
         bars=maps.vector,
     )
+
+
+def _signed_levels(first: Tensor, second: Tensor, end: float, *, finite: bool) -> Tensor:
+    """Return numbers of colours, blue for -end to red for end; of what is not finite, a checkerboard of black and white."""
+    levels = second.float() - first.float()
+    good = None if finite else levels.isfinite()
+    levels.div_(end or 1.0).mul_(SHADES / 2 - 0.25).add_(1.5 * SHADES)
+    if good is None:
+        return levels
+    squares = checkerboard(levels.shape[2], levels.shape[3], levels.device, square=1)
+    return torch.where(good, levels, squares * ((SHADES - 1) / 255))
 
 
 def _ranked(maps: PairMaps, ranges: list[Ranges], style: Style) -> Tensor:
@@ -119,12 +128,12 @@ def _draw_means(maps: PairMaps) -> Panels:
         levels = grid.scale(means, ranges, grid.scale_limits(ranges, Style()), Style())
         shown.append(levels.mul_(0.5).to(torch.uint8)[:, 0])
         captions.append(f"{letter}: {name}, mean of all channels")
-    return Panels(_beside(shown), tuple(captions), largest=nan)
+    return Panels(_in_one_mode(shown), tuple(captions), largest=nan)
 
 
-def _beside(grids: list[Tensor]) -> NDArray[np.uint8]:
-    """Return grids `(1, H, W)`, or in colour `(1, H, W, 3)`, as one array; in colour if one of them is."""
+def _in_one_mode(grids: list[Tensor]) -> tuple[NDArray[np.uint8], ...]:
+    """Return grids `(1, H, W)`, or in colour `(1, H, W, 3)`, as arrays; all in colour if one of them is."""
     arrays = [each[0].cpu().numpy() for each in grids]
     if any(each.ndim == 3 for each in arrays):
         arrays = [each if each.ndim == 3 else panel_palette()[each] for each in arrays]
-    return np.concatenate(arrays, 1)
+    return tuple(arrays)

@@ -17,6 +17,7 @@ import time
 import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -498,19 +499,47 @@ def comparing(place, quick):
             for key, values in one.module.state_dict().items()
         }
         other = fmapviz.load_model(name, weights=state)
-        rounds = []
-        for number in range(1 if quick else 3):
-            options = {"to": ["png"], "out": place / f"{name}{number}"}
+        rounds = {"pictures and numbers": [], "numbers alone": []}
+        for number in range(1 if quick else 5):
+            out = place / f"{name}{number}"
 
-            def compare(options=options, one=one, other=other, paths=paths):
-                run_diff(RunConfig(one, paths, views="diff", **options), against=other)
+            def compare(to, out=out, one=one, other=other, paths=paths):
+                run_diff(RunConfig(one, paths, views="diff", to=[to], out=out / to), against=other)
 
-            def run_both(options=options, one=one, other=other, paths=paths):
+            def run_both(out=out, one=one, other=other, paths=paths):
                 for model, own in ((one, "a"), (other, "b")):
-                    fmapviz.visualize(model, paths, name=own, **options)
+                    fmapviz.visualize(model, paths, name=own, to=["png"], out=out)
 
-            rounds.append(timed(compare) / timed(run_both))
-        yield Ratio(f"{name}, {len(paths)} images: time of a comparison / two runs", "<= 1.3", rounds)
+            both = timed(run_both)
+            for what, to in zip(rounds, ("png", "numbers"), strict=True):
+                rounds[what].append(timed(partial(compare, to)) / both)
+        for what, measured in rounds.items():
+            yield Ratio(f"{name}: a comparison, {what} / two runs", "<= 1.3", measured)
+    yield from memory_of_comparisons(place / "memory", quick)
+
+
+def memory_of_comparisons(place, quick):
+    """The highest use of memory of comparisons of few and many images, and of few and many checkpoints."""
+    checkpoints = [place / f"{number:02}.pt" for number in range(5 if quick else 30)]
+    place.mkdir()
+    state = fmapviz.load_model("mobilenet_v3_small", weights="random").module.state_dict()
+    for number, path in enumerate(checkpoints):
+        moved = {key: values + 1e-4 * number if values.ndim > 1 else values for key, values in state.items()}
+        torch.save(moved, path)
+    counts = {"images": (5, 20 if quick else 100), "checkpoints": (3, len(checkpoints))}
+    for what, sizes in counts.items():
+        peaks = []
+        for count in sizes:
+            folder, chosen = place / f"{what}{count}", place / f"{what}{count}.pt"
+            for each in (folder, chosen):
+                each.mkdir()
+            copies(folder, count if what == "images" else 4)
+            for path in checkpoints[: 2 if what == "images" else count]:
+                (chosen / path.name).hardlink_to(path)
+            command = [*COMMAND, "diff", "mobilenet_v3_small", folder, "--weights", f"{chosen}/*.pt", "--quiet"]
+            peaks.append(whole_process([*command, "--out", place / f"out {what}{count}"])[1])
+        note = f"{peaks[0]:.0f} MiB, {peaks[1]:.0f} MiB"
+        yield Ratio(f"comparing: peak memory, {sizes[1]} {what} / {sizes[0]}", "<= 1.05", [peaks[1] / peaks[0]], note)
 
 
 def tokens(place, quick):

@@ -15,7 +15,7 @@ import torch
 
 from fmapviz.core.drawings import Drawing
 from fmapviz.core.errors import first_few
-from fmapviz.core.types import Difference, FeatureMap, ImageResult, LayerResult
+from fmapviz.core.types import DIFFERENCES, Difference, FeatureMap, ImageResult, LayerResult
 from fmapviz.engine.diff.networks import Pair
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import statistics_of
@@ -77,7 +77,8 @@ def draw_pair(
             maps[1][:1],
             single if vector is None else vector,
             compared.names,
-            difference.channels[:, 1],
+            difference.channels[:, DIFFERENCES.index("rms")],
+            difference.channels[:, DIFFERENCES.index("max_abs")],
             (ranges[0], ranges[1]),
             related=compared.related,
         )

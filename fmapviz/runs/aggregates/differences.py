@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from itertools import chain
 from math import inf, isfinite, log10
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,8 +13,8 @@ import numpy as np
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.types import DIFFERENCES
 from fmapviz.inspection.cka import BATCH, LEAST, Alignment
+from fmapviz.runs.aggregates._difference_tables import cells, encode, write_csv, write_parquet
 from fmapviz.runs.aggregates._unit_differences import read_unit_differences
 from fmapviz.runs.unit import read_unit
 
@@ -28,15 +25,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.config import RunInfo
-    from fmapviz.runs.aggregates._unit_differences import UnitDifferences
     from fmapviz.runs.run_files import Content
 
 READS = "diff.safetensors"
 RUN_FILES = "diff.csv diff.parquet diff.json cka.csv"
 
 _CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE = RUN_FILES.split()
-_ROWS = 100_000  # of a part of the Parquet file
-_HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
 
@@ -127,8 +121,8 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
         ],
     }
     return {
-        _CSV_FILE: lambda file: _write_numbers(summary, file),
-        **({_PARQUET_FILE: lambda file: _write_parquet(summary, file)} if find_spec("pyarrow") else {}),
+        _CSV_FILE: lambda file: write_csv(summary.units, file),
+        **({_PARQUET_FILE: lambda file: write_parquet(summary.units, file)} if find_spec("pyarrow") else {}),
         _JSON_FILE: checksummed_json.dumps(document),
         _CKA_FILE: lambda file: _write_cka(summary, file),
     }
@@ -177,13 +171,13 @@ def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], ND
     size = len(units) // max(1, len(units) // BATCH)  # no batch is smaller than that
     for start in range(0, len(units) - len(units) % size, size):
         end = len(units) if len(units) - start < 2 * size else start + size
-        batch = [read_unit_differences(unit) for _, unit in units[start:end]]
-        stacked = [_stack(batch, network) for network in (0, 1)]
+        stacked = _stack([unit for _, unit in units[start:end]])
         if names is None or alignment is None:
             names = [list(own) for own in stacked]
             alignment = Alignment(len(names[0]), len(names[1]))
         features = [
-            [own.get(name, np.zeros((len(batch), 1))) for name in wanted] for own, wanted in zip(stacked, names, strict=True)
+            [own.get(name, np.zeros((end - start, 1))) for name in wanted]
+            for own, wanted in zip(stacked, names, strict=True)
         ]
         alignment.add(features[0], features[1])
         if end == len(units):
@@ -191,13 +185,18 @@ def align(summary: Compared, step: int | None) -> tuple[list[str], list[str], ND
     return (names[0], names[1], alignment.matrix) if names and alignment else None
 
 
-def _stack(batch: list[UnitDifferences], network: int) -> dict[str, NDArray[np.float64]]:
-    """Return the features of each layer that all images of a batch have, `(N, C)`."""
-    known: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-    for unit in batch:
-        for name, means in unit.features(network):
-            known[name].append(means)
-    return {name: np.stack(own) for name, own in known.items() if len(own) == len(batch) and len({*map(len, own)}) == 1}
+def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
+    """Return, of A and of B, the features of each layer that all images of a batch have, `(N, C)`."""
+    known: list[dict[str, list[NDArray[np.float64]]]] = [defaultdict(list), defaultdict(list)]
+    for unit in units:
+        differences = read_unit_differences(unit)
+        for network, own in enumerate(known):
+            for name, means in differences.features(network):
+                own[name].append(means)
+    return [
+        {name: np.stack(rows) for name, rows in own.items() if len(rows) == len(units) and len({*map(len, rows)}) == 1}
+        for own in known
+    ]
 
 
 def steps_of(summary: Compared) -> list[int | None]:
@@ -205,55 +204,12 @@ def steps_of(summary: Compared) -> list[int | None]:
     return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
 
 
-def _write_numbers(summary: Compared, file: BinaryIO) -> None:
-    """Write a row for each layer of each image, without a channel, and below it a row for each of its channels."""
-    file.write((",".join(_HEADING) + "\n").encode())
-    for unit, image, step in summary.units:
-        known = read_unit_differences(unit)
-        own = _cells([image, "" if step is None else str(step)])
-        lines = (
-            f"{name},{channel},{own},{numbers}\n"
-            for layer, whole, channels, _ in known.rows
-            for name in [_cells([layer.name])]
-            for channel, numbers in chain([("", _numbers(whole))], enumerate(map(_numbers, channels)))
-        )
-        file.write("".join(lines).encode("utf-8", "backslashreplace"))
-
-
-def _write_parquet(summary: Compared, file: BinaryIO) -> None:
-    """Write the same rows; `channel` is null for the layer as a whole, and a number that does not exist is NaN."""
-    import pyarrow as pa  # noqa: PLC0415  if it is installed
-    from pyarrow import parquet  # noqa: PLC0415
-
-    kinds = {"layer": pa.string(), "channel": pa.int32(), "image": pa.string(), "step": pa.int64()}
-    schema = pa.schema({**kinds, **dict.fromkeys(DIFFERENCES, pa.float64())})
-    pending: list[Any] = []  # Any: pyarrow has no types
-    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        for unit, image, step in summary.units:
-            for layer, whole, channels, _ in read_unit_differences(unit).rows:
-                numbers = np.concatenate([whole[None], channels])
-                count = len(numbers)
-                texts = {"layer": layer.name, "image": image.encode("utf-8", "backslashreplace").decode()}
-                columns = {
-                    **{name: [text] * count for name, text in texts.items()},
-                    "channel": [None, *range(count - 1)],
-                    "step": [step] * count,
-                    **dict(zip(DIFFERENCES, numbers.T, strict=True)),
-                }
-                pending.append(pa.table({name: columns[name] for name in schema.names}, schema))
-            if sum(map(len, pending)) >= _ROWS:
-                writer.write_table(pa.concat_tables(pending))
-                pending.clear()
-        if pending:
-            writer.write_table(pa.concat_tables(pending))
-
-
 def _write_cka(summary: Compared, file: BinaryIO) -> None:
     """Write a row for each pair of layers."""
     file.write(b"step,first,second,cka\n")
     for step in steps_of(summary):
         for row in _cka_rows(summary, step):
-            file.write((row + "\n").encode("utf-8", "backslashreplace"))
+            file.write(encode(row) + b"\n")
 
 
 def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
@@ -263,18 +219,7 @@ def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
     for name, row in zip(known[0], known[2], strict=True):
         for other, value in zip(known[1], row.tolist(), strict=True):
             shown = f"{value:.6f}" if isfinite(value) else ""
-            yield f"{'' if step is None else step},{_cells([name, other])},{shown}"
-
-
-def _cells(texts: list[str]) -> str:
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(texts)
-    return written.getvalue()
-
-
-def _numbers(row: NDArray[np.float64]) -> str:
-    """Return numbers with as many digits as float64 needs to be told apart by people; a NaN is empty."""
-    return ",".join("" if value != value else f"{value:.9g}" for value in row.tolist())  # noqa: PLR0124  NaN
+            yield f"{'' if step is None else step},{cells([name, other])},{shown}"
 
 
 def _finite(value: float) -> float | None:

@@ -1,0 +1,119 @@
+"""Write how two networks differ as tables: a row for each layer of each image, and below it one for each of its channels."""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from fmapviz.core.types import DIFFERENCES
+from fmapviz.runs.aggregates._unit_differences import read_unit_differences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Compared = tuple[Path, str, int | None]  # a unit, the name of its image, and its step
+
+_HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
+_SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max  # between them, float32 has all its digits
+_LARGEST_TEXT = orjson.dumps(_LARGEST, option=orjson.OPT_SERIALIZE_NUMPY)
+_ROWS = 100_000  # of a part of the Parquet file
+
+
+def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
+    """Write a CSV file; `channel` is empty for the layer as a whole, and so is a number that does not exist."""
+    file.write(",".join(_HEADING).encode())
+    for unit, image, step in units:
+        own = encode("," + cells([image, "" if step is None else str(step)]) + ",")
+        lines: list[bytes] = []
+        for name, numbers in _layers(unit):
+            lines.extend(
+                chain.from_iterable(zip(_beginnings(name, len(numbers)), repeat(own), _written(numbers), strict=False))
+            )
+        file.write(b"".join(lines))
+    file.write(b"\n")
+
+
+@lru_cache(maxsize=512)  # most images of a run have the same layers
+def _beginnings(layer: str, count: int) -> list[bytes]:
+    first = encode(f"\n{cells([layer])},")
+    return [first, *(first + str(channel).encode() for channel in range(count - 1))]
+
+
+def write_parquet(units: Iterable[Compared], file: BinaryIO) -> None:
+    """Write a Parquet file; `channel` is null for the layer as a whole, and a number that does not exist is NaN."""
+    import pyarrow as pa  # noqa: PLC0415  if it is installed
+    from pyarrow import parquet  # noqa: PLC0415
+
+    texts = {"layer": pa.string(), "channel": pa.int32(), "image": pa.string(), "step": pa.int64()}
+    schema = pa.schema({**texts, **dict.fromkeys(DIFFERENCES, pa.float64())})
+    pending: list[Any] = []  # Any: pyarrow has no types
+    # What numbers have in common, they have in their bytes: a dictionary of them would only take time.
+    with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=[*texts]) as writer:
+        for unit, image, step in units:
+            known = [*_layers(unit)]
+            if not known:
+                continue
+            counts = [len(numbers) for _, numbers in known]
+            channels = np.concatenate([np.arange(-1, count - 1, dtype=np.int32) for count in counts])
+            layers = pa.array([encode(name).decode() for name, _ in known])
+            columns = [
+                layers.take(pa.array(np.arange(len(counts)).repeat(counts))),
+                pa.array(channels, mask=channels < 0),
+                pa.repeat(encode(image).decode(), len(channels)),
+                pa.repeat(pa.scalar(step, pa.int64()), len(channels)),
+                *np.concatenate([numbers for _, numbers in known]).T,
+            ]
+            pending.append(pa.table(columns, schema=schema))
+            if sum(map(len, pending)) >= _ROWS:
+                writer.write_table(pa.concat_tables(pending))
+                pending.clear()
+        if pending:
+            writer.write_table(pa.concat_tables(pending))
+
+
+def cells(texts: list[str]) -> str:
+    """Return cells of a row of a CSV file, quoted where they must be."""
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(texts)
+    return written.getvalue()
+
+
+def encode(text: str) -> bytes:
+    r"""Encode text as UTF-8; of a file name that is no text, the bytes are written as `\udc..`."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _layers(unit: Path) -> Iterator[tuple[str, Numbers]]:
+    """Iterate over the layers of a unit: their names, and the numbers of the whole and of each channel, `(1 + C, 8)`."""
+    for layer, whole, channels, _ in read_unit_differences(unit).rows:
+        yield layer.name, np.concatenate([whole[None], channels])
+
+
+def _written(numbers: Numbers) -> list[bytes]:
+    """Return rows of numbers as text, with the digits that tell values of float32 apart; the last number is a count.
+
+    Most of the time is what it takes to turn numbers into text, of which orjson needs a twentieth of Python's. It writes
+    null for what is not finite, so infinity is written as the largest number of float32.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        short = numbers.astype(np.float32)
+    size = np.abs(short)
+    short[np.isinf(numbers)] = np.copysign(_LARGEST, short[np.isinf(numbers)])
+    text = orjson.dumps(short, option=orjson.OPT_SERIALIZE_NUMPY)[2:].removesuffix(b".0]]")
+    rows = text.replace(b"null", b"").replace(_LARGEST_TEXT, b"inf").split(b".0],[")
+    # Numbers for which float32 has too few digits, or none.
+    exact = ((size >= _SMALLEST) & (size < _LARGEST)) | (numbers == 0) | ~np.isfinite(numbers)
+    for at in np.flatnonzero(~exact.all(1)):
+        values = [*numbers[at, :-1].tolist(), int(numbers[at, -1])]
+        rows[at] = b",".join(b"" if np.isnan(value) else b"%.9g" % value for value in values)
+    return rows
