@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from functools import lru_cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,6 +10,7 @@ import numpy as np
 import orjson
 
 from fmapviz.core.types import DIFFERENCES
+from fmapviz.runs.aggregates._csv import csv_row
 from fmapviz.runs.aggregates._unit_differences import read_unit_differences
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
     """Write a CSV file; `channel` is empty for the layer as a whole, and so is a number that does not exist."""
     file.write(",".join(_HEADING).encode())
     for unit, image, step in units:
-        own = encode("," + cells([image, "" if step is None else str(step)]) + ",")
+        own = encode("," + csv_row([image, "" if step is None else str(step)]) + ",")
         lines: list[bytes] = []
         for name, numbers in _layers(unit):
             lines.extend(
@@ -45,7 +44,7 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
 
 @lru_cache(maxsize=512)  # most images of a run have the same layers
 def _beginnings(layer: str, count: int) -> list[bytes]:
-    first = encode(f"\n{cells([layer])},")
+    first = encode(f"\n{csv_row([layer])},")
     return [first, *(first + str(channel).encode() for channel in range(count - 1))]
 
 
@@ -79,13 +78,6 @@ def write_parquet(units: Iterable[Compared], file: BinaryIO) -> None:
                 pending.clear()
         if pending:
             writer.write_table(pa.concat_tables(pending))
-
-
-def cells(texts: list[str]) -> str:
-    """Return cells of a row of a CSV file, quoted where they must be."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(texts)
-    return written.getvalue()
 
 
 def encode(text: str) -> bytes:

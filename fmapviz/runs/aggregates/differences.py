@@ -14,7 +14,8 @@ import numpy as np
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.inspection.cka import BATCH, LEAST, Alignment
-from fmapviz.runs.aggregates._difference_tables import cells, encode, write_csv, write_parquet
+from fmapviz.runs.aggregates._csv import csv_row
+from fmapviz.runs.aggregates._difference_tables import encode, write_csv, write_parquet
 from fmapviz.runs.aggregates._unit_differences import read_unit_differences
 from fmapviz.runs.unit import read_unit
 
@@ -219,7 +220,7 @@ def _cka_rows(summary: Compared, step: int | None) -> Iterator[str]:
     for name, row in zip(known[0], known[2], strict=True):
         for other, value in zip(known[1], row.tolist(), strict=True):
             shown = f"{value:.6f}" if isfinite(value) else ""
-            yield f"{'' if step is None else step},{cells([name, other])},{shown}"
+            yield f"{'' if step is None else step},{csv_row([name, other])},{shown}"
 
 
 def _finite(value: float) -> float | None:

@@ -6,8 +6,6 @@ they are equal to the last digit however a run was divided, interrupted or resum
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from functools import reduce
@@ -19,6 +17,7 @@ import numpy as np
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT, Json
 from fmapviz.runs.aggregates._channels import NO_IMAGES, ChannelStatistics, combine
+from fmapviz.runs.aggregates._csv import csv_row
 from fmapviz.runs.aggregates._unit_statistics import TABLE_FILE, read_image, read_table
 
 if TYPE_CHECKING:
@@ -113,12 +112,12 @@ def describe_dead(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
 
 def _as_csv(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> str:
     """Format a table; rows of 47,000 channels take 0.2 s this way, and 0.5 s by `csv.writer`."""
-    lines = [_row(_HEADING)]
+    lines = [csv_row(_HEADING)]
     dead, nonfinite = known.flat.astype(np.int64).tolist(), known["nonfinite"].tolist()
     all_values = known.values
     for info, own in known.slices():
         index = "" if info.index is None else str(info.index)
-        layer = _row((index, info.layer, info.of, info.target, info.type))
+        layer = csv_row((index, info.layer, info.of, info.target, info.type))
         counts = f"{known['images'][own.start]},{all_values[own.start]}"
         columns = (*(each[own] for each in texts.values()), nonfinite[own], dead[own])
         lines += [
@@ -126,12 +125,6 @@ def _as_csv(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> str
             for channel, (low, high, mean, std, zeros, bad, flat) in enumerate(zip(*columns, strict=True))
         ]
     return "\n".join(lines) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(cells)
-    return written.getvalue()
 
 
 def _as_json(known: ChannelStatistics, texts: Mapping[str, Sequence[str]]) -> Json:
