@@ -37,6 +37,7 @@ AGGREGATES = "differences"
 WITH = "numbers"
 
 _LARGEST = float(np.finfo(np.float32).max)
+_FAR = 1e4  # times the span; float32 has seven digits
 
 
 def draw(maps: PairMaps, style: Style) -> Panels:
@@ -72,9 +73,12 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     else:
         limits = grid.scale_limits(shared, style)
         for values, bad in ((first, maps.ranges[0].bad), (second, maps.ranges[1].bad)):
-            levels = grid.scale(values, replace(shared, bad=bad), limits, style)
-            pixels = grid.arrange(levels, tiles)
-            shown.append(grid.colour(pixels, values, tiles, style.palette) if style.palette else pixels >> 1)
+            own = replace(shared, bad=bad)
+            if style.palette:
+                pixels = grid.arrange(grid.scale(values, own, limits, style), tiles)
+                shown.append(grid.colour(pixels, values, tiles, style.palette))
+            else:
+                shown.append(grid.arrange(_greys(values, own, limits, style), tiles))
         finite = all(each.bad is None for each in maps.ranges) and end <= _LARGEST
         shown.append(grid.arrange(_signed_levels(first, second, end, finite=finite), tiles))
     has_one_range = maps.vector or style.norm not in {"channel", "signed"}
@@ -88,6 +92,25 @@ def draw(maps: PairMaps, style: Style) -> Panels:
         largest=end,
         bars=maps.vector,
     )
+
+
+def _greys(values: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
+    """Return numbers of greys: half of what `grid.scale` returns.
+
+    Between finite ends of its own, that is one multiplication and addition; it would be rounded visibly where the ends are
+    close to each other and far from zero.
+    """
+    low, high = limits
+    span = high - low
+    if (
+        ranges.bad is None
+        and style.norm in {"channel", "layer"}
+        and (torch.maximum(low.abs(), high.abs()) < _FAR * span).all()
+    ):
+        slope = (SHADES - 0.5) / span.clamp(min=1e-5)
+        each = (*low.shape, 1, 1)
+        return torch.addcmul((0.25 - low * slope).view(each), values.float(), slope.view(each))
+    return grid.scale(values, ranges, limits, style).mul_(0.5)
 
 
 def _signed_levels(first: Tensor, second: Tensor, end: float, *, finite: bool) -> Tensor:

@@ -100,3 +100,12 @@ def test_chosen_channels_have_their_own_ends():
     assert panels.channels == (2, 4)
     assert panels.largest == pytest.approx(2, rel=1e-6)
     assert draw(a, b, Style(channels="top:2:change")).channels == (1, 4)
+
+
+@pytest.mark.parametrize("shift", [0, 1e3, 1e6, -1e6])
+def test_a_range_far_from_zero_is_drawn_as_well(shift):
+    a, b = noise(1, 4, 6, 6) + shift, noise(1, 4, 6, 6, seed=1) + shift
+    low, high = torch.cat([a, b]).amin((0, 2, 3)), torch.cat([a, b]).amax((0, 2, 3))
+    for pixels, values in zip(draw(a, b).grids, (a, b), strict=False):
+        assert np.abs(pixels.astype(float) - grey(values, low, high, 2).numpy() / 2).max() <= 1
+        assert pixels.max() < SHADES

@@ -24,13 +24,15 @@ from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.reshape import NotAMapError, frames_of, is_unrolled
 from fmapviz.models.network import input_type
-from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.grid import Ranges, as_floats, measure
 from fmapviz.views.base import PairMaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from fmapviz.core.config import Style
@@ -66,7 +68,7 @@ def draw_pair(
         The result with its drawings, and why one is missing; empty if none is.
     """
     single = maps[0].shape[-1] * maps[0].shape[-2] == 1
-    ranges = [measure(as_floats(each[:1]), moments=style.rank in {"mean", "std"}) for each in maps]
+    ranges = [_range(each[:1], means, difference, style) for each, means in zip(maps, difference.means, strict=True)]
     drawings, why = [], ""
     for view, draw in draws.items():
         if draw is None:
@@ -89,6 +91,17 @@ def draw_pair(
     statistics = statistics_of(ranges[1], single=single)[0]
     drawn = replace(result, samples=len(maps[0]), difference=difference, statistics=statistics, drawings=tuple(drawings))
     return drawn, why
+
+
+def _range(values: Tensor, means: NDArray[np.float64] | None, difference: Difference, style: Style) -> Ranges:
+    """Return the extremes of the first sample; that all values are finite is known already."""
+    floats = as_floats(values)
+    moments = style.rank in {"mean", "std"}
+    is_finite = difference.whole is not None and not difference.whole[DIFFERENCES.index("nonfinite")]
+    if moments or means is None or not is_finite or values.dtype == torch.float64:  # which float32 may not hold
+        return measure(floats, moments=moments)
+    low, high = floats.amin((-2, -1)).float(), floats.amax((-2, -1)).float()
+    return Ranges(low, high, torch.tensor([means.mean()], dtype=torch.float32, device=low.device))
 
 
 def pair_drawer(session: Session, setup: PairSetup, pair: nn.Module, *, check: Callable[[], object]) -> PairDrawer:
