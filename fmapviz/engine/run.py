@@ -280,7 +280,7 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
     results, highlights = publisher.report()
     if session.pair:  # what they say of a comparison is no result for scripts
         if summary.done + summary.skipped < LEAST:
-            on_event(Notice(f"no CKA of {summary.done + summary.skipped} images: it needs {LEAST}"))
+            on_event(Notice(f"no CKA: it needs {LEAST} images"))
         for line in highlights:
             on_event(Notice(line))
         highlights = []

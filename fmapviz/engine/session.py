@@ -153,9 +153,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     device = find_device(config, loaded.module if isinstance(config.model, nn.Module) else None)
     existing = find_layers(loaded.module)
     narrowed = bool(config.layers or config.exclude)
-    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
-    implied = (registry.constant(package, name, "WITH") for package, name in members)
-    formats = tuple(sorted({*config.to, *filter(None, implied)}))
+    formats = formats_of(config)
     plan = make_plan(
         tuple(dict.fromkeys(config.views)),
         targets=config.target_names,
@@ -225,6 +223,8 @@ def _check_views(config: RunConfig, *, pair: bool) -> None:
     if pair and config.style.norm == "run":
         hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
         raise RequestError("no range over all images of a comparison", hint=hint)
+    if not pair and config.style.rank == "change":
+        raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
     of_two = registry.constants(VIEWS, "PAIR")
     for view in config.views:
         if pair and view not in of_two:
@@ -277,6 +277,13 @@ def _weights_as_typed(weights: Weights) -> str | None:
     if isinstance(weights, Enum):
         return weights.name
     return weights if isinstance(weights, str) and not is_url(weights) else None  # an address may contain a password
+
+
+def formats_of(config: RunConfig) -> tuple[str, ...]:
+    """Return the output formats, with those that a format or a view cannot do without."""
+    members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
+    implied = (registry.constant(package, name, "WITH") for package, name in members)
+    return tuple(sorted({*config.to, *filter(None, implied)}))
 
 
 def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Measure how the values of a layer differ between two networks.
 
 All sums are in float64. The signal-to-quantization-noise ratio is `10 log10(sum(a ** 2) / sum((b - a) ** 2))` dB: infinite
-where nothing differs, and -infinite where A is zero everywhere and B is not.
+where nothing differs, -infinite where A is zero everywhere and B is not, and NaN where all that differs is not finite.
 """
 
 from __future__ import annotations
@@ -189,6 +189,7 @@ def _numbers(sums: Sums) -> Sums:
         relative = np.where(same, 0.0, np.sqrt(sums[_DD]) / np.sqrt(sums[_AA]))
         cosine = np.clip(sums[_AB] / (np.sqrt(sums[_AA]) * np.sqrt(sums[_BB])), -1, 1)
         sqnr = np.where(same, np.inf, 10 * (np.log10(sums[_AA]) - np.log10(sums[_DD])))
+    sqnr[same & (sums[_DIFFERING] > 0)] = np.nan  # only values differ that are not finite
     cosine[same & (sums[_AA] > 0)] = 1
     numbers = np.stack([sums[_LARGEST], rms, relative, cosine, sums[_CENTRED], sqnr])
     numbers[:, count == 0] = np.nan

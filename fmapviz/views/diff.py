@@ -85,7 +85,7 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
         _in_one_mode(shown),
-        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-end:.4g} to {end:.4g}"),
+        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-end:.4g} to {end:.4g}" if end else "B - A: 0 everywhere"),
         tiles,
         channels=channels,
         limits=(low, high) if has_one_range and isfinite(low) and isfinite(high) else None,

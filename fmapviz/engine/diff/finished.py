@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from PIL import Image as PillowImage
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fmapviz.core import files, registry
-from fmapviz.core.config import RunInfo
+from fmapviz.core.config import InputOptions, RunConfig, RunInfo
 from fmapviz.core.errors import NothingToDoError, RequestError, first_few, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
 from fmapviz.core.file_names import RUN_FILE, unit_patterns
 from fmapviz.core.files import leftovers
 from fmapviz.core.registry import WRITERS
-from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Preparation, UnitImage
+from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Picture, Preparation, UnitImage
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.diff.alignment import draw_alignment
@@ -30,11 +33,12 @@ from fmapviz.engine.diff.networks import Compared
 from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.plan import make_plan
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import PairSetup, Session, needs_of
+from fmapviz.engine.session import PairSetup, Session, formats_of, needs_of
 from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.cka import LEAST
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.render.picture import make_picture
+from fmapviz.render.png import encode
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import UNREADABLE
 from fmapviz.runs.failures import append_failure
@@ -43,11 +47,10 @@ from fmapviz.runs.storage.destination import open_destination
 from fmapviz.runs.unit import find_done, image_of, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from fmapviz.core.config import RunConfig
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
 
@@ -95,6 +98,12 @@ def compare_runs(config: RunConfig) -> RunSummary:
         OutputError: The output could not be written.
     """
     begun, tell = time.monotonic(), config.on_event or (lambda _: None)
+    for name, ignored in {
+        "weights": config.weights != RunConfig.weights,
+        "options": config.options != InputOptions(),
+    }.items():
+        if ignored:
+            raise RequestError(f"{name}= is of a network, and two runs are compared without", hint="draw them with it")
     first, second = (_read(Path(str(path))) for path in (config.model, *_inputs_of(config)))
     prepared = [str(run.settings.get("preparation")) for run in (first, second)]
     if prepared[0] != prepared[1]:
@@ -105,6 +114,7 @@ def compare_runs(config: RunConfig) -> RunSummary:
     common = [name for name in first.units if name in second.units]
     if not common:
         raise NothingToDoError("no image of one name is in both runs", hint="images are matched by the names of their units")
+    _check_layers(config, first.units[common[0]], second.units[common[0]])
     with open_destination(config.out) as destination:
         destination.check()
         session = _make_session(config, first, second)
@@ -164,16 +174,14 @@ def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
         if alone:
             yield f"only in {quote(run.directory)}: {first_few(alone)}"
     if len(common) < LEAST:
-        yield f"no CKA of {len(common)} images: it needs {LEAST}"
+        yield f"no CKA: it needs {LEAST} images"
 
 
 def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
     """Return a session of the two runs, without networks."""
     settings = [run.settings for run in (first, second)]
     names = _names(first, second)
-    members = [(registry.VIEWS, view) for view in config.views]
-    implied = (registry.constant(package, name, "WITH") for package, name in members)
-    formats = tuple(sorted({*config.to, *filter(None, implied)}))
+    formats = formats_of(config)
     plan = make_plan(config.views, targets=(), classes=(), output=None, automatic=False)
     info = RunInfo(
         str(settings[0].get("model")),
@@ -216,9 +224,10 @@ def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell:
         if not session.config.force and (done := find_done(run, file, info.fingerprint, marks=marks)):
             outcome = Outcome(file.path, "skipped", unit=done)
         else:
-            values = [_load(run.units[name]) for run in (first, second)]
+            units = [run.units[name] for run in (first, second)]
+            values = [_chosen(_load(unit), session.config) for unit in units]
             image = _draw(session, file, values[0], values[1])
-            pictures, unit = _write(session, image, marks)
+            pictures, unit = _write(session, image, _input(units), marks)
             outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
     except RequestError:
         raise
@@ -262,6 +271,47 @@ def _load(unit: Path) -> dict[str, _Values]:
         for each in described
         if each.get("of") == "output"
     }
+
+
+def _chosen(values: Mapping[str, _Values], config: RunConfig) -> dict[str, _Values]:
+    """Return the chosen layers, by the globs of their names and by their types as they are recorded."""
+
+    def matches(name: str, patterns: Iterable[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    return {
+        name: each
+        for name, each in values.items()
+        if (not config.layers or matches(name, config.layers))
+        and (not config.types or each.type in config.types)
+        and not matches(name, config.exclude)
+    }
+
+
+def _check_layers(config: RunConfig, *units: Path) -> None:
+    """Check that an image has some of the chosen layers.
+
+    Raises:
+        RequestError: It has none of them.
+    """
+    try:
+        known = {name: each for unit in units for name, each in _load(unit).items()}
+    except (*UNREADABLE, SafetensorError, BadZipFile):
+        return
+    if known and not _chosen(known, config):
+        raise RequestError("none of the chosen layers is in the runs", hint=f"they have {first_few([*known])}")
+
+
+def _input(units: Iterable[Path]) -> Picture:
+    """Return the picture of the input that one of two units has; a grey one if none does."""
+    pixels = np.full((64, 64), 128, np.uint8)
+    facts = {"Shows": "nothing: neither of the two runs keeps a picture of the input; to=['npz', 'png'] does"}
+    for unit in units:
+        with suppress(OSError, SyntaxError, ValueError), PillowImage.open(unit / "input.png") as image:
+            pixels = np.asarray(image.convert("L" if image.mode == "L" else "RGB"))
+            facts = {"Shows": "the input as the network saw it", "Shape": f"{pixels.shape[0]} x {pixels.shape[1]} pixels"}
+            break
+    return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
 
 
 def _draw(session: Session, file: ImageFile, first: Mapping[str, _Values], second: Mapping[str, _Values]) -> UnitImage:
@@ -309,11 +359,11 @@ def _maps(array: NDArray[Any]) -> torch.Tensor | None:
     return values[:, :, None, None] if array.ndim == 1 else values
 
 
-def _write(session: Session, image: UnitImage, marks: Mapping[str, Any]) -> tuple[int, Path]:
+def _write(session: Session, image: UnitImage, seen: Picture, marks: Mapping[str, Any]) -> tuple[int, Path]:
     """Write the unit of an image; return the number of its pictures, and its directory."""
     digits = max(2, len(str(max((layer.index for layer in image.result.layers), default=0))))
     common = {"Image": image.file.unit}
-    pictures = [
+    pictures = [seen] + [
         make_picture(layer, drawing, session.info, common=common, digits=digits)
         for layer in image.result.layers
         for drawing in layer.drawings

@@ -151,6 +151,8 @@ def are_related(first: nn.Module, second: nn.Module) -> bool:
             continue
         step = max(1, values.numel() // _ENOUGH)
         a, b = (each.detach().flatten()[::step].double().cpu() for each in (values, other))
+        usable = a.isfinite() & b.isfinite()
+        a, b = a[usable], b[usable]
         a, b = a - a.mean(), b - b.mean()
         norms = float(a.norm() * b.norm())
         shared += a.numel() * float(a @ b) / norms if norms else 0.0

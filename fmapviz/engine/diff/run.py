@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, first_few, quote
+from fmapviz.core.file_names import RUN_FILE
 from fmapviz.engine.diff.finished import are_runs, compare_runs
 from fmapviz.engine.diff.networks import check_other
 from fmapviz.engine.diff.series import FIRST, REFERENCES, Series, list_steps
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.diff.networks import Other
 
 _GLOB = "*?["
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
 
 
 def run_diff(config: RunConfig, *, against: Other | None, reference: str | None = None) -> RunSummary:
@@ -37,20 +39,37 @@ def run_diff(config: RunConfig, *, against: Other | None, reference: str | None 
         RequestError: It is not known what to compare, or the two cannot be compared.
         FmapvizError: As in `fmapviz.engine.run.run`.
     """
-    if against is None and are_runs(config):
+    if are_runs(config):
+        if against is not None or reference is not None:
+            raise RequestError("two runs are compared with each other", hint="without against= and reference=")
         return compare_runs(config)
     if reference is not None and reference not in REFERENCES:
         raise RequestError(f"no such reference: {quote(reference)}", hint=f"one of {', '.join(REFERENCES)}")
     pattern = config.weights if isinstance(config.weights, str) and set(_GLOB) & set(config.weights) else ""
-    if against is None and pattern and not Path(pattern).exists():
+    is_series = bool(pattern) and not Path(pattern).exists()
+    if is_series and against is not None:
+        raise RequestError(
+            "a series of checkpoints is compared with one of its own",
+            hint="without against=; reference='first' or 'previous'",
+        )
+    if is_series:
         series = Series(list_steps(pattern), reference or FIRST)
         return run(config, load=series.load, draw=series.draw)
     if reference is not None:
         raise RequestError("a reference is of a series of checkpoints", hint="weights='ckpt/epoch_*.pt', for example")
     if against is None:
-        raise RequestError(
-            "what to compare with is missing",
-            hint="against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'",
-        )
+        raise RequestError("what to compare with is missing", hint=_hint(config))
     check_other(against)
     return run(config, load=partial(load_pair, against=against))
+
+
+def _hint(config: RunConfig) -> str:
+    """Return how to say what to compare with."""
+    inputs = [config.inputs] if isinstance(config.inputs, str | Path) else config.inputs
+    given = [str(each) for each in inputs if isinstance(each, str | Path)] if isinstance(inputs, list | tuple) else []
+    if any(each.endswith(_CHECKPOINTS) for each in given):
+        return "a series of checkpoints is one text in quotes, 'epoch_*.pt': without, the shell replaces it by the files"
+    if isinstance(config.model, str | Path) and (Path(config.model) / RUN_FILE).is_file():
+        others = [each for each in given if not (Path(each) / RUN_FILE).is_file()]
+        return f"two runs; no run: {first_few(others)}" if others else "two runs, not more"
+    return "against='b.pth', against='dtype:bfloat16', against='model:resnet34'; or weights='ckpt/epoch_*.pt'"

@@ -45,33 +45,47 @@ class Step:
     Attributes:
         number: The last number in its name.
         path: The file.
+        entry: Which of several sets of weights in it, with a `#` in front; empty: the usual one.
     """
 
     number: int
     path: Path
+    entry: str = ""
+
+    @property
+    def weights(self) -> str:
+        """Its weights, as `load_model` takes them."""
+        return f"{self.path}{self.entry}"
 
 
 def list_steps(pattern: str) -> list[Step]:
-    """List the files of a glob by the last number in their names.
+    """List the files of a glob by the last number in their names; `#` and the name of an entry may follow it.
 
     Raises:
         RequestError: There are fewer than two, or one has no number, or two have the same.
     """
-    found = glob.glob(pattern, recursive=True)  # noqa: PTH207  the pattern may be absolute
+    found, entry = glob.glob(pattern, recursive=True), ""  # noqa: PTH207  the pattern may be absolute
+    if not found and "#" in pattern:
+        names, _, entry = pattern.rpartition("#")
+        found, entry = glob.glob(names, recursive=True), f"#{entry}"  # noqa: PTH207
     paths = sorted(path for path in map(Path, found) if path.is_file())
     if len(paths) < 2:
         raise RequestError(
-            f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}", hint="two or more"
+            f"{'no file' if not paths else 'one file only'} of this name: {quote(pattern)}",
+            hint="a series has two checkpoints or more",
         )
     steps: dict[int, Step] = {}
     for path in paths:
         numbers = re.findall(r"\d+", path.stem)
         if not numbers:
-            raise RequestError(f"no number in the name of a checkpoint: {quote(path)}", hint="such as epoch_10.pt")
+            raise RequestError(
+                f"no number in the name of a checkpoint: {quote(path)}",
+                hint="rename it, such as epoch_10.pt: the number is the step",
+            )
         number = int(numbers[-1])
         if number in steps:
             raise RequestError(f"two checkpoints of step {number}: {quote(steps[number].path)} and {quote(path)}")
-        steps[number] = Step(number, path)
+        steps[number] = Step(number, path, entry)
     return [steps[number] for number in sorted(steps)]
 
 
@@ -99,13 +113,15 @@ class Series:
         formats = _with_pictures(config.to)
         for position, step in enumerate(self._steps):
             try:
-                session, notices = load_session(replace(config, weights=str(step.path), to=formats, top=0), pair=True)
+                session, notices = load_session(replace(config, weights=step.weights, to=formats, top=0), pair=True)
             except FmapvizError as error:
                 if not _is_damaged(config, error) or position == len(self._steps) - 1:
                     raise
                 self._failures.append(_failure(step, error))
                 continue
             self._begin = position
+            if position and self._reference == FIRST:
+                notices.append(f"the reference is {quote(step.path)}: no earlier checkpoint can be read")
             against = {"weights": Path(pattern).name, "reference": self._reference, "series": True}
             is_first = self._reference == FIRST
             info = replace(
@@ -167,7 +183,7 @@ class Series:
 def _load(session: Session, step: Step) -> Model:
     name = session.request.model
     assert isinstance(name, str)
-    return load_model(name, weights=str(step.path), options=session.request.options)
+    return load_model(name, weights=step.weights, options=session.request.options)
 
 
 def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:

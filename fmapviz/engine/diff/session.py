@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fmapviz.engine.session import Session
 
 UNRELATED = (
-    "the weights have nothing in common: channels of one number are different features, so each layer is drawn as the mean "
-    "of its channels, and its numbers mean nothing; CKA compares the layers as a whole"
+    "the weights have nothing in common: channels of one number are different features, whose differences mean nothing; "
+    "pictures show the mean of the channels, and CKA compares the layers as a whole"
 )
 
 
@@ -59,7 +59,8 @@ def add_second(
     compared = compare_networks(session.model, second)
     config = session.config
     layers = choose_layers(compared, types=config.types, include=config.layers, exclude=config.exclude)
-    recorded = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
+    recorded: dict[str, Any] = {"model": second.name, "weights": second.weights, "sha256": second.sha256}
+    recorded |= {} if compared.related else {"related": False}
     return replace(
         session,
         info=replace(session.info, against=recorded if against is None else against),

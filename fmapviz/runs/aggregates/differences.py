@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from math import inf, isfinite, log10
+from math import inf, isfinite, log10, nan
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -44,18 +44,24 @@ class Powers:
         signal: Sum of the squares of A.
         noise: Sum of the squares of B - A.
         largest: Largest magnitude of B - A.
+        differs: Whether any position does.
+        nonfinite: Number of positions at which A or B is NaN or infinite; the sums are without them.
+        channels: Number of channels of A, or of B if they are more.
     """
 
     index: int
     signal: float = 0.0
     noise: float = 0.0
     largest: float = 0.0
+    differs: bool = False
+    nonfinite: int = 0
+    channels: int = 0
 
     @property
     def sqnr(self) -> float:
-        """Ratio of both in dB; infinite where nothing differs."""
+        """Ratio of both in dB; infinite where nothing differs, NaN where only values differ that are not finite."""
         if not self.noise:
-            return inf
+            return nan if self.differs else inf
         return 10 * (log10(self.signal) - log10(self.noise)) if self.signal else -inf
 
 
@@ -81,7 +87,15 @@ def summarize(unit: Path) -> Compared:
     step = step if isinstance(step, int) else None
     image = str(record["series"] if step is not None else record["unit"])
     powers = {
-        layer.name: Powers(layer.first or 0, float(signal), float(noise), float(whole[0]))
+        layer.name: Powers(
+            layer.first or 0,
+            float(signal),
+            float(noise),
+            float(np.nan_to_num(whole[0])),
+            bool(whole[6]),
+            int(whole[7]),
+            max(layer.means),
+        )
         for layer, whole, _, (signal, noise) in known.rows
     }
     return Compared([(unit, image, step)], {step: powers})
@@ -99,6 +113,9 @@ def merge(summaries: Iterable[Compared]) -> Compared:
                 total.signal += own.signal
                 total.noise += own.noise
                 total.largest = max(total.largest, own.largest)
+                total.differs |= own.differs
+                total.nonfinite += own.nonfinite
+                total.channels = max(total.channels, own.channels)
     return merged
 
 
@@ -110,11 +127,18 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
         "weights": info.weights,
         "against": dict(info.against),
         "images": len({image for _, image, _ in summary.units}),
+        "channels": max((each.channels for layers in summary.powers.values() for each in layers.values()), default=0),
         "steps": [
             {
                 "step": step,
                 "layers": [
-                    {"layer": name, "sqnr": _finite(each.sqnr), "max_abs": _finite(each.largest), "same": not each.noise}
+                    {
+                        "layer": name,
+                        "sqnr": _finite(each.sqnr),
+                        "max_abs": _finite(each.largest),
+                        "same": not each.differs,
+                        "nonfinite": each.nonfinite,
+                    }
                     for name, each in sorted(layers.items(), key=lambda item: item[1].index)
                 ],
             }
@@ -130,28 +154,55 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
 
 
 def report(run: Path) -> tuple[dict[str, Any], list[str]]:
-    """Report from `diff.json` the first layer that differs much, of the last step."""
+    """Report from `diff.json` the first step and layer that differ much, and those with values that are not finite."""
     try:
-        steps = json.loads(files.read(run / _JSON_FILE))["steps"]
+        document = json.loads(files.read(run / _JSON_FILE))
+        steps = document["steps"]
     except (FileNotFoundError, ValueError, KeyError):
         return {"differences": []}, []
-    last = steps[-1] if steps else {"step": None, "layers": []}
-    at = "" if last["step"] is None else f" at step {last['step']}"
-    layers = last["layers"]
-    below = [each for each in layers if not each["same"] and (each["sqnr"] is None or each["sqnr"] < ENOUGH)]
-    if not layers:
-        lines = ["no layer is in both networks"]
-    elif all(each["same"] for each in layers):
-        lines = [f"no difference in {len(layers)} layers{at}"]
-    elif below:
-        lines = [
-            f"{below[0]['layer']}{at} is the first layer below {ENOUGH:g} dB: {_decibels(below[0])}, "
-            f"and {len(below) - 1} of the {len(layers) - 1} others are"
-        ]
-    else:
-        lowest = min((each for each in layers if not each["same"]), key=lambda each: each["sqnr"])
-        lines = [f"no layer{at} is below {ENOUGH:g} dB; the lowest is {lowest['layer']}, {_decibels(lowest)}"]
+    found = [(step["step"], layer) for step in steps for layer in step["layers"]]
+    if not found:
+        return {"differences": steps}, ["no layer is in both networks"]
+    lines = []
+    if bad := [each for each in found if each[1].get("nonfinite")]:
+        lines.append(f"NaN or infinite values in {_counted(bad, found)}, first in {_place(bad[0])}")
+    usable = [each for each in found if not each[1]["same"] and each[1]["sqnr"] is not None]
+    below = [each for each in found if _is_below(each[1])]
+    if all(layer["same"] for _, layer in found):
+        lines.append(f"no difference in {len({layer['layer'] for _, layer in found})} layers")
+    elif document.get("against", {}).get("related", True):
+        if below:
+            lines.append(
+                f"{_place(below[0])} is the first below {ENOUGH:g} dB: {_decibels(below[0][1])}"
+                + (f"; {_counted(below, found)} are" if len(found) > 1 else "")
+            )
+        elif usable:
+            lowest = min(usable, key=lambda each: float(each[1]["sqnr"]))
+            lines.append(f"no layer is below {ENOUGH:g} dB; the lowest is {_place(lowest)}, {_decibels(lowest[1])}")
+    images, channels = document.get("images", 0), document.get("channels", 0)
+    if LEAST <= images < channels:
+        lines.append(f"CKA is of {images} images, and layers have up to {channels} channels: with other images it varies")
     return {"differences": steps}, lines
+
+
+def _is_below(layer: Mapping[str, Any]) -> bool:
+    """Return True if a layer differs much; where A is zero and B is not, its ratio is -infinite, so null."""
+    if layer["same"]:
+        return False
+    return bool(layer["max_abs"]) if layer["sqnr"] is None else layer["sqnr"] < ENOUGH
+
+
+def _place(each: tuple[int | None, Mapping[str, Any]]) -> str:
+    step, layer = each
+    return f"layer {layer['layer']}" + ("" if step is None else f" at step {step}")
+
+
+def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
+    """Say how many of the layers are chosen; of a series, at how many steps."""
+    steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
+    if len(all_steps) > 1:
+        return f"layers of {len(steps)} of {len(all_steps)} steps"
+    return f"{len(chosen)} of {len(found)} layers"
 
 
 def _decibels(layer: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ function toggleSwipe() {
   refit();
   place();
   writeAddress();
+  if (swiping()) find("#divider").focus({ preventScroll: true });  // the arrow keys move it
   say(swiping() ? "The two pictures over each other" : "The two pictures beside each other");
 }
 

@@ -95,7 +95,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert document["against"]["weights"] == "epoch_20.pt"
     (at,) = document["steps"]
     assert at["layers"][0]["sqnr"] < 20
-    assert next(message for message in told if "first layer below 20 dB" in str(message)).startswith("features.0.conv")
+    assert next(message for message in told if "first below 20 dB" in str(message)).startswith("layer features.0.conv is")
     with (run / "cka.csv").open(newline="") as file:
         alignment = {(row["first"], row["second"]): float(row["cka"]) for row in csv.DictReader(file)}
     assert len(alignment) == 64
@@ -151,6 +151,22 @@ def test_the_same_weights_do_not_differ(tmp_path, checkpoints):
     assert {float(row["max_abs"]) for row in rows(summary.directory)} == {0}
 
 
+def test_values_that_are_not_finite_are_no_equality(tmp_path):
+    broken = state()
+    broken["features.2.conv.weight"][0] = torch.nan
+    torch.save(broken, tmp_path / "broken.pt")
+    summary, told = compare(tmp_path / "out", against=str(tmp_path / "broken.pt"), to="numbers")
+    assert told[-1 if "CKA" not in str(told[-1]) else -2].startswith(
+        "NaN or infinite values in 6 of 8 layers, first in layer features.2.conv"
+    )
+    assert not any("no difference" in str(message) for message in told)
+    document = json.loads((summary.directory / "diff.json").read_bytes())
+    layer = document["steps"][0]["layers"][2]
+    assert (layer["sqnr"], layer["same"]) == (None, False)
+    assert layer["nonfinite"] > 0
+    assert layers_of(summary.directory)["features.2.conv"]["sqnr"] == ""
+
+
 def test_networks_that_have_nothing_in_common_are_drawn_as_means(tmp_path):
     summary, told = compare(
         tmp_path,
@@ -202,7 +218,7 @@ def test_channels_that_changed_most_are_chosen(checkpoints, tmp_path):
 
 def test_fewer_than_four_images_have_no_alignment(checkpoints, tmp_path):
     summary, told = compare(tmp_path, against=str(checkpoints / "epoch_10.pt"), inputs=SHAPES[:3])
-    assert "no CKA of 3 images: it needs 4" in told
+    assert "no CKA: it needs 4 images" in told
     assert (summary.directory / "cka.csv").read_text().count("\n") == 1
     assert not (summary.directory / "_model").exists()
 
@@ -230,6 +246,8 @@ def test_layers_that_only_one_network_has_are_told_once(tmp_path):
         ({"against": "dtype:float16", "reference": "first"}, "a reference is of a series"),
         ({"weights": "missing_*.pt"}, "no file of this name"),
         ({"weights": "missing_*.pt", "reference": "last"}, "no such reference"),
+        ({"weights": "epoch_*.pt", "against": "dtype:float16"}, "compared with one of its own"),
+        ({"inputs": ["epoch_10.pt", *SHAPES]}, "what to compare with is missing"),
         ({"against": "dtype:float16", "style": Style(norm="run")}, "no range over all images"),
         ({"against": "dtype:float16", "to": "stats"}, "is of one network"),
         ({"against": "model:nothing"}, "no such model"),
@@ -243,7 +261,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_written(tmp_path, options, matc
 
 
 def test_a_run_of_one_network_takes_no_view_or_format_of_two(tmp_path):
-    for options in ({"views": "diff"}, {"to": "numbers"}):
+    for options in ({"views": "diff"}, {"to": "numbers"}, {"style": Style(channels="top:4:change")}):
         with pytest.raises(RequestError, match="two networks"):
             fmapviz.visualize("shapesnet", SHAPES, out=tmp_path, **options)
 
@@ -311,13 +329,35 @@ def test_each_checkpoint_may_be_compared_with_the_one_before(checkpoints, tmp_pa
 def test_a_damaged_checkpoint_is_named_and_the_others_are_drawn(checkpoints, tmp_path, damaged):
     folder = shutil.copytree(checkpoints, tmp_path / "ckpt")
     (folder / f"epoch_{damaged}.pt").write_bytes(b"damaged")
-    summary, _ = compare(tmp_path / "out", weights=str(folder / "epoch_*.pt"))
+    summary, told = compare(tmp_path / "out", weights=str(folder / "epoch_*.pt"))
+    told = list(map(str, told))
     assert (summary.exit_code, summary.done, summary.failed) == (3, 8, 1)
     (failure,) = summary.failures
     assert (failure.path, failure.code) == (str(folder / f"epoch_{damaged}.pt"), "E_WEIGHTS")
     steps = {row["step"] for row in rows(summary.directory)}
     assert steps == {"0", "10", "20"} - {str(damaged)}
+    assert any("the reference is" in message for message in told) == (damaged == 0)
     assert problems(tmp_path / "out") == []
+
+
+def test_the_first_step_that_differs_much_is_named(checkpoints, tmp_path):
+    folder = tmp_path / "ckpt"
+    folder.mkdir()
+    for number, name in enumerate((0, 20, 10, 10)):
+        shutil.copy(checkpoints / f"epoch_{name}.pt", folder / f"{number}.pt")
+    _, told = compare(tmp_path / "out", weights=str(folder / "*.pt"), to="numbers")
+    found = next(message for message in map(str, told) if "first below 20 dB" in message)
+    assert found.startswith("layer features.0.conv at step 1 is")
+    assert found.endswith("layers of 1 of 4 steps are")
+
+
+def test_entries_of_checkpoints(tmp_path):
+    for number, factor in enumerate((0, 0.3)):
+        torch.save({"model": state(), "ema": state(factor)}, tmp_path / f"epoch_{number}.pt")
+    plain, _ = compare(tmp_path / "plain", weights=str(tmp_path / "epoch_*.pt#model"), to="numbers")
+    assert {row["sqnr"] for row in rows(plain.directory)} == {"inf"}
+    averaged, _ = compare(tmp_path / "averaged", weights=str(tmp_path / "epoch_*.pt#ema"), to="numbers")
+    assert float(layers_of(averaged.directory, step="1")["features.0.conv"]["sqnr"]) < 20
 
 
 def test_names_of_checkpoints_must_have_different_numbers(checkpoints, tmp_path):
@@ -355,13 +395,47 @@ def finished(request, checkpoints, tmp_path_factory):
 def test_two_finished_runs_give_the_numbers_of_their_networks(finished, checkpoints, tmp_path):
     summary, told = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
     assert (summary.done, summary.exit_code) == (4, 0)
-    assert any("first layer below 20 dB" in str(message) for message in told)
+    assert any("first below 20 dB" in str(message) for message in told)
     two, _ = compare(tmp_path / "two", weights=str(checkpoints / "epoch_0.pt"), against=str(checkpoints / "epoch_20.pt"))
     assert rows(summary.directory) == rows(two.directory)
     assert (summary.directory / "cka.csv").read_bytes() == (two.directory / "cka.csv").read_bytes()
     assert problems(tmp_path) == []
     again, _ = compare(tmp_path, model=str(finished / "e0"), inputs=[str(finished / "e20")])
     assert (again.done, again.skipped) == (0, 4)
+
+
+def test_the_page_of_two_runs_has_its_pictures(finished, tmp_path):
+    first, second = finished / "e0", finished / "e20"
+    summary, _ = compare(tmp_path, model=first, inputs=[second], to="html", layers="features.[01].*")
+    unit = summary.directory / "star.jpg"
+    assert sorted(path.name for path in unit.glob("*.png")) == [
+        "00_features.0.conv.diff.png", "01_features.1.conv.diff.png", "input.png",
+    ]  # fmt: skip
+    assert set(layers_of(summary.directory)) == {"features.0.conv", "features.1.conv"}
+    assert (summary.directory / "_model" / "cka.png").exists()
+    assert problems(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"weights": "random"}, "weights= is of a network"),
+        ({"options": InputOptions(size=64)}, "options= is of a network"),
+        ({"against": "random"}, "with each other"),
+        ({"layers": "nothing"}, "none of the chosen layers"),
+    ],
+)
+def test_options_of_networks_are_not_of_two_runs(finished, tmp_path, options, match):
+    first, second = finished / "e0", finished / "e20"
+    with pytest.raises(RequestError, match=match):
+        compare(tmp_path / "out", model=first, inputs=[second], **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_beside_what_is_none(finished, tmp_path):
+    with pytest.raises(RequestError, match="what to compare with is missing") as caught:
+        compare(tmp_path / "out", model=finished / "e0", inputs=["nothing"])
+    assert caught.value.hint == "two runs; no run: nothing"
 
 
 def test_runs_are_compared_as_far_as_they_are_finished(finished, tmp_path):
