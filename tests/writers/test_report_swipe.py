@@ -107,7 +107,7 @@ def test_the_divider_has_keys(open_report, run):
     report = open_report(run)
     report.press("c", "w")
     divider = report.page.get_by_role("slider", name="Divider")
-    divider.focus()
+    assert report.page.evaluate("document.activeElement.id") == "divider"  # at once
     layer = report.text("#title")
     for key, share in [
         ("ArrowLeft", 49), ("ArrowDown", 48), ("ArrowRight", 49), ("ArrowUp", 50), ("PageUp", 60), ("PageDown", 50),
