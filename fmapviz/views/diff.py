@@ -81,11 +81,12 @@ def draw(maps: PairMaps, style: Style) -> Panels:
                 shown.append(grid.arrange(_greys(values, own, limits, style), tiles))
         finite = all(each.bad is None for each in maps.ranges) and end <= _LARGEST
         shown.append(grid.arrange(_signed_levels(first, second, end, finite=finite), tiles))
+    change = f"{-end:.4g} to {end:.4g}" if end else "no finite difference" if np.isnan(largest).all() else "0 everywhere"
     has_one_range = maps.vector or style.norm not in {"channel", "signed"}
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
         _in_one_mode(shown),
-        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {-end:.4g} to {end:.4g}" if end else "B - A: 0 everywhere"),
+        (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {change}"),
         tiles,
         channels=channels,
         limits=(low, high) if has_one_range and isfinite(low) and isfinite(high) else None,

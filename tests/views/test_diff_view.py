@@ -88,6 +88,12 @@ def test_what_is_not_finite_is_a_checkerboard_in_the_difference_too(bad):
     assert panels.largest == pytest.approx(float((b - a)[0, 0, 3:].abs().max()), rel=1e-7)
 
 
+def test_the_caption_says_that_nothing_is_finite():
+    a = noise(1, 2, 6, 6)
+    assert draw(a, torch.full_like(a, torch.nan)).captions[2] == "B - A: no finite difference"
+    assert draw(a, a.clone()).captions[2] == "B - A: 0 everywhere"
+
+
 def test_a_difference_that_float32_does_not_hold_is_a_checkerboard():
     a, b = torch.full((1, 1, 2, 2), -3e38), torch.full((1, 1, 2, 2), 3e38)
     assert set(np.unique(draw(a, b).grids[2])) == {0, SHADES - 1}

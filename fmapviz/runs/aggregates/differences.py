@@ -198,7 +198,7 @@ def _place(each: tuple[int | None, Mapping[str, Any]]) -> str:
 
 
 def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None, Any]]) -> str:
-    """Say how many of the layers are chosen; of a series, at how many steps."""
+    """Return how many of the layers are chosen, in words; of a series, at how many steps."""
     steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
     if len(all_steps) > 1:
         return f"layers of {len(steps)} of {len(all_steps)} steps"
