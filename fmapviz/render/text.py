@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OVERSAMPLING = 4  # text is drawn this many times as large, then reduced, for positions between pixels
+_MARGIN = 16  # oversampled pixels: strokes reach beyond a glyph's width
 _MISSING = "\U0010ffff"  # a code point for which no font has a glyph
 
 
@@ -39,11 +40,6 @@ class Typeface:
     def leading(self) -> int:
         """Distance from one line to the next, pixels."""
         return round(self.size * 1.35)
-
-    @property
-    def font(self) -> ImageFont.FreeTypeFont:
-        """The oversampled font."""
-        return _load_font(self.size * _OVERSAMPLING)
 
     def width(self, text: str) -> int:
         """Return the width of a line, whole pixels."""
@@ -115,11 +111,33 @@ def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int = WH
 
 @lru_cache(maxsize=1024)
 def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> Box:
+    """Draw a line of glyphs that are kept: from their outlines, the numbers of each picture's caption would take long.
+
+    The font has no kerning, so that a glyph begins where the one before it ends.
+    """
     line = Image.new("L", (width * _OVERSAMPLING, face.leading * _OVERSAMPLING), ground)
-    start = face.weight + alignment * (width - face.width(text))
-    corner, stroke = (start * _OVERSAMPLING, face.size * _OVERSAMPLING), round(face.weight * _OVERSAMPLING)
-    ImageDraw.Draw(line).text(corner, text, face.level, face.font, anchor="ls", stroke_width=stroke)
+    left = round((face.weight + alignment * (width - face.width(text))) * _OVERSAMPLING)
+    stroke = round(face.weight * _OVERSAMPLING)
+    for ch in text:
+        line.paste(face.level, (left - _MARGIN, 0), _draw_glyph(ch, face.size, stroke))
+        left += _advance(ch, face.size)
     return picture(np.asarray(line.reduce(_OVERSAMPLING)))
+
+
+@lru_cache(maxsize=4096)
+def _draw_glyph(ch: str, size: int, stroke: int) -> Image.Image:
+    """Return the coverage of an oversampled glyph, as high as a line, with a margin at its sides."""
+    width, height = _advance(ch, size) + 2 * _MARGIN, Typeface(size, 0).leading * _OVERSAMPLING
+    shown = Image.new("L", (width, height))
+    draw = ImageDraw.Draw(shown)
+    draw.text((_MARGIN, size * _OVERSAMPLING), ch, 255, _load_font(size * _OVERSAMPLING), anchor="ls", stroke_width=stroke)
+    return shown
+
+
+@lru_cache(maxsize=4096)
+def _advance(ch: str, size: int) -> int:
+    """Return how far to the right of a glyph the next one begins, oversampled pixels."""
+    return round(_load_font(size * _OVERSAMPLING).getlength(ch))
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +150,7 @@ def _transliterate(ch: str) -> str:
 
 @lru_cache(maxsize=4096)  # the same texts are measured to wrap, to align and to draw them
 def _width(text: str, face: Typeface) -> int:
-    return ceil(face.font.getlength(text) / _OVERSAMPLING + 2 * face.weight)
+    return ceil(sum(_advance(ch, face.size) for ch in text) / _OVERSAMPLING + 2 * face.weight)
 
 
 def _glyph(ch: str) -> tuple[tuple[int, int], bytes]:

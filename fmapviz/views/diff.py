@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.drawings import Tiles
     from fmapviz.views.base import PairMaps
 
 NEEDS = "outputs"
@@ -36,8 +37,10 @@ LOOKS = "norm columns padding channels scale colormap labels"
 AGGREGATES = "differences"
 WITH = "numbers"
 
-_LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST, _LARGEST = 1e-36, float(np.finfo(np.float32).max)
+_LEAST_SPAN = np.float32(1e-5)  # as `make_grid` has it
 _FAR = 1e4  # times the span; float32 has seven digits
+_BLOCK = 65536  # values
 
 
 def draw(maps: PairMaps, style: Style) -> Panels:
@@ -64,28 +67,18 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     count, height, width = first.shape[1:]
     tiles = bars.lay_out(count, style) if maps.vector else grid.lay_out(count, height, width, style)
     shared = _joined(ranges)
-    shown: list[Tensor] = []
+    limits = bars.axis_limits(shared, style) if maps.vector else grid.scale_limits(shared, style)
     if maps.vector:
-        limits = bars.axis_limits(shared, style)
-        difference = second.float() - first.float()
-        shown = [bars.draw_bars(each.flatten(1), style, shared) // 2 for each in (first, second)]
-        shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), grid.measure(difference)) // 2)
+        shown = _draw_bars(first, second, shared, style)
+    elif _is_plain(ranges, limits, end, style):
+        shown = _draw_plain(first, second, limits, end, tiles)
     else:
-        limits = grid.scale_limits(shared, style)
-        for values, bad in ((first, maps.ranges[0].bad), (second, maps.ranges[1].bad)):
-            own = replace(shared, bad=bad)
-            if style.palette:
-                pixels = grid.arrange(grid.scale(values, own, limits, style), tiles)
-                shown.append(grid.colour(pixels, values, tiles, style.palette))
-            else:
-                shown.append(grid.arrange(_greys(values, own, limits, style), tiles))
-        finite = all(each.bad is None for each in maps.ranges) and end <= _LARGEST
-        shown.append(grid.arrange(_signed_levels(first, second, end, finite=finite), tiles))
+        shown = _draw_grids((first, second), ranges, end, tiles, style)
     change = f"{-end:.4g} to {end:.4g}" if end else "no finite difference" if np.isnan(largest).all() else "0 everywhere"
     has_one_range = maps.vector or style.norm not in {"channel", "signed"}
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
-        _in_one_mode(shown),
+        shown,
         (f"A: {maps.names[0]}", f"B: {maps.names[1]}", f"B - A: {change}"),
         tiles,
         channels=channels,
@@ -95,23 +88,70 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     )
 
 
-def _greys(values: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
-    """Return numbers of greys: half of what `grid.scale` returns.
+def _draw_bars(first: Tensor, second: Tensor, shared: Ranges, style: Style) -> tuple[NDArray[np.uint8], ...]:
+    difference = second.float() - first.float()
+    shown = [bars.draw_bars(each.flatten(1), style, shared) // 2 for each in (first, second)]
+    shown.append(bars.draw_bars(difference.flatten(1), replace(style, norm="channel"), grid.measure(difference)) // 2)
+    return _in_one_mode(shown)
 
-    Between finite ends of its own, that is one multiplication and addition; it would be rounded visibly where the ends are
-    close to each other and far from zero.
-    """
+
+def _draw_grids(
+    values: tuple[Tensor, Tensor], ranges: list[Ranges], end: float, tiles: Tiles, style: Style
+) -> tuple[NDArray[np.uint8], ...]:
+    """Draw three grids, whatever the values and the style are."""
+    shared = _joined(ranges)
+    limits = grid.scale_limits(shared, style)
+    shown = []
+    for own, known in zip(values, ranges, strict=True):
+        levels = grid.scale(own, replace(shared, bad=known.bad), limits, style)
+        pixels = grid.arrange(levels if style.palette else levels.mul_(0.5), tiles)
+        shown.append(grid.colour(pixels, own, tiles, style.palette) if style.palette else pixels)
+    finite = all(each.bad is None for each in ranges) and end <= _LARGEST
+    shown.append(grid.arrange(_signed_levels(*values, end, finite=finite), tiles))
+    return _in_one_mode(shown)
+
+
+def _is_plain(ranges: list[Ranges], limits: tuple[Tensor, Tensor], end: float, style: Style) -> bool:
+    """Return True if all values are finite, between ends of their own that are not close to each other and far from zero."""
     low, high = limits
-    span = high - low
-    if (
-        ranges.bad is None
-        and style.norm in {"channel", "layer"}
-        and (torch.maximum(low.abs(), high.abs()) < _FAR * span).all()
-    ):
-        slope = (SHADES - 0.5) / span.clamp(min=1e-5)
-        each = (*low.shape, 1, 1)
-        return torch.addcmul((0.25 - low * slope).view(each), values.float(), slope.view(each))
-    return grid.scale(values, ranges, limits, style).mul_(0.5)
+    if any(each.bad is not None for each in ranges) or style.palette or style.norm not in {"channel", "layer"}:
+        return False
+    if low.device.type != "cpu" or style.limits or not (end == 0 or _SMALLEST <= end <= _LARGEST):
+        return False
+    lowest, highest = low.numpy(), high.numpy()
+    span = np.maximum(highest - lowest, _LEAST_SPAN)
+    return bool((np.maximum(abs(lowest), abs(highest)) < _FAR * span).all())
+
+
+def _draw_plain(
+    first: Tensor, second: Tensor, limits: tuple[Tensor, Tensor], end: float, tiles: Tiles
+) -> tuple[NDArray[np.uint8], ...]:
+    """Draw three grids of plain values, see `_is_plain`: as `_draw_grids`, but for the last digit of the levels.
+
+    A few rows of tiles at a time, which a core's cache holds: that takes half of the time.
+    """
+    a, b = (each.float().numpy() for each in (first, second))
+    count, height, width = a.shape[1:]
+    low, high = (each.numpy()[..., None, None] for each in limits)
+    slope = np.float32(SHADES - 0.5) / np.maximum(high - low, _LEAST_SPAN)
+    start = np.float32(0.25) - low * slope
+    signed_slope, signed_start = np.float32((SHADES / 2 - 0.25) / (end or 1.0)), np.float32(1.5 * SHADES)
+    pages = [grid.blank(1, height, width, tiles) for _ in range(3)]
+    rows = max(1, _BLOCK // (tiles.columns * height * width))
+    size = min(count, rows * tiles.columns)
+    memory = np.empty((1, size, height, width), np.float32)
+    for row, at in enumerate(range(0, count, size)):
+        part = slice(at, at + size)
+        levels = memory[:, : min(size, count - at)]
+        for values, (_, cells) in zip((a, b), pages, strict=False):
+            np.multiply(values[:, part], slope[:, part], out=levels)
+            np.add(levels, start[:, part], out=levels)
+            grid.fill(cells, levels, row=row * rows)
+        np.subtract(b[:, part], a[:, part], out=levels)
+        np.multiply(levels, signed_slope, out=levels)
+        np.add(levels, signed_start, out=levels)
+        grid.fill(pages[2][1], levels, row=row * rows)
+    return tuple(pixels[0] for pixels, _ in pages)
 
 
 def _signed_levels(first: Tensor, second: Tensor, end: float, *, finite: bool) -> Tensor:

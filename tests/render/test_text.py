@@ -87,7 +87,7 @@ def test_a_long_text_is_elided_in_the_middle():
     assert line.count("…") == 1
 
 
-@pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g"])
+@pytest.mark.parametrize("text", ["gradcam", "layer4.1.conv2", "W j g", "B - A: -1.5e-05 to 0.2467", "f\\ff"])
 @pytest.mark.parametrize("size", [10, 14, 20])
 def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):
     drawn = draw_lines([(text, Typeface(size, WHITE))], ground=BLACK)
@@ -95,6 +95,14 @@ def test_a_line_is_pillows_text_four_times_as_large_reduced(text, size):
     ImageDraw.Draw(large).text((0, size * 4), text, 255, ImageFont.load_default(size * 4), anchor="ls")
     averaged = np.asarray(large, np.float64).reshape(drawn.shape[0], 4, drawn.shape[1], 4).mean((1, 3))
     assert abs(drawn - averaged).max() <= 1
+
+
+def test_a_text_is_as_wide_as_its_characters():
+    """The font has no kerning: a line is put together from its characters."""
+    characters = [*map(chr, range(0x20, 0x7F)), "…", "\u2018", "\u2019"]
+    font = ImageFont.load_default(48)
+    alone = {ch: font.getlength(ch) for ch in characters}
+    assert all(font.getlength(a + b) == alone[a] + alone[b] for a in characters for b in characters)
 
 
 def test_text_on_black_is_text_on_white_inverted():

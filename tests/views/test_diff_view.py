@@ -115,3 +115,22 @@ def test_a_range_far_from_zero_is_drawn_as_well(shift):
     for pixels, values in zip(draw(a, b).grids, (a, b), strict=False):
         assert np.abs(pixels.astype(float) - grey(values, low, high, 2).numpy() / 2).max() <= 1
         assert pixels.max() < SHADES
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("type_", [torch.float32, torch.bfloat16])
+def test_many_channels_are_drawn_as_few_are(scale, type_):
+    """More than are drawn at a time, with an incomplete last row."""
+    a, b = noise(1, 70, 40, 40).to(type_), (2 * noise(1, 70, 40, 40, seed=1)).to(type_)
+    panels = draw(a, b, Style(scale=scale))
+    a, b = (each.float().repeat_interleave(scale, 2).repeat_interleave(scale, 3) for each in (a, b))
+    both = torch.cat([a, b])
+    low, high = both.amin((0, 2, 3)), both.amax((0, 2, 3))
+    for pixels, values in zip(panels.grids, (a, b), strict=False):
+        assert np.abs(pixels.astype(float) - grey(values, low, high, 8).numpy() / 2).max() <= 1
+    change = (b - a) / (b - a).abs().max()
+    expected = make_grid(change[0][:, None], nrow=8, pad_value=-3)[0].numpy()
+    last = expected.shape[0] - 2 - 40 * scale
+    expected[last:, 2 + 6 * (40 * scale + 2) :] = -3  # where torchvision leaves tiles out, it fills with its own zeros
+    numbers = np.where(expected > -2, 1.5 * SHADES + (SHADES / 2 - 0.25) * expected, 0)
+    assert np.abs(panels.grids[2].astype(float) - numbers).max() <= 1

@@ -68,7 +68,7 @@ def draw_pair(
         The result with its drawings, and why one is missing; empty if none is.
     """
     single = maps[0].shape[-1] * maps[0].shape[-2] == 1
-    ranges = [_range(each[:1], means, difference, style) for each, means in zip(maps, difference.means, strict=True)]
+    ranges = [_range(each, means, difference, style) for each, means in zip(maps, difference.means, strict=True)]
     drawings, why = [], ""
     for view, draw in draws.items():
         if draw is None:
@@ -93,12 +93,13 @@ def draw_pair(
     return drawn, why
 
 
-def _range(values: Tensor, means: NDArray[np.float64] | None, difference: Difference, style: Style) -> Ranges:
-    """Return the extremes of the first sample; that all values are finite is known already."""
-    floats = as_floats(values)
+def _range(maps: Tensor, means: NDArray[np.float64] | None, difference: Difference, style: Style) -> Ranges:
+    """Return the extremes of the first sample; that all values are finite, and their mean, may be known already."""
+    floats = as_floats(maps[:1])
     moments = style.rank in {"mean", "std"}
     is_finite = difference.whole is not None and not difference.whole[DIFFERENCES.index("nonfinite")]
-    if moments or means is None or not is_finite or values.dtype == torch.float64:  # which float32 may not hold
+    # float32 may not hold values of float64.
+    if moments or means is None or not is_finite or len(maps) > 1 or maps.dtype == torch.float64:
         return measure(floats, moments=moments)
     low, high = floats.amin((-2, -1)).float(), floats.amax((-2, -1)).float()
     return Ranges(low, high, torch.tensor([means.mean()], dtype=torch.float32, device=low.device))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fmapviz.runs.unit import Group
     from fmapviz.writers.base import Writer
 
-_NO_PIXELS = np.zeros((0, 0), np.uint8)
+_NO_PIXELS = {"pixels": np.zeros((0, 0), np.uint8), "grids": ()}  # by the name of the field that has them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -332,9 +332,9 @@ def _unless_stopped(pictures: Iterable[Picture], check: Callable[[], object]) ->
 def _drop_pixels(result: ImageResult) -> None:
     """Keep of an image's drawings only what describes them."""
     for drawing in (drawing for layer in result.layers for drawing in layer.drawings):
-        content: Any = drawing.content  # Any: of the classes of content that have pixels
-        if content is not None and "pixels" in content.__slots__:
-            drawing.content = replace(content, pixels=_NO_PIXELS)
+        content: Any = drawing.content  # Any: of the classes of content
+        if names := _NO_PIXELS.keys() & {*getattr(content, "__slots__", ())}:
+            drawing.content = replace(content, **{name: _NO_PIXELS[name] for name in names})
 
 
 def describe_image(image: UnitImage) -> dict[str, Any]:

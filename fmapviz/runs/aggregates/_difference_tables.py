@@ -32,13 +32,13 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
     """Write a CSV file; `channel` is empty for the layer as a whole, and so is a number that does not exist."""
     file.write(",".join(_HEADING).encode())
     for unit, image, step in units:
+        known = [*_layers(unit)]
+        if not known:
+            continue
+        beginnings = chain.from_iterable(_beginnings(name, len(numbers)) for name, numbers in known)
         own = encode("," + csv_row([image, "" if step is None else str(step)]) + ",")
-        lines: list[bytes] = []
-        for name, numbers in _layers(unit):
-            lines.extend(
-                chain.from_iterable(zip(_beginnings(name, len(numbers)), repeat(own), _written(numbers), strict=False))
-            )
-        file.write(b"".join(lines))
+        numbers = _written(np.concatenate([own for _, own in known]))
+        file.write(b"".join(chain.from_iterable(zip(beginnings, repeat(own), numbers, strict=False))))
     file.write(b"\n")
 
 
@@ -112,7 +112,8 @@ def _written(numbers: Numbers) -> list[bytes]:
     with np.errstate(over="ignore", under="ignore"):
         short = numbers.astype(np.float32)
     size = np.abs(short)
-    short[np.isinf(numbers)] = np.copysign(_LARGEST, short[np.isinf(numbers)])
+    infinite = np.isinf(numbers)
+    short[infinite] = np.copysign(_LARGEST, short[infinite])
     text = orjson.dumps(short, option=orjson.OPT_SERIALIZE_NUMPY)[2:].removesuffix(b".0]]")
     rows = text.replace(b"null", b"").replace(_LARGEST_TEXT, b"inf").split(b".0],[")
     # Numbers for which float32 has too few digits, or none.

@@ -6,7 +6,8 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from math import inf, isfinite, log10, nan
+from math import inf, isfinite, isnan, log10, nan
+from sys import float_info
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -91,7 +92,7 @@ def summarize(unit: Path) -> Compared:
             layer.first or 0,
             float(signal),
             float(noise),
-            float(np.nan_to_num(whole[0])),
+            0.0 if isnan(whole[0]) else min(float(whole[0]), float_info.max),
             bool(whole[6]),
             int(whole[7]),
             max(layer.means),
