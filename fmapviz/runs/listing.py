@@ -41,7 +41,7 @@ class ListedRun:
         damaged: Whether `run.json` is not as it was written.
         being_written: Whether a command is writing a file of it at this moment.
         killed: Whether a command was killed that wrote to it; the next one removes what it left.
-        first: Name of the first listed run of the same model; None for that run.
+        first: Name of the first listed run of the same model, of comparisons the first one; None for that run.
         differences: The settings that differ from those of the first run.
     """
 
@@ -72,11 +72,12 @@ def list_runs(directory: str | Path) -> Iterator[ListedRun]:
         RequestError: There is no such local directory.
         OutputError: It cannot be read.
     """
-    first: dict[str, tuple[str, object]] = {}  # name and settings of a run, by its model
+    first: dict[tuple[str, bool], tuple[str, object]] = {}  # name and settings, by the model and if it is compared
     for run in _find_runs(local_directory(directory)):
         settings = _settings_of(run)
         model = _text(settings.get("model"))
-        name, others = first.setdefault(model, (run.name, settings)) if model else (run.name, settings)
+        kind = model or "", "against" in settings
+        name, others = first.setdefault(kind, (run.name, settings)) if model else (run.name, settings)
         same = others is settings
         with suppress(FileNotFoundError):  # it was removed meanwhile
             yield describe_run(run, first=None if same else name, others=others)

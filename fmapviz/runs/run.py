@@ -320,6 +320,8 @@ def differences(settings: object, others: object) -> list[str]:
         names = [name for name in names if name not in {"sha256", "preparation"}]
     if {"layers", "exclude"} & {*names}:
         names = [name for name in names if name != "top"]  # its default depends on them
+    if "against" in names and None in {recorded["against"], wanted["against"]}:
+        names = [name for name in names if name not in {"views", "formats", "types", "top"}]  # a comparison has its own
     unnamed = {"sha256": _OTHER_VALUES, "preparation": "another preprocessing"}
     return [
         unnamed.get(name) or f"{printable(name)}: {_shown(name, recorded[name])}, not {_shown(name, wanted[name])}"
@@ -335,6 +337,8 @@ def _flat(settings: object) -> dict[str, object]:
         facts = other.get("weights"), str(other.get("sha256") or "")[:8]
         named = f"{other.get('model')} ({', '.join(str(fact) for fact in facts if fact)})"
         own = {**own, "against": f"the {other.get('reference')}" if other.get("series") else named}
+    elif own:
+        own = {**own, "against": None}
     if not isinstance(style, dict):
         return {**own, "style": None}
     left_out = [name for name, each in options_of(Style).items() if each.sparse and name not in style]
@@ -343,5 +347,5 @@ def _flat(settings: object) -> dict[str, object]:
 
 def _shown(name: str, value: object) -> str:
     if value in (None, []):
-        return {"layers": "all", "exclude": "none", "shard": "none"}.get(name, "default")
+        return {"layers": "all", "exclude": "none", "shard": "none", "against": "nothing"}.get(name, "default")
     return printable(",".join(map(str, value)) if isinstance(value, list) else str(value))

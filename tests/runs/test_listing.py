@@ -276,6 +276,29 @@ def test_runs_of_one_model_differ_from_the_first(run):
     }
 
 
+def test_comparisons_differ_from_the_first_comparison_in_what_they_compare_with(run):
+    out = run.parent
+    other = {"model": "net", "weights": "b.pth", "sha256": "b" * 64}
+    open_run(out, changed(INFO, against=other))
+    open_run(out, changed(INFO, against=other | {"weights": "c.pth", "sha256": "c" * 64}))
+    series = {"series": "epoch_*.pt", "reference": "first"}
+    open_run(out, changed(INFO, against=series, style=Style(norm="layer")))
+    found = {each.name: (each.first, each.differences) for each in list_runs(out)}
+    assert found == {
+        "net": (None, ()),
+        "net-diff": (None, ()),
+        "net-diff-2": ("net-diff", ("against: net (c.pth, cccccccc), not net (b.pth, bbbbbbbb)",)),
+        "net-diff-3": ("net-diff", ("against: the first, not net (b.pth, bbbbbbbb)", "norm: layer, not channel")),
+    }
+
+
+def test_a_comparison_differs_from_a_run_in_what_it_compares_with():
+    plain = {"model": "net", "views": ["maps"], "top": None, "types": ["Conv2d"]}
+    compared = {**plain, "views": ["diff"], "top": 0, "types": [], "against": {"model": "net", "weights": "b.pth"}}
+    assert differences(compared, plain) == ["against: net (b.pth), not nothing"]
+    assert differences(plain, compared) == ["against: nothing, not net (b.pth)"]
+
+
 def test_the_differences_of_damaged_settings_are_safe_to_show():
     hostile = {"model": "net", "x\x1b[31m": "\u202e", "style": {"norm": [[1]], "alpha": {"a": "\n"}}}
     plain = {"model": "net", "x\x1b[31m": 1, "style": {"norm": "channel", "alpha": 0.5}}
