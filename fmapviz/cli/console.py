@@ -183,10 +183,12 @@ def _sentence(summary: RunSummary) -> str:
         return f"{count(summary.pictures, 'picture')} of the model in {summary.seconds:.1f} s"
     counts = {"done": summary.done, "already done": summary.skipped, "failed": summary.failed}
     parts = {word: number for word, number in counts.items() if number}
+    series = f" at {count(summary.steps, 'checkpoint')}" if summary.steps else ""
     if len(parts) == 1:
-        images = f"{count(summary.found, 'image')} {next(iter(parts))}"
+        images = f"{count(summary.found // max(1, summary.steps), 'image')}{series} {next(iter(parts))}"
     else:
-        images = f"{count(summary.found, 'image')}: {', '.join(f'{number} {word}' for word, number in parts.items())}"
+        of = f"images{series}" if series else count(summary.found, "image")
+        images = f"{of}: {', '.join(f'{number} {word}' for word, number in parts.items())}"
     layers = f"{count(summary.layers, 'layer')}, " if summary.layers else ""
     drawn = f"{';' if len(parts) > 1 else ':'} {layers}{count(summary.pictures, 'picture')}" if summary.done else ""
     ended = "; stopped at the first failure (--strict)" if summary.stopped else ""

@@ -94,6 +94,8 @@ Event = Started | Counted | Outcome | Notice | Staged
 class RunSummary:
     """How a run ended; `done + skipped + failed == found`.
 
+    An image of a series counts once for each checkpoint.
+
     Attributes:
         directory: The run directory.
         found: Number of inputs.
@@ -102,6 +104,7 @@ class RunSummary:
         failed: Number of inputs that failed.
         pictures: Number of pictures written by this run.
         once: Number of those that show the model, or all images of the run.
+        steps: Number of checkpoints at which images are drawn; 0 without a series.
         layers: Number of layers drawn of the last image.
         not_executed: Chosen layers that no forward pass executed.
         undrawn: Executed layers without a picture, with the reason.
@@ -127,6 +130,7 @@ class RunSummary:
     failures: tuple[Failure, ...]
     seconds: float
     once: int = 0
+    steps: int = 0
     model_pictures: bool = False
     stopped: bool = False
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -147,10 +151,11 @@ class RunSummary:
         failures = [f"{each.message} [{each.code}]" for each in self.failures[:_MOST_FAILURES]]
         if self.failed > len(failures):
             failures.append(f"and {self.failed - len(failures)} more")
+        series = f", at {self.steps} checkpoints" if self.steps else ""
         rows = [
             ("directory", link(self.directory)),
             ("report", "<br>".join(report)),
-            ("images", ", ".join(f"{count} {status}" for status, count in counts if count) or "none"),
+            ("images", f"{', '.join(f'{count} {status}' for status, count in counts if count) or 'none'}{series}"),
             ("pictures", text(self.pictures)),
             *(
                 (label, "<br>".join(map(text, lines)))

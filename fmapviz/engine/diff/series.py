@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import RunConfig
     from fmapviz.core.events import Event
-    from fmapviz.core.types import Model
     from fmapviz.engine.session import Session
 
 FIRST, PREVIOUS = REFERENCES = ("first", "previous")
@@ -90,7 +89,7 @@ def list_steps(pattern: str) -> list[Step]:
 
 
 class Series:
-    """Compares checkpoints one by one; each file is loaded once, and at most two networks are in memory.
+    """Compares checkpoints one by one; each file is loaded once, and two networks are in memory, or three with `previous`.
 
     Args:
         steps: The checkpoints, ascending.
@@ -147,22 +146,22 @@ class Series:
         for position in range(self._begin, len(self._steps)):
             step = self._steps[position]
             try:
-                second = session.model if position == self._begin else _load(session, step)
-                second.module.to(session.device)
-                info = StepInfo(step.number, second.weights, second.sha256)
-                at_step = add_second(reference, second, step=info, against=dict(session.info.against))
+                at_step = _add_step(session, reference, step, is_loaded=position == self._begin)
             except RequestError as error:
                 self._failures.append(_failure(step, error))
                 _report(session, self._failures[-1], on_event)
                 continue
-            if at_step.pair and position == self._begin + 1 and not at_step.pair.compared.related:
+            assert at_step.pair
+            compared = at_step.pair.compared
+            if position == self._begin + 1 and not compared.related:
                 on_event(Notice("the weights of the first two checkpoints have nothing in common"))
             items = [_at(each, step.number) for each in listed if isinstance(each, ImageFile) or not parts]
             part = draw_images(at_step, items, on_event, publisher)
             pictures += draw_alignment(at_step)
             parts.append(part)
             if self._reference == PREVIOUS:
-                reference = replace(session, model=second)
+                reference = replace(session, model=compared.second)
+            del at_step, compared  # before another network is loaded
         if not parts:
             raise NothingToDoError("no checkpoint could be compared")
         self._write_together(session)
@@ -180,10 +179,19 @@ class Series:
                     registry.fetch(WRITERS, form).write_series(session.directory, run_files.find_units(session.directory))
 
 
-def _load(session: Session, step: Step) -> Model:
-    name = session.request.model
-    assert isinstance(name, str)
-    return load_model(name, weights=step.weights, options=session.request.options)
+def _add_step(session: Session, reference: Session, step: Step, *, is_loaded: bool) -> Session:
+    """Return the session of a checkpoint and of what it is compared with; the first one is loaded already.
+
+    Raises:
+        RequestError: It cannot be loaded, or compared.
+    """
+    second, name = session.model, session.request.model
+    if not is_loaded:
+        assert isinstance(name, str)
+        second = load_model(name, weights=step.weights, options=session.request.options)
+    second.module.to(session.device)
+    info = StepInfo(step.number, second.weights, second.sha256)
+    return add_second(reference, second, step=info, against=dict(session.info.against))
 
 
 def _at(item: ImageFile | Failure, number: int) -> ImageFile | Failure:
@@ -225,6 +233,7 @@ def _join(
         failed=sum(part.failed for part in parts) + len(failures),
         pictures=sum(part.pictures for part in parts) + pictures,
         once=pictures,
+        steps=len(parts),
         not_executed=tuple(sorted({name for part in parts for name in part.not_executed})),
         undrawn=undrawn,
         failures=(*failures, *(failure for part in parts for failure in part.failures)),

@@ -1,8 +1,10 @@
 """A comparison as a run: what is on the disk, what is skipped, and what it says."""
 
 import csv
+import gc
 import json
 import shutil
+import weakref
 from collections import defaultdict
 from functools import partial
 
@@ -288,6 +290,23 @@ def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path)
     events = EventAccumulator(str(run), {"images": 0}).Reload()
     assert [event.step for event in events.Images("diff/features.0.conv/star.jpg")] == [0, 10, 20]
     assert [event.step for event in events.Scalars("sqnr/features.0.conv")] == [10, 20]
+
+
+def test_a_network_is_gone_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):
+    loaded, alive = [], []
+    load = series.load_model
+
+    def load_alone(*args, **options):
+        gc.collect()
+        alive.append(sum(each() is not None for each in loaded))
+        model = load(*args, **options)
+        loaded.append(weakref.ref(model.module))
+        return model
+
+    monkeypatch.setattr(series, "load_model", load_alone)
+    summary, _ = compare(tmp_path / "out", weights=str(checkpoints / "epoch_*.pt"))
+    assert summary.steps == len(alive) + 1 >= 3
+    assert not any(alive)
 
 
 def test_each_file_is_loaded_once_and_a_new_one_is_added(checkpoints, tmp_path, monkeypatch):
