@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fmapviz.core.config import InputOptions, Style, check_type, explain_arguments, split
-from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
+from fmapviz.core.errors import InputError, NothingToDoError, RequestError, quote, suggest_file
 from fmapviz.core.types import DIFFERENCES, Failure, Model
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.diff.drawer import PairDrawer
@@ -79,8 +79,8 @@ def diff(
 
     Args:
         model_a: A network, or a name as `fmapviz.load_model` takes it.
-        model_b: Another network; `"model:NAME"`; `"dtype:bfloat16"`, the same network computed in another type; or, of a
-            name, other weights.
+        model_b: Another network; `"model:NAME"`; `"dtype:bfloat16"`, the same network computed in another type; or other
+            weights of the first, from a file or a state dict.
         images: As of `fmapviz.visualize`: paths, pictures, arrays or tensors. Each is prepared once, for both networks.
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
@@ -92,7 +92,9 @@ def diff(
         Only the layers of one image are in memory.
 
     Raises:
-        RequestError: A network or layer is unknown, or the two expect inputs that are preprocessed in different ways.
+        RequestError: A network or layer is unknown, or no layer is in both networks, or the two expect inputs that are
+            preprocessed in different ways.
+        NothingToDoError: There are no images.
         InputError: An image cannot be read.
         FmapvizError: A network failed.
 
@@ -119,6 +121,7 @@ def diff(
 
 def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[LayerDifference]:
     device = next(model.module.parameters(), torch.empty(0)).device
+    found = None
     with drawer:
         for found in find_images(resolve_inputs(images)):
             if isinstance(found, Failure):
@@ -127,11 +130,15 @@ def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[Layer
             kept: list[tuple[LayerResult, Tensor, Tensor]] = []
             drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image
             drawer.draw(values)
+            if not kept:
+                raise RequestError("no chosen layer is in both networks", hint="they are matched by name, call and shape")
             for result, a, b in kept:
                 difference = result.difference
                 assert difference is not None
                 numbers = MappingProxyType({name: difference.numbers[name] for name in DIFFERENCES})
                 yield LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
+    if found is None:
+        raise NothingToDoError("no images", hint="such as 'cat.png', a folder, or tensors")
 
 
 def _subtract(a: Tensor, b: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from fmapviz.engine.batch import describe_given
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.initialization import read_seed
 from fmapviz.models.load import check_name, load_model
+from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,10 +100,7 @@ def load_second(first: Model, against: Other, *, weights: Weights, options: Inpu
         )
         return load_model(against.removeprefix(_MODEL), weights=shared, options=options)
     if not first.name or (first.own and ":" not in first.name):
-        raise RequestError(
-            f"the network was given in Python, and has no other weights: {_shown(against)}",
-            hint="pass another network, or 'dtype:bfloat16'",
-        )
+        return _with_other_weights(first, against)
     return load_model(first.name, weights=against, options=options)
 
 
@@ -160,6 +158,18 @@ def are_related(first: nn.Module, second: nn.Module) -> bool:
     return total == 0 or shared / total > min(0.5, max(0.1, 4 / sqrt(total)))
 
 
+def _with_other_weights(first: Model, weights: object) -> Model:
+    """Return a copy of a network that was given in Python, filled with weights from a file or a state dict."""
+    is_named = isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None)
+    if is_named or not isinstance(weights, str | Mapping):
+        raise RequestError(
+            f"the network was given in Python, and has no weights of this name: {quote(weights)}",
+            hint="a file, a state dict, another network, or 'dtype:bfloat16'",
+        )
+    loaded = load_weights(weights, lambda: copy.deepcopy(first.module))
+    return replace(first, module=loaded.module, weights=loaded.name, sha256=loaded.sha256, notices=loaded.notices)
+
+
 def _in_other_type(first: Model, name: str) -> Model:
     _check_dtype(name)
     module = copy.deepcopy(first.module).to(getattr(torch, name))
@@ -179,7 +189,3 @@ def _name_both(first: Model, second: Model) -> tuple[str, str]:
     if second.weights.startswith(prefix):  # the same weights in another type
         return first.weights, second.weights.removeprefix(prefix)
     return first.weights, second.weights
-
-
-def _shown(against: object) -> str:
-    return quote("a state dict" if isinstance(against, Mapping) else against)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HEADING = ("layer", "channel", "image", "step", *DIFFERENCES)
 _SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max  # between them, float32 has all its digits
 _LARGEST_TEXT = orjson.dumps(_LARGEST, option=orjson.OPT_SERIALIZE_NUMPY)
-_ROWS = 100_000  # of a part of the Parquet file
+_ROWS = 30_000  # of a part of the Parquet file
 
 
 def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torchvision import models
 
 import fmapviz
-from fmapviz import InputError, RequestError
+from fmapviz import InputError, NothingToDoError, RequestError, WeightsError
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.diff import drawer
 from fmapviz.engine.diff.networks import are_related, compare_networks
@@ -289,13 +290,41 @@ def test_what_cannot_be_compared_is_refused():
         fmapviz.diff(shapesnet, squeezenet, X)
     assert all(model.preparation.description in str(caught.value) for model in (shapesnet, squeezenet))
     assert caught.value.hint.startswith("one for both: InputOptions(size=)")
-    for other, match in {"dtype:int3": "no such type", "other.pth": "other weights", 5: "given in Python"}.items():
+    refused = {
+        "dtype:int3": "no such type",
+        "other.pth": "no such weights file",
+        5: "given in Python",
+        "random": "given in Python",
+    }
+    for other, match in refused.items():
         with pytest.raises(RequestError, match=match):
             fmapviz.diff(network(), other, X)
     with pytest.raises(RequestError, match="no network"):
         fmapviz.diff(5, network(), X)
     with pytest.raises(RequestError, match="no layer matches"):
         fmapviz.diff(network(), network(), X, layers="nothing")
+
+
+def test_a_network_given_in_python_takes_other_weights_too(tmp_path):
+    net = network()
+    before = {name: values.clone() for name, values in net.state_dict().items()}
+    tuned = {name: 1.01 * values if name == "0.weight" else values for name, values in before.items()}
+    torch.save(tuned, tmp_path / "tuned.pth")
+    for other in (tuned, str(tmp_path / "tuned.pth")):
+        first = next(iter(fmapviz.diff(net, other, X)))
+        assert torch.equal(first.delta, first.b - first.a)
+        expected = functional.conv2d(X[None], 0.01 * before["0.weight"])
+        assert torch.allclose(first.delta, expected, atol=1e-6)
+    assert all(torch.equal(net.state_dict()[name], values) for name, values in before.items())
+    with pytest.raises(WeightsError):
+        fmapviz.diff(net, {"1.weight": torch.ones(3)}, X)
+
+
+def test_nothing_to_compare_is_an_error():
+    with pytest.raises(NothingToDoError, match="no images"):
+        list(fmapviz.diff(network(), network(seed=1), []))
+    with pytest.raises(RequestError, match="no chosen layer is in both networks"):
+        list(fmapviz.diff(network(), nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3)), X))
 
 
 def test_weights_of_one_training_are_related_and_others_are_not():
