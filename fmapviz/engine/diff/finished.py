@@ -6,22 +6,19 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from PIL import Image as PillowImage
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fmapviz.core import files, registry
 from fmapviz.core.config import InputOptions, RunConfig, RunInfo
 from fmapviz.core.errors import NothingToDoError, RequestError, first_few, quote
 from fmapviz.core.events import Notice, Outcome, RunSummary, Started
-from fmapviz.core.file_names import RUN_FILE, unit_patterns
+from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.files import leftovers
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Difference, Failure, ImageResult, LayerResult, Model, Picture, Preparation, UnitImage
@@ -29,11 +26,12 @@ from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.diff.alignment import draw_alignment
 from fmapviz.engine.diff.drawer import draw_pair
+from fmapviz.engine.diff.kept_values import is_chosen, list_types, read_values
 from fmapviz.engine.diff.networks import Compared
 from fmapviz.engine.pipeline.unit_writer import describe_image
 from fmapviz.engine.plan import make_plan
 from fmapviz.engine.publish import Publisher
-from fmapviz.engine.session import PairSetup, Session, formats_of, needs_of
+from fmapviz.engine.session import PairSetup, Session, formats_of
 from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.cka import LEAST
 from fmapviz.inspection.difference import compare, means_of
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
+    from fmapviz.engine.diff.kept_values import KeptValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,15 +69,6 @@ class _Run:
     settings: Mapping[str, Any]
     units: Mapping[str, Path]
     is_unfinished: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
-    """What a unit keeps of a layer: an array without the batch axis, and its position in the order of execution."""
-
-    array: NDArray[Any]
-    index: int
-    type: str
 
 
 def are_runs(config: RunConfig) -> bool:
@@ -225,13 +215,13 @@ def _compare_image(session: Session, name: str, first: _Run, second: _Run, tell:
             outcome = Outcome(file.path, "skipped", unit=done)
         else:
             units = [run.units[name] for run in (first, second)]
-            values = [_chosen(_load(unit), session.config) for unit in units]
+            values = [read_values(unit, session.config) for unit in units]
             image = _draw(session, file, values[0], values[1])
             pictures, unit = _write(session, image, _input(units), marks)
             outcome = Outcome(file.path, "done", pictures=pictures, seconds=time.monotonic() - begun, unit=unit)
     except RequestError:
         raise
-    except (*UNREADABLE, SafetensorError, BadZipFile) as error:
+    except UNREADABLE as error:
         path = str(first.units[name])
         reason = f"its values are damaged: {type(error).__name__}"
         failure = Failure(path, "E_VALUES", f"{reason}: {quote(path)}", hint="fmapviz verify lists what is damaged")
@@ -246,48 +236,6 @@ def _checksum(unit: Path) -> str:
     return str(json.loads(files.read(unit / "unit.json")).get("sha256"))
 
 
-def _load(unit: Path) -> dict[str, _Values]:
-    """Read what a unit keeps of the outputs of layers.
-
-    Raises:
-        RequestError: It keeps no values.
-        OSError, KeyError, TypeError, ValueError: They are damaged.
-    """
-    formats = [form for form in registry.names(WRITERS) if "values" in needs_of(form)]
-    name = next((each for form in formats for each in unit_patterns(form) if (unit / each).is_file()), None)
-    if name is None:
-        hint = f"make both with to={formats[0]!r}"
-        raise RequestError(f"a run that keeps no values: {quote(unit.parent)}", hint=hint)
-    if name.endswith(".npz"):
-        with (unit / name).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-            described = json.loads(json.loads(str(archive["__metadata__"]))["layers"])
-            arrays = {each["key"]: archive[each["key"]] for each in described}
-    else:
-        with safe_open(unit / name, framework="numpy") as file:
-            described = json.loads(file.metadata()["layers"])
-            arrays = {each["key"]: file.get_tensor(each["key"]) for each in described}
-    return {
-        str(each["layer"]): _Values(arrays[each["key"]], int(each["index"]), str(each["type"]))
-        for each in described
-        if each.get("of") == "output"
-    }
-
-
-def _chosen(values: Mapping[str, _Values], config: RunConfig) -> dict[str, _Values]:
-    """Return the chosen layers, by the globs of their names and by their types as they are recorded."""
-
-    def matches(name: str, patterns: Iterable[str]) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-    return {
-        name: each
-        for name, each in values.items()
-        if (not config.layers or matches(name, config.layers))
-        and (not config.types or each.type in config.types)
-        and not matches(name, config.exclude)
-    }
-
-
 def _check_layers(config: RunConfig, *units: Path) -> None:
     """Check that an image has some of the chosen layers.
 
@@ -295,10 +243,10 @@ def _check_layers(config: RunConfig, *units: Path) -> None:
         RequestError: It has none of them.
     """
     try:
-        known = {name: each for unit in units for name, each in _load(unit).items()}
-    except (*UNREADABLE, SafetensorError, BadZipFile):
+        known = {name: type_ for unit in units for name, type_ in list_types(unit).items()}
+    except UNREADABLE:
         return
-    if known and not _chosen(known, config):
+    if known and not any(is_chosen(name, type_, config) for name, type_ in known.items()):
         raise RequestError("none of the chosen layers is in the runs", hint=f"they have {first_few([*known])}")
 
 
@@ -314,7 +262,7 @@ def _input(units: Iterable[Path]) -> Picture:
     return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
 
 
-def _draw(session: Session, file: ImageFile, first: Mapping[str, _Values], second: Mapping[str, _Values]) -> UnitImage:
+def _draw(session: Session, file: ImageFile, first: Mapping[str, KeptValues], second: Mapping[str, KeptValues]) -> UnitImage:
     setup = session.pair
     assert setup
     layers, undrawn = [], dict[str, str]()
@@ -343,7 +291,7 @@ def _draw(session: Session, file: ImageFile, first: Mapping[str, _Values], secon
     return UnitImage(file, ImageResult(tuple(layers), (), undrawn), (), session.info)
 
 
-def _alone(values: _Values, network: int) -> Difference:
+def _alone(values: KeptValues, network: int) -> Difference:
     maps = _maps(values.array)
     means = None if maps is None else means_of(maps)
     if network == 0:
