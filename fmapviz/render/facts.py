@@ -98,7 +98,7 @@ def _of_panels(layer: LayerResult, panels: Panels) -> dict[str, str | None]:
     bad = numbers.get("nonfinite")
     return {
         **{caption[0]: caption[3:] for caption in panels.captions if caption[1:3] == ": "},
-        "Difference": f"largest {said['max_abs']}, root mean square {said['rms']}" if numbers else None,
+        "Difference": f"largest {said['max_abs']}, RMS {said['rms']}" if numbers else None,
         "SQNR": f"{said['sqnr']} dB" if numbers else None,
         "Cosine": said.get("cosine"),
         "Scaling": scaling,

@@ -80,8 +80,8 @@ TAKEN = {
     "known_names": {"pattern": "str empty"},
     "diff": {
         "model_a": "",
-        "model_b": "module",
-        "images": "array picture no_list",
+        "model_b": "",
+        "images": "array picture",
         **dict.fromkeys(("layers", "types"), NO),
         "exclude": f"{NO} str",
         "options": "None options",

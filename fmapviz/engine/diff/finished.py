@@ -178,7 +178,7 @@ def _make_session(config: RunConfig, first: _Run, second: _Run) -> Session:
         str(settings[0].get("weights")),
         settings[0].get("sha256"),
         str(settings[0].get("preparation")),
-        replace(config, model="", inputs=(), to=formats, on_event=None, engine=None),
+        replace(config, model="", inputs=(), to=formats, top=0, on_event=None, engine=None),
         versions={"fmapviz": __version__},
         against={name: settings[1].get(name) for name in ("model", "weights", "sha256")},
     )
