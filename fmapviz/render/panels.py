@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.drawings import Panels
 
-_CAPTION = Typeface(12, 200)
+_CAPTION, _NUMBERED_CAPTION = Typeface(12, 200), Typeface(12, 100)  # the second is the number of that grey in the palette
 _NARROWEST, _GAP, _BELOW = 110, 10, 4  # pixels
 _ALONE = 160  # pixels: a single map is enlarged to about that
 
@@ -54,17 +54,17 @@ def draw_panels(panels: Panels, *, numbered: bool, indexed: bool = True) -> NDAr
     """
     is_plain = panels.grids[0].ndim == 2 and indexed and not (numbered and panels.tiles)
     times = 1 if panels.tiles else max(1, _ALONE // max(panels.grids[0].shape[:2]))
-    columns = []
+    face = _NUMBERED_CAPTION if is_plain else _CAPTION
+    heads, grids = [], []
     for caption, grid in zip(panels.captions, panels.grids, strict=True):
         shown = grid if grid.ndim == 3 or is_plain else panel_palette()[grid]
         shown = shown.repeat(times, 0).repeat(times, 1) if times > 1 else shown
         if numbered and panels.tiles:
             shown, _ = number_tiles(shown, panels.tiles, panels.channels or range(panels.tiles.count))
         width = max(shown.shape[1], _NARROWEST)
-        text = set_lines(wrap(caption, _CAPTION, width, lines=3), ground=BLACK)
-        columns.append((text.within(width, text.height, x=0), picture(shown)))
-    height = max(text.height for text, _ in columns)
-    head = draw(row([text.within(text.width, height, y=1) for text, _ in columns], gap=_GAP), BLACK)
-    head = head // 2 if is_plain else head  # as greys of the palette
-    body = row([shown.within(text.width, shown.height, x=0) for text, shown in columns], gap=_GAP)
-    return draw(column([picture(head), body], gap=_BELOW), BLACK)
+        text = set_lines(wrap(caption, face, width, lines=3), ground=BLACK)
+        heads.append(text.within(width, text.height, x=0))
+        grids.append(picture(shown).within(width, shown.shape[0], x=0))
+    height = max(text.height for text in heads)
+    head = row([text.within(text.width, height, y=1) for text in heads], gap=_GAP)
+    return draw(column([head, row(grids, gap=_GAP)], gap=_BELOW), BLACK)
