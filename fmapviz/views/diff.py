@@ -119,8 +119,10 @@ def _is_plain(ranges: list[Ranges], limits: tuple[Tensor, Tensor], end: float, s
     if low.device.type != "cpu" or style.limits or not (end == 0 or _SMALLEST <= end <= _LARGEST):
         return False
     lowest, highest = low.numpy(), high.numpy()
-    span = np.maximum(highest - lowest, _LEAST_SPAN)
-    return bool((np.maximum(abs(lowest), abs(highest)) < _FAR * span).all())
+    with np.errstate(over="ignore"):
+        span = np.maximum(highest - lowest, _LEAST_SPAN)
+    is_near = np.maximum(abs(lowest), abs(highest)) / _FAR < span
+    return bool((is_near & np.isfinite(span)).all())
 
 
 def _draw_plain(

@@ -134,3 +134,14 @@ def test_many_channels_are_drawn_as_few_are(scale, type_):
     expected[last:, 2 + 6 * (40 * scale + 2) :] = -3  # where torchvision leaves tiles out, it fills with its own zeros
     numbers = np.where(expected > -2, 1.5 * SHADES + (SHADES / 2 - 0.25) * expected, 0)
     assert np.abs(panels.grids[2].astype(float) - numbers).max() <= 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("largest", [3e34, 1e38, 3e38])
+def test_a_wide_range_is_drawn_without_an_overflow(largest):
+    a = torch.linspace(-1, 1, 16).view(1, 1, 4, 4) * largest
+    panels = draw(a, 0.75 * a)
+    assert panels.largest == pytest.approx(0.25 * largest, rel=1e-6)
+    assert (panels.grids[2][0, 0], panels.grids[2][-1, -1]) == (2 * SHADES - 1, SHADES)
+    if largest < 3e38:  # twice that is in the range of float32
+        assert (panels.grids[0][0, 0], panels.grids[0][-1, -1]) == (0, SHADES - 1)

@@ -37,7 +37,7 @@ def write_csv(units: Iterable[Compared], file: BinaryIO) -> None:
             continue
         beginnings = chain.from_iterable(_beginnings(name, len(numbers)) for name, numbers in known)
         own = encode("," + csv_row([image, "" if step is None else str(step)]) + ",")
-        numbers = _written(np.concatenate([own for _, own in known]))
+        numbers = _written(np.concatenate([each for _, each in known]))
         file.write(b"".join(chain.from_iterable(zip(beginnings, repeat(own), numbers, strict=False))))
     file.write(b"\n")
 
