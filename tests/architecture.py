@@ -1,7 +1,7 @@
 """Measure how the package is built: `make check` runs the static part, `python tests/architecture.py --run` all of it.
 
-modules a folder, parameters a function, methods a class, import cycles, imports by string, names of members in central
-modules, lines of code; with --run also which modules one image passes, and how deep the stack is above a pixel.
+parameters of a function, import cycles, imports by string, options named in texts, lines of code; with --run also which
+modules one image passes, and how deep the stack is above a pixel.
 """
 
 from __future__ import annotations
@@ -13,33 +13,21 @@ import sys
 import tempfile
 import threading
 import tokenize
-from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fmapviz"
-FAMILIES = {  # folders in which each member is one file
-    "views", "writers", "models/sources", "runs/aggregates", "guide",
-}  # fmt: skip
-MOST_MODULES, MOST_PARAMETERS, MOST_METHODS = 15, 12, 12
+MOST_PARAMETERS = 12
 OPTIONS_OF_OTHERS = {"--upgrade", "--logdir", "--samples"}  # of pip and TensorBoard
 FACADE = {"visualize", "run", "top_images", "top"}  # the command line's and Python's own signatures
-# Names of members that are also words of their own.
-WORDS = {
-    "max", "mean", "inputs", "cam", "python", "raw", "sheet", "stats", "contact", "histogram", "grads", "maps", "pca",
-    "clusters", "statistics", "images", "attention", "torchvision", "top", "diff", "numbers", "differences",
-}  # fmt: skip
 
 
 def main() -> int:
     found = {
-        "folders with too many modules": crowded_folders(),
         "functions with too many parameters": long_signatures(),
-        "classes with too many methods, without a reason": large_classes(),
         "import cycles": cycles(),
         "imports of our own modules by string": string_imports(),
-        "members named by central modules": named_members(),
         "command-line options in texts of the library, which name Python's arguments": typed_options(),
     }
     for what, where in found.items():
@@ -64,11 +52,6 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def crowded_folders() -> list[str]:
-    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules() if path.name != "__init__.py")
-    return [f"{folder}: {count}" for folder, count in counts.items() if count > MOST_MODULES and folder not in FAMILIES]
-
-
 def long_signatures() -> list[str]:
     found = []
     for path in modules():
@@ -76,19 +59,6 @@ def long_signatures() -> list[str]:
             if isinstance(node, ast.FunctionDef) and node.name not in FACADE:
                 count = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
                 if count > MOST_PARAMETERS:
-                    found.append(f"{name_of(path)}.{node.name}: {count}")
-    return found
-
-
-def large_classes() -> list[str]:
-    """Classes with more methods than they should have, unless the line above or the docstring gives the reason."""
-    found = []
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ClassDef):
-                count = sum(isinstance(each, ast.FunctionDef) for each in node.body)
-                reason = "methods" in (ast.get_docstring(node) or "")
-                if count > MOST_METHODS and not reason:
                     found.append(f"{name_of(path)}.{node.name}: {count}")
     return found
 
@@ -129,30 +99,6 @@ def string_imports() -> list[str]:
     allowed = {PACKAGE / "__init__.py", PACKAGE / "core" / "registry.py"}
     pattern = re.compile(r"""import_module\(\s*f?["']fmapviz""")
     return [name_of(path) for path in modules() if path not in allowed and pattern.search(path.read_text("utf-8"))]
-
-
-def named_members() -> list[str]:
-    """Members of a family that a module outside of it names in a string, where only the registry should know them."""
-    found = []
-    for family in ("views", "writers", "models/sources", "runs/aggregates"):
-        members = {
-            re.sub(r"_pp$", "++", path.stem).replace("_", "-")
-            for path in (PACKAGE / family).iterdir()
-            if not path.name.startswith(("_", "base"))
-        } - WORDS
-        for path in modules():
-            if path.is_relative_to(PACKAGE / family) or path.is_relative_to(PACKAGE / "core" / "config"):
-                continue
-            if path == PACKAGE / "cli" / "guide.py":
-                continue  # pages have these names, too
-            if family == "views" and path.stem == "attribution":
-                continue  # the default of `fmapviz.cam`
-            if family == "models/sources" and not path.is_relative_to(PACKAGE / "cli") and path.stem != "load":
-                continue  # libraries have these names, too
-            tree = ast.parse(path.read_bytes())
-            strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-            found += [f"{name_of(path)}: {name!r}" for name in sorted(members & strings)]
-    return found
 
 
 def typed_options() -> list[str]:
