@@ -41,6 +41,7 @@ def standard(
     std: tuple[float, ...] | None = None,
     channels: int = 3,
     usual: tuple[Geometry, str] | None = None,
+    resampling: PillowImage.Resampling = PillowImage.Resampling.BILINEAR,
 ) -> Preparation:
     """Fit to a size, scale to 0..1, subtract the mean and divide by the standard deviation.
 
@@ -51,6 +52,7 @@ def standard(
         std: Default standard deviation, likewise.
         channels: C, the number of channels that the model takes.
         usual: A geometry and its description, unless the user sets a size or a fit.
+        resampling: The filter that resizes, which depends on neither the size nor the fit.
 
     Raises:
         RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
@@ -64,7 +66,9 @@ def standard(
     fit = options.fit or "crop"
     if usual is None or options.size or options.fit:
         words = "size kept" if fit == "none" else f"{fit} to {height}x{width}"
-        usual = (lambda picture: _FITS[fit](picture, height, width)), words
+        if fit != "none" and resampling != PillowImage.Resampling.BILINEAR:
+            words += f", {resampling.name.lower()}"
+        usual = (lambda picture: _FITS[fit](picture, height, width, resampling)), words
     geometry, description = usual
     means, stds = _normalization(
         options,
@@ -78,27 +82,51 @@ def standard(
         normalized: Tensor = functional.normalize(pixels, mean=list(means), std=list(stds))
         return normalized
 
-    input_channels = "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
-    return Preparation(apply, means, stds, f"{input_channels}{description}, mean {means}, std {stds}", channels)
+    return Preparation(apply, means, stds, f"{_count(channels)}{description}, mean {means}, std {stds}", channels)
+
+
+def as_for_imagenet(options: InputOptions, *, channels: int = 3) -> Preparation:
+    """Preprocess as the classifiers of ImageNet are evaluated: resize the short side to 256, crop to 224.
+
+    It is the default of `torchvision.transforms._presets.ImageClassification`, for networks of which nothing is known.
+
+    Args:
+        options: A size or fit replaces this geometry; images of that size are then not resized.
+        channels: C, the number of channels that the network takes.
+
+    Example:
+        >>> from fmapviz.core.config import InputOptions
+        >>> as_for_imagenet(InputOptions()).description.partition(", mean")[0]
+        'resize to 256, crop to 224, bilinear'
+    """
+
+    def fit(picture: PillowImage.Image) -> PillowImage.Image:
+        resized = functional.resize(_limit_strip(picture, [256], crops=True), [256])
+        cropped: PillowImage.Image = functional.center_crop(resized, [224])
+        return cropped
+
+    return standard(options, channels=channels, usual=(fit, "resize to 256, crop to 224, bilinear"))
 
 
 # Any: torchvision's presets share attributes, but no public class.
-def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False) -> Preparation:
+def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, channels: int = 3) -> Preparation:
     """Preprocess as in training, with a torchvision preset.
 
     Args:
         preset: `weights.transforms()`. It is modified: the user's mean and standard deviation are written into it.
-        options: A size or fit replaces the geometry of the preset.
+        options: A size or fit replaces the geometry of the preset, but not its filter.
         is_video: Whether the preset is for videos. The image is a video of one frame.
+        channels: C, the number of channels that the network takes.
 
     Raises:
-        RequestError: The user's mean or standard deviation has neither 1 nor 3 numbers.
+        RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
     """
-    mean, std = _normalization(options, mean=tuple(preset.mean), std=tuple(preset.std))
+    usual = (tuple(preset.mean), tuple(preset.std)) if channels == 3 else (GREY_MEAN, GREY_STD)
+    mean, std = _normalization(options, mean=usual[0], std=usual[1], channels=channels)
     crop = getattr(preset, "crop_size", None)
     if options.size or options.fit:
-        sides = crop or preset.resize_size
-        return standard(options, size=(sides[0], sides[-1]), mean=mean, std=std)
+        sides, resampling = crop or preset.resize_size, PillowImage.Resampling[preset.interpolation.name]
+        return standard(options, size=(sides[0], sides[-1]), mean=mean, std=std, channels=channels, resampling=resampling)
     preset.mean, preset.std = list(mean), list(std)
 
     def apply(picture: PillowImage.Image | Bands) -> Tensor:
@@ -110,8 +138,8 @@ def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False) ->
         return prepared
 
     resized, cropped = ("x".join(map(str, sides)) for sides in (preset.resize_size, crop or []))
-    geometry = f"resize to {resized}{', crop to ' if crop else ''}{cropped}"
-    return Preparation(apply, mean, std, f"{geometry}, {preset.interpolation.value}, mean {mean}, std {std}")
+    geometry = f"{_count(channels)}resize to {resized}{', crop to ' if crop else ''}{cropped}"
+    return Preparation(apply, mean, std, f"{geometry}, {preset.interpolation.value}, mean {mean}, std {std}", channels)
 
 
 def clip(preset: Any, options: InputOptions, *, frames: int) -> Preparation:
@@ -161,7 +189,7 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
     def fit(picture: PillowImage.Image) -> PillowImage.Image:
         scale = min(box[0] / picture.height, box[1] / picture.width)
         height, width = (max(least, round(side * scale / step) * step) for side in (picture.height, picture.width))
-        return _squash(picture, height, width)
+        return picture.resize((width, height), PillowImage.Resampling.BILINEAR)
 
     usual = fit, f"inside {box[0]}x{box[1]}, sides multiples of {step}"
     return standard(options, size=box, mean=(0.5,) * 3, std=(0.5,) * 3, usual=usual)
@@ -245,6 +273,10 @@ def _normalization(
     return options.mean or mean, options.std or std
 
 
+def _count(channels: int) -> str:
+    return "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
+
+
 def _each(picture: PillowImage.Image | Bands, change: Geometry) -> PillowImage.Image | Bands:
     return picture.each(change) if isinstance(picture, Bands) else change(picture)
 
@@ -284,32 +316,33 @@ def _find_normalization(preprocess: Any, channels: int) -> tuple[tuple[float, ..
     return (mean, std) if scaled and {len(mean), len(std)} <= {1, channels} else None
 
 
-def _crop(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Image:
+def _crop(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
     """Resize the centre of the picture to cover the size."""
     scale = max(height / picture.height, width / picture.width)
     across, down = width / scale, height / scale
     left, top = (picture.width - across) / 2, (picture.height - down) / 2
     box = (max(0.0, left), max(0.0, top), min(picture.width, left + across), min(picture.height, top + down))
-    return picture.resize((width, height), PillowImage.Resampling.BILINEAR, box=box)
+    return picture.resize((width, height), resampling, box=box)
 
 
-def _squash(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Image:
-    return picture.resize((width, height), PillowImage.Resampling.BILINEAR)
+def _squash(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
+    return picture.resize((width, height), resampling)
 
 
-def _pad(picture: PillowImage.Image, height: int, width: int) -> PillowImage.Image:
+def _pad(picture: PillowImage.Image, height: int, width: int, resampling: PillowImage.Resampling) -> PillowImage.Image:
     scale = min(height / picture.height, width / picture.width)
-    inner = _squash(picture, max(1, round(picture.height * scale)), max(1, round(picture.width * scale)))
+    sides = (max(1, round(side * scale)) for side in picture.size)
+    inner = picture.resize((next(sides), next(sides)), resampling)
     padded = PillowImage.new(picture.mode, (width, height))
     padded.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
     return padded
 
 
-_FITS: dict[str, Callable[[PillowImage.Image, int, int], PillowImage.Image]] = {
+_FITS: dict[str, Callable[[PillowImage.Image, int, int, PillowImage.Resampling], PillowImage.Image]] = {
     "crop": _crop,
     "squash": _squash,
     "pad": _pad,
-    "none": lambda picture, _height, _width: picture,
+    "none": lambda picture, _height, _width, _resampling: picture,
 }
 
 

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import RequestError
 from fmapviz.core.types import Model
-from fmapviz.images.preprocess import by_callable, standard
+from fmapviz.images.preprocess import as_for_imagenet, by_callable
 from fmapviz.inspection.hooks import observe
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
@@ -74,7 +74,7 @@ def describe_network(
         sha256=None if code is None else digest_of_network(network, files=code),
         preparation=by_callable(preprocess, description=_words(preprocess), channels=channels)
         if preprocess is not None
-        else standard(options, channels=channels),
+        else as_for_imagenet(options, channels=channels),
         forward=forward or call,
         classes=loaded.classes or next(filter(None, found), ()),
         own=True,

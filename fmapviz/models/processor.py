@@ -34,7 +34,8 @@ def by_processor(processor: Any, options: InputOptions) -> Preparation:
     """
     # Any: transformers has a class for each family.
     size, mean, std = _measure(processor)
-    usual = standard(options, size=size, mean=mean, std=std)
+    resampling = PillowImage.Resampling(getattr(processor, "resample", None) or PillowImage.Resampling.BILINEAR)
+    usual = standard(options, size=size, mean=mean, std=std, resampling=resampling)
     if options.size or options.fit:
         return usual
     words = f"{type(processor).__name__}: {', '.join(_settings(processor))}"

@@ -16,7 +16,17 @@ from torchvision.transforms._presets import ImageClassification
 
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError
-from fmapviz.images.preprocess import IMAGENET_MEAN, IMAGENET_STD, as_seen, as_trained, clip, in_steps, standard, unscaled
+from fmapviz.images.preprocess import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    as_for_imagenet,
+    as_seen,
+    as_trained,
+    clip,
+    in_steps,
+    standard,
+    unscaled,
+)
 from fmapviz.models.load import load_model
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
@@ -215,6 +225,71 @@ def test_the_standard_is_imagenets_by_default():
         transforms.ToTensor()(ImageOps.fit(noise(300, 300), (224, 224), Image.Resampling.BILINEAR))
     )
     torch.testing.assert_close(prepared, expected, rtol=0, atol=1e-5 + 1 / 255 / min(IMAGENET_STD))
+
+
+# The filter and the field of view
+
+
+NAMED = {
+    "swin_t": "BICUBIC",
+    "efficientnet_b0": "BICUBIC",
+    "maxvit_t": "BICUBIC",
+    "resnet50": "BILINEAR",
+    "fcn_resnet50": "BILINEAR",
+}
+FITTED = {
+    "crop": ImageOps.fit,
+    "squash": lambda picture, sides, how: picture.resize(sides, how),
+    "pad": lambda picture, sides, how: padded(ImageOps.contain(picture, sides, how), sides),
+}
+
+
+def padded(picture, sides):
+    canvas = Image.new("RGB", sides)
+    canvas.paste(picture, ((sides[0] - picture.width) // 2, (sides[1] - picture.height) // 2))
+    return canvas
+
+
+@pytest.mark.parametrize("fit", FITTED)
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("size", [(80, 60), (300, 400)], ids=shape)
+def test_another_geometry_keeps_the_filter_of_the_weights(name, fit, size):
+    preparation = as_trained(preset(name), InputOptions(size=(64, 96), fit=fit, mean=(0,), std=(1,)))
+    expected = FITTED[fit](noise(*size), (96, 64), Image.Resampling[NAMED[name]])
+    difference = np.abs(preparation.apply(noise(*size)).numpy() * 255 - np.asarray(expected).transpose(2, 0, 1))
+    assert difference.max() < (2.1 if fit == "crop" else 0.01)  # Pillow rounds the box to be cropped in its own way
+    assert ("bicubic" in preparation.description) == (NAMED[name] == "BICUBIC")
+
+
+@pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "timm:swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("fit", FITTED)
+def test_another_geometry_keeps_the_filter_of_timm(name, fit):
+    pytest.importorskip("timm")
+    options = InputOptions(fit=fit, mean=(0,), std=(1,))
+    prepared = load_model(name, weights="random", options=options).preparation.apply(noise(300, 400)).numpy() * 255
+    how = {"timm:mobilenetv3_small_050": Image.Resampling.BICUBIC}.get(name, Image.Resampling.BICUBIC)
+    expected = np.asarray(FITTED[fit](noise(300, 400), (224, 224), how)).transpose(2, 0, 1)
+    assert np.abs(prepared - expected).max() < (2.1 if fit == "crop" else 0.01)
+
+
+@pytest.mark.parametrize("size", SHAPES, ids=shape)
+def test_a_network_without_a_preparation_sees_what_classifiers_of_imagenet_are_evaluated_on(size):
+    prepared = as_for_imagenet(InputOptions()).apply(noise(*size))
+    torch.testing.assert_close(prepared, ImageClassification(crop_size=224)(noise(*size)), rtol=0, atol=1e-5)
+    grey = as_for_imagenet(InputOptions(mean=(0,), std=(1,)), channels=1).apply(noise(*size, mode="L"))
+    expected = ImageClassification(crop_size=224, mean=(0.0,), std=(1.0,))(noise(*size, mode="L"))
+    torch.testing.assert_close(grey, expected, rtol=0, atol=1e-6)
+
+
+def test_a_size_for_a_network_without_a_preparation_leaves_images_of_that_size_as_they_are():
+    prepared = as_for_imagenet(InputOptions(size=(70, 90), mean=(0,), std=(1,))).apply(noise(90, 70))
+    assert torch.equal(prepared, transforms.ToTensor()(noise(90, 70)))
+
+
+def test_a_network_of_one_channel_keeps_the_geometry_and_the_filter_of_its_name():
+    kept = preset("efficientnet_b0", mean=[0.0], std=[1.0])
+    prepared = as_trained(preset("efficientnet_b0"), InputOptions(mean=(0,), std=(1,)), channels=1).apply(noise(90, 70, "L"))
+    assert torch.equal(prepared, kept(noise(90, 70, "L")))
 
 
 # Detectors and optical flow

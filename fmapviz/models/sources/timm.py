@@ -6,10 +6,12 @@ import warnings
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image as PillowImage
+
 from fmapviz.core.config import sides_of
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.types import Model, Preparation
-from fmapviz.images.preprocess import by_callable, standard
+from fmapviz.images.preprocess import GREY_MEAN, GREY_STD, by_callable, standard
 from fmapviz.models.network import input_channels
 from fmapviz.models.user_code import one_line, split_call
 from fmapviz.models.weights.download import fetch
@@ -105,16 +107,19 @@ def _preparation(module: nn.Module, options: InputOptions) -> Preparation:
     config: dict[str, Any] = data.resolve_model_data_config(module)
     channels, trained = input_channels(module), config["input_size"]
     size = sides_of(options) or (trained[1], trained[2])
-    mean, std = (options.mean or tuple(config["mean"])), (options.std or tuple(config["std"]))
+    usual = (tuple(config["mean"]), tuple(config["std"])) if channels == 3 else (GREY_MEAN, GREY_STD)
+    mean, std = options.mean or usual[0], options.std or usual[1]
     if options.fit:
-        return standard(options, size=size, mean=mean, std=std, channels=channels)
-    if channels != 3:
-        return standard(options, size=size, channels=channels)
-    config |= {"input_size": (channels, *size), "mean": _three(mean), "std": _three(std)}
+        resampling = getattr(PillowImage.Resampling, str(config["interpolation"]).upper(), PillowImage.Resampling.BILINEAR)
+        return standard(options, size=size, mean=mean, std=std, channels=channels, resampling=resampling)
+    if channels == 3:
+        mean, std = _three(mean), _three(std)
+    config |= {"input_size": (channels, *size), "mean": mean, "std": std}
     crop = f"{config['crop_mode']} crop of {config['crop_pct']:g}"
     # Every setting that changes the result is in the description.
     words = f"{size[0]}x{size[1]}, {crop}, {config['interpolation']}, mean {config['mean']}, std {config['std']}"
-    return by_callable(data.create_transform(**config, is_training=False), description=words)
+    words = words if channels == 3 else f"{channels} channel{'' if channels == 1 else 's'}, {words}"
+    return by_callable(data.create_transform(**config, is_training=False), description=words, channels=channels)
 
 
 def _three(numbers: tuple[float, ...]) -> tuple[float, ...]:

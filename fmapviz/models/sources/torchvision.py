@@ -351,7 +351,4 @@ def _feeding(
         case "video":
             notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film; an image is repeated"
             return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
-    channels = input_channels(module)
-    if channels != 3:  # no preset is published
-        return preprocess.standard(options, channels=channels), call, ()
-    return preprocess.as_trained(entry.transforms(), options), call, ()
+    return preprocess.as_trained(entry.transforms(), options, channels=input_channels(module)), call, ()

@@ -400,7 +400,7 @@ def test_options_win_over_the_users_preparation():
 
 def test_a_part_of_the_network_is_no_preparation():
     write("net.py", CODE + "\nnet.preprocess = nn.Conv2d(3, 3, 1)\n")
-    assert "crop to 224x224" in load_model("net.py:net").preparation.description
+    assert "crop to 224, bilinear" in load_model("net.py:net").preparation.description
 
 
 def run(spec, tmp_path, **options):
