@@ -22,6 +22,7 @@ from fmapviz.cli.process import (
     open_missing_streams,
     remove_staged,
 )
+from fmapviz.cli.synonyms import meant_flag
 from fmapviz.core.errors import FmapvizError, RequestError, nearest, quote
 from fmapviz.core.version import __version__
 
@@ -158,22 +159,37 @@ def _usage_error(error: typer.TyperException) -> RequestError:
                 f"the name of a file begins with a dash: {quote(file)}",
                 hint=f"put -- before the files, or type {shlex.quote(f'./{file}')}; with a glob, ./* instead of *",
             )
-        near = ", ".join(nearest(option, _long_options(context), cutoff=0.7)) if option.startswith("--") else ""
-        return RequestError(
-            f"no such option: {quote(option)}",
-            hint=f"did you mean {near}?" if near else f"see fmapviz {command} --help",
-        )
+        return RequestError(f"no such option: {quote(option)}", hint=_hint_for_option(option, context, command))
     message = error.format_message().partition(", unable to parse")[0].rstrip(".")
     return RequestError(message[:1].lower() + message[1:], hint=f"see fmapviz {command} --help")
 
 
 # Any: the class of contexts is not public.
-def _long_options(context: Any) -> list[str]:
-    """Return the long options of a command, and those of the group that it belongs to."""
+def _hint_for_option(option: str, context: Any, command: str) -> str:
+    """Return what may be meant by an option that there is not: a similar one, or what other tools call it."""
+    if meant := meant_flag(option.lstrip("-"), _options(context)):
+        return meant
+    near = nearest(option, _options(context), cutoff=0.7) if option.startswith("--") else []
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    group = context.parent.command if context and context.parent else None
+    others = [name for name, each in group.commands.items() if option in _of(each, context)] if group else []
+    if others:
+        return f"{option} is an option of {', '.join(f'`fmapviz {name}`' for name in others)}"
+    return f"see fmapviz {command} --help"
+
+
+# Any: as above.
+def _options(context: Any) -> list[str]:
+    """Return the options of a command, and those of the group that it belongs to."""
     contexts = [each for each in (context, context and context.parent) if each]
-    parameters = [parameter for each in contexts for parameter in each.command.get_params(each)]
-    options = [option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)]
-    return [option for option in options if option.startswith("--")]
+    return [option for each in contexts for option in _of(each.command, each)]
+
+
+# Any: as above.
+def _of(command: Any, context: Any) -> list[str]:
+    parameters = command.get_params(context)
+    return [option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)]
 
 
 def _version(*, on: bool) -> None:

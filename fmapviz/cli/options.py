@@ -100,7 +100,7 @@ def as_typed(text: str) -> str:
 def _arguments() -> re.Pattern[str]:
     """Return a pattern that matches an argument, or anything in quotes."""
     name = "|".join([*(name for _, name, _ in _options()), *_BESIDE])
-    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)]|$)"
+    value = r"'[^']*'|\[[^]]*\]|True\b|[A-Z\d][\w:#.]*|(?=[\s,;:)?]|$)"
     group = "|".join(group.__name__ for group in GROUPS)
     return re.compile(
         rf"(?<![\w.?&(])(?P<group>(?:{group})\()?(?P<name>{name})=(?P<value>{value})(?(group)\))|(?<!\w)'[^']*'"
@@ -113,6 +113,11 @@ def _type(name: str, value: str) -> str:
         return flag
     strings = re.findall("'([^']*)'", value)
     return f"{flag} {shlex.quote(','.join(strings)) if strings else value}"
+
+
+def written_options() -> dict[str, str]:
+    """Return how hints write the options of a run, by their names in Python; see `as_typed`."""
+    return {name: f"{name}=" for _, name, _ in _options()}
 
 
 def _options() -> Iterable[tuple[type, str, Option]]:

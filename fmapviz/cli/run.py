@@ -20,10 +20,12 @@ from fmapviz.cli.guide import PAGES, find_page
 from fmapviz.cli.options import read_options, takes_options
 from fmapviz.cli.printing import print_message, results_only, show_status
 from fmapviz.cli.process import importing
+from fmapviz.cli.synonyms import meant_command
 from fmapviz.core import registry
 from fmapviz.core.config import COMMON, RUNNING, Engine, InputOptions, RunConfig, Style
 from fmapviz.core.errors import RefusedError, RequestError, nearest, quote, suggest
 from fmapviz.core.registry import WRITERS
+from fmapviz.core.synonyms import meant_model
 from fmapviz.core.urls import is_url
 from fmapviz.models.load import check_name, is_model, known_names
 
@@ -163,6 +165,9 @@ def _check_model(spec: str, inputs: list[str]) -> None:
             raise RequestError(
                 f"no such command or model: {quote(spec)}", hint=f"the model comes first: {shlex.join(['fmapviz', *first])}"
             ) from error
+        if spec == "help" and inputs and inputs[0] in COMMANDS:
+            hint = f"did you mean `fmapviz {inputs[0]} --help`?"
+            raise RequestError(f"no such command or model: {quote(spec)}", hint=hint) from error
         if re.fullmatch(r"[\w-]+", spec) and not Path(f"{spec}.py").is_file():
             raise _unknown_word(spec, alone=not inputs) from error
         raise
@@ -170,6 +175,8 @@ def _check_model(spec: str, inputs: list[str]) -> None:
 
 def _unknown_word(word: str, *, alone: bool) -> RequestError:
     """Return the error for a word that is no model; alone, it may also be meant as a command or a page."""
+    if hint := meant_command(word):
+        return RequestError(f"no such command or model: {quote(word)}", hint=hint)
     meant = {page: f"`fmapviz guide {page}`" for page in PAGES}
     meant |= {command: f"`fmapviz {command}`" for command in COMMANDS}
     meant |= {option: f"`fmapviz --{option}`" for option in ("help", "version")}
@@ -181,7 +188,8 @@ def _unknown_word(word: str, *, alone: bool) -> RequestError:
     what, lists = "model", "`fmapviz models` lists all names"
     if alone:
         what, lists = "command or model", "`fmapviz --help` lists the commands, `fmapviz models` the models"
-    return RequestError(f"no such {what}: {quote(word)}", hint=suggest(word, known_names()) or lists)
+    hint = meant_model(word) or suggest(word, known_names()) or lists
+    return RequestError(f"no such {what}: {quote(word)}", hint=hint)
 
 
 def _read_paths(inputs: Iterable[str], *, null: bool) -> Iterator[str]:

@@ -16,7 +16,8 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.errors import RequestError, nearest, quote, suggest
+from fmapviz.core.synonyms import meant_member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,11 +74,21 @@ def check(package: str, name: str) -> None:
     """
     known, spoken = names(package), kind(package)
     if name not in known:
-        raise RequestError(f"no such {spoken}: {quote(name)}", hint=suggest(name, known) or f"there are: {', '.join(known)}")
+        raise RequestError(f"no such {spoken}: {quote(name)}", hint=_meant(package, name))
     needed = constant(package, name, "REQUIRES")
     if needed and find_spec(needed) is None:
         extra = constant(package, name, "EXTRA") or name
         raise RequestError(f"the {spoken} {quote(name)} needs the package {needed}", hint=f"pip install 'fmapviz[{extra}]'")
+
+
+def _meant(package: str, name: str) -> str:
+    """Return a hint for a name that is no member: a similar one, the word of another tool, or a member of another family."""
+    known = names(package)
+    for other, option in ((VIEWS, "views"), (WRITERS, "to")):
+        if other != package and package in {VIEWS, WRITERS} and name.lower() in names(other):
+            return f"{quote(name.lower())} is a {kind(other)}: {option}={quote(name.lower())}"
+    near = suggest(name, known) if nearest(name, known, cutoff=0.8) else None
+    return near or meant_member(kind(package), name, known) or suggest(name, known) or f"there are: {', '.join(known)}"
 
 
 def fetch(package: str, name: str) -> ModuleType:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import export, jit, nn
 
 from fmapviz.core.config import check_type, split
-from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.types import Layer, Model
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NAMES = "names or globs, such as 'layer4.*'"
 _OTHER_TYPES = ("Conv1d", "Linear")  # of networks without the default ones
+_FEW = 20  # names of layers that fit into a hint
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -285,6 +286,14 @@ def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
 
 
+def _hint_for_names(pattern: str, names: Sequence[str]) -> str:
+    """Return similar names of layers; all of them if they are few."""
+    near = suggest(pattern, names)
+    if near or len(names) > _FEW:
+        return near or f"there are: {first_few(names)}; fmapviz.list_layers(model) lists all"
+    return f"there are: {', '.join(names)}"
+
+
 def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, types: Sequence[str]) -> None:
     if any(_matches(layer, [pattern]) for layer in typed):
         return
@@ -297,5 +306,5 @@ def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, t
         )
     raise RequestError(
         f"no layer matches {quote(pattern)}",
-        hint=suggest(pattern, [layer.name for layer in typed]) or "fmapviz.list_layers(model) lists their names",
+        hint=_hint_for_names(pattern, [layer.name for layer in typed]),
     )

@@ -13,6 +13,7 @@ from fmapviz.core import registry
 from fmapviz.core.config import InputOptions, check_type, check_weights, explain_arguments
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.registry import SOURCES
+from fmapviz.core.synonyms import meant_model
 from fmapviz.models.user_code import check_reference, split_call
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def _no_model(spec: str) -> RequestError:
                 f"no such model: {quote(spec)}", hint=f"code of yours is named with a function: {file}:{attribute}"
             )
     return RequestError(
-        f"no such model: {quote(spec)}", hint=suggest(spec, known_names()) or "fmapviz.known_names() lists all names"
+        f"no such model: {quote(spec)}",
+        hint=meant_model(spec) or suggest(spec, known_names()) or "fmapviz.known_names() lists all names",
     )
 
 

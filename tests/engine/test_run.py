@@ -915,6 +915,7 @@ def test_nothing_to_draw_is_a_failure_with_the_reason(pictures, look):
     assert (summary.done, summary.failed, summary.exit_code) == (0, 3, 4)
     assert {failure.code for failure in summary.failures} == {"E_NOTHING"}
     assert "none of those chosen" in summary.failures[0].message
+    assert summary.failures[0].hint.startswith("channels='all' draws all channels")
     assert not list(summary.directory.rglob("unit.json"))
 
 

@@ -198,6 +198,16 @@ def test_a_glob_that_fits_nothing_is_refused_with_the_nearest_name():
     assert "layer1.0.conv2" in caught.value.hint
 
 
+def test_a_word_that_is_near_no_name_is_answered_with_the_names():
+    few = nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(5)))
+    with pytest.raises(RequestError) as caught:
+        chosen(few, include=["conv3"])
+    assert caught.value.hint == "there are: 0, 1, 2, 3, 4"
+    with pytest.raises(RequestError) as caught:
+        chosen(nn.Sequential(*few, *(nn.Conv2d(3, 3, 1) for _ in range(20))), include=["conv3"])
+    assert caught.value.hint == "there are: 0, 1, 2, 3 and 21 more; fmapviz.list_layers(model) lists all"
+
+
 def test_an_exact_name_is_chosen_whatever_its_type():
     assert chosen(overwritten(), include=["1"]) == ["1"]
     assert chosen(nn.Sequential(nn.ReLU()), include=["0"]) == ["0"]

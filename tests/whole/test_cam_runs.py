@@ -668,6 +668,7 @@ def test_a_layer_that_the_class_does_not_depend_on_is_named_with_the_reason(look
     (failure,) = summary.failures
     assert failure.code == "E_NOTHING"
     assert f"'gradcam of aside': {reason}" in failure.message
+    assert failure.hint.startswith("layers= and types= choose other layers")
     assert summary.exit_code == 4
 
 

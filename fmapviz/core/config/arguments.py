@@ -7,8 +7,11 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fmapviz.core import registry
 from fmapviz.core.config.options import options_of
 from fmapviz.core.errors import ArgumentError, first_few, nearest
+from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.synonyms import meant_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,6 +64,8 @@ def _hint(function: Callable[..., Any], problem: str, given: Iterable[str]) -> s
     if unknown in options:
         return options[unknown]
     written = options | {name: f"{name}=" for name in parameters if name != "self"}
+    if hint := meant_option(unknown, written, {"views": registry.names(VIEWS), "to": registry.names(WRITERS)}):
+        return hint
     near = nearest(unknown, written, cutoff=0.6)
     return f"did you mean {written[near[0]]}?" if near else None
 

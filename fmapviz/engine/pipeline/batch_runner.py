@@ -201,14 +201,10 @@ class BatchRunner:
             path = image.member.file.path
             reasons = {**dict.fromkeys(drawn.not_executed, "not executed"), **drawn.undrawn}
             listed = [f"{quote(name)}: {why}" for name, why in reasons.items()] or drawn.notices or ["none is chosen"]
-            of_views = reasons.keys() <= {*self._session.config.views}  # other layers would not help
-            what = "nothing" if of_views and reasons else "none of the chosen layers"
+            of_views = bool(reasons) and reasons.keys() <= {*self._session.config.views}
+            what = "nothing" if of_views else "none of the chosen layers"
             message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
-            hint = (
-                None
-                if of_views and reasons
-                else "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
-            )
+            hint = None if of_views else _remedy(listed[-1])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
         progress.layers = len({layer.layer for layer in drawn.layers} - {""})
         progress.accepted = True
@@ -233,6 +229,15 @@ class BatchRunner:
             field = self._fields.shown(layer.layer, image.values.shape) if layer.of in _AT_OUTPUT else None
             layers.append(replace(layer, sees=(field.rows, field.columns)) if field else layer)
         return replace(drawn, layers=tuple(layers))
+
+
+def _remedy(reason: str) -> str:
+    """Return what to change where no layer could be drawn, by the reason: other layers help only where layers are it."""
+    if "none of those chosen" in reason:
+        return "channels='all' draws all channels, channels='top:16' the strongest"
+    if "no such class" in reason:
+        return "targets='top1' takes the likeliest class of the image"
+    return "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"
 
 
 def _chosen(drawn: ImageResult) -> str:

@@ -1,0 +1,212 @@
+"""The words of other tools for options, views, formats and models, each with the word meant here.
+
+A hint is made of them before similar spellings are looked for: `class` is nearer to `clusters` than to `target`. Names of
+options are Python's, see `fmapviz.core.errors`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fmapviz.core.errors import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_ARGUMENTS = "the model comes first, then the images, both without the name of an option"
+_CONTINUES = "a run continues by itself, finished images are skipped; weights=FILE loads a checkpoint"
+_RANGES = "norm= chooses the range that is drawn; mean= and std= prepare the input"
+
+# By option: the words that mean it. A text with a blank is a sentence, one with "=" a value of an option.
+_OPTIONS = {
+    "out": "o output-dir output-directory output-path output-folder outdir out-dir save-dir savedir save-path save-to dest "
+    "destination project logdir log-dir results results-dir result-dir dir directory folder export-dir work-dir target-dir",
+    "weights": "checkpoint ckpt ckpt-path checkpoint-path weight weights-path weights-file model-weights model-path load "
+    "load-from state-dict state load-weights init init-from snapshot pth w",
+    "weights='random'": "no-pretrained random-init random-weights untrained scratch",
+    "published weights are the default; weights='random' takes others": "pretrained use-pretrained",
+    _CONTINUES: "resume continue restart auto-resume skip-existing",
+    "targets": "class classes class-id class-idx class-index class-name category label target-class target-category "
+    "target-index targets c cls",
+    "views": "method methods mode kind visualize viz vis visualization visualisation algorithm cam cam-method plot draw "
+    "views attribution",
+    "to": "format formats f fmt output-format output-type export save-as ext extension file-format filetype writer writers",
+    "layers": "l layer target-layer target-layers layer-name layer-names module modules node nodes block blocks hook hooks "
+    "include only name-filter stages",
+    "exclude": "ignore skip omit except skip-layers exclude-layers ignore-layers",
+    "types": "layer-type layer-types module-type module-types layer-class op ops operator",
+    "device='cpu'": "cpu no-cuda no-gpu use-cpu cpu-only force-cpu",
+    "device='cuda'": "gpu cuda use-cuda use-gpu",
+    "device='mps'": "mps use-mps metal",
+    "device": "gpus gpu-id gpu-ids devices accelerator d cuda-device",
+    "batch_size": "b bs batch batchsize batches images-per-batch",
+    "workers": "j jobs n-jobs num-jobs num-workers threads num-threads nproc n-workers parallel processes cores",
+    "force": "overwrite rerun redo redraw recompute clobber replace no-cache exist-ok no-resume clean fresh yes y",
+    "repair": "fix check-files heal",
+    "size": "image-size img-size imgsz img-sz input-size resize resolution res input-shape shape s height width",
+    "fit": "crop resize-mode crop-mode crop-pct keep-ratio keep-aspect aspect",
+    "fit='crop'": "center-crop centre-crop",
+    "fit='pad'": "letterbox",
+    "fit='squash'": "stretch distort",
+    "columns": "nrow nrows ncol ncols cols num-cols tiles-per-row per-row grid-size grid",
+    "channels": "channel max-channels num-channels n-channels max-features num-features n-features max-maps features "
+    "max-filters",
+    "channels='top:16' draws the strongest channels; top= counts predicted classes": "topk top-k k",
+    "top": "predictions predict num-predictions top-n topn show-predictions",
+    "colormap": "cmap color-map colour-map palette colors colours lut color colour",
+    "alpha": "opacity transparency blend image-weight overlay-alpha",
+    "scale": "zoom upscale upsample enlarge magnify tile-size pixel-size dpi factor",
+    "padding": "border gap margin spacing space",
+    "norm": "range value-range scale-each minmax normalise-channels",
+    _RANGES: "normalize normalise normalization normalisation",
+    "norm='fixed:LO,HI'": "vmin vmax clip clim min-value max-value",
+    "smooth": "interpolation interpolate bilinear upsampling",
+    "labels": "annotate annotations titles title captions caption show-labels text channel-numbers",
+    "colorbar": "legend color-bar colour-bar colourbar cbar bar show-scale",
+    "single_file": "standalone self-contained one-file embed inline bundle",
+    "name": "run-name experiment experiment-name exp exp-name tag run-id id n",
+    "every": "vid-stride stride frame-step step skip-frames frame-stride interval sample-rate fps",
+    "frames": "frame-range start-frame end-frame max-frames start end",
+    "shard": "shard-size shards num-shards chunk chunk-size maxcount",
+    "part": "split partition rank world-size array-index",
+    "strict": "fail-fast exitfirst stop-on-error abort-on-error x",
+    "dtype='float16'": "half fp16 float16",
+    "dtype": "precision amp",
+    "query": "q token pixel patch position",
+    "folders are searched with all that is in them": "recursive r recurse",
+    _ARGUMENTS: "m model arch architecture net network backbone i image images img input inputs source src data data-dir "
+    "dataset image-path img-path file files input-dir path",
+}  # fmt: skip
+
+_VIEWS = {
+    "maps": "activations activation act acts features feature feature-map feature-maps featuremap featuremaps fmap fmaps "
+    "outputs output map channels forward layers conv",
+    "kernels": "filters filter weights kernel weight",
+    "gradcam": "heatmap heat-map heatmaps grad-cam gradcams cams class-activation-map explain explanation",
+    "gradcam++": "grad-cam++ gradcamplusplus gradcam-plus-plus gradcampp grad-campp gradcam-plusplus",
+    "layercam": "layer-cam",
+    "hirescam": "hires-cam",
+    "xgradcam": "xgrad-cam",
+    "eigencam": "eigen-cam",
+    "saliency": "vanilla-gradient vanilla-gradients input-gradient input-gradients saliency-map pixel-gradients backprop",
+    "grads": "gradient gradients grad backward",
+    "grad-inputs": "grad-input backward-inputs",
+    "attention": "attn attentions attention-map attention-maps attention-weights self-attention heads",
+    "rollout": "attention-rollout attn-rollout attention-flow",
+    "histogram": "hist histograms distribution distributions density",
+    "mean": "average avg mean-map channel-mean",
+    "max": "maximum amax channel-max",
+    "pca": "pca-rgb principal-components components",
+    "similarity": "cosine cosine-similarity cos-sim affinity",
+    "correspondence": "matching matches match correspondences keypoints",
+    "clusters": "kmeans k-means clustering segments cluster",
+    "top": "top-images top-activations top-activating max-activations maxact topk exemplars",
+    "diff": "compare difference differences comparison",
+    "contact": "overview montage contact-sheet summary sheet-of-layers",
+    "inputs": "input layer-inputs pre-hook",
+}  # fmt: skip
+
+_FORMATS = {
+    "png": "jpg jpeg image images picture pictures files webp bmp tif tiff",
+    "tensorboard": "tb events tfevents tensorboardx summarywriter summary-writer",
+    "html": "report page web htm website browser",
+    "stats": "csv json table statistics numbers-table parquet xlsx excel",
+    "npz": "npy numpy np array arrays",
+    "raw": "safetensors pt pth tensor tensors hdf5 h5 torch",
+    "tar": "webdataset wds zip archive",
+    "mp4": "video film movie avi mov mkv webm",
+    "gif": "animation animated apng",
+}  # fmt: skip
+
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    family: {word: meant for meant, words in table.items() for word in words.split()}
+    for family, table in (("view", _VIEWS), ("format", _FORMATS))
+}
+OPTIONS: Mapping[str, str] = {word: meant for meant, words in _OPTIONS.items() for word in words.split()}
+
+# Networks that people name by a word that is no model's name here: a model of the family.
+MODELS: Mapping[str, str] = {
+    "dino": "timm:vit_small_patch16_224.dino",
+    "dinov2": "hf:facebook/dinov2-small",
+    "dinov3": "timm:vit_small_patch16_dinov3",
+    "clip": "hf:openai/clip-vit-base-patch32",
+    "siglip": "timm:vit_base_patch16_siglip_224",
+    "mae": "hf:facebook/vit-mae-base",
+    "beit": "timm:beit_base_patch16_224",
+    "deit": "timm:deit_small_patch16_224",
+    "sam": "timm:samvit_base_patch16",
+    "eva": "timm:eva02_tiny_patch14_224",
+    "hiera": "timm:hiera_tiny_224",
+    "pvt": "timm:pvt_v2_b0",
+    "levit": "timm:levit_128",
+    "mobilevit": "timm:mobilevit_s",
+    "efficientformer": "timm:efficientformer_l1",
+    "nfnet": "timm:nfnet_f0",
+    "xception": "timm:legacy_xception",
+    "segformer": "hf:nvidia/segformer-b0-finetuned-ade-512-512",
+    "detr": "hf:facebook/detr-resnet-50",
+    "yolos": "hf:hustvl/yolos-tiny",
+    "yolo": "ultralytics:yolo11n.yaml",
+    "unet": "my_net.py:build",
+}
+
+
+def meant_option(word: str, written: Mapping[str, str], members: Mapping[str, Collection[str]]) -> str | None:
+    """Return a hint for an option of another tool; None if the word is in no table.
+
+    Args:
+        word: The option without dashes in front.
+        written: How each option that there is is written, up to its value.
+        members: The views and the formats, by the option that takes them: `--gradcam` is `--view gradcam`.
+
+    Example:
+        >>> meant_option("overwrite", {"force": "force="}, {})
+        'did you mean force=?'
+        >>> meant_option("gradcam", {"views": "views="}, {"views": ["gradcam"]})
+        "did you mean views='gradcam'?"
+    """
+    word = word.lower().replace("_", "-")
+    meant = OPTIONS.get(word) or next((f"{name}={word!r}" for name, words in members.items() if word in words), None)
+    if meant is None or " " in meant:
+        return meant
+    name, _, value = meant.partition("=")
+    if name not in written:
+        return None
+    text = written[name]
+    return f"did you mean {text.replace('...', value) if value and '...' in text else text + value}?"
+
+
+def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:
+    """Return a hint for a view or format of another tool; None if the word is in no table.
+
+    Args:
+        kind: `view` or `format`.
+        word: As the user wrote it.
+        known: The members that there are.
+
+    Example:
+        >>> meant_member("view", "Activations", ["maps"])
+        "did you mean 'maps'?"
+    """
+    meant = FAMILIES.get(kind, {}).get(word.lower().replace("_", "-"))
+    return f"did you mean {quote(meant)}?" if meant in known else None
+
+
+def meant_model(word: str) -> str | None:
+    """Return a hint for a network by the name of its family; None if it is in no table.
+
+    Example:
+        >>> meant_model("DINOv2")
+        "hf:facebook/dinov2-small is one; fmapviz.known_names('timm:*dinov2*') lists others"
+    """
+    family = re.sub(r"[\s_-]", "", word.lower())
+    if match := re.fullmatch(r"yolo(v?\d+)?.*", family):
+        others = f"ultralytics:*{match[1] or ''}*"
+        return f"{MODELS['yolo']} is one; fmapviz.known_names({quote(others)}) lists others; weights=FILE fills it"
+    meant = MODELS.get(family)
+    if meant is None:
+        return None
+    if meant.startswith("my_net"):
+        return f"torchvision and timm have none: name the code of yours, such as {meant}"
+    return f"{meant} is one; fmapviz.known_names('timm:*{family}*') lists others"

@@ -1,0 +1,111 @@
+"""What people of other tools type is answered with what to type here."""
+
+import re
+
+import pytest
+import typer
+
+from fmapviz.cli.app import _hint_for_option, app
+from fmapviz.cli.run import COMMANDS, _unknown_word
+from fmapviz.cli.synonyms import COMMANDS as WORDS
+from fmapviz.cli.synonyms import FLAGS, meant_command
+from fmapviz.core.synonyms import OPTIONS
+
+
+def options_of(command):
+    return {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.fixture
+def context():
+    group = typer.main.get_command(app)
+    parent = group.context_class(group, info_name="fmapviz")
+    return lambda name: group.context_class(group.commands[name], info_name=name, parent=parent)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("-o", "did you mean --out?"),
+        ("--output-dir", "did you mean --out?"),
+        ("--class", "did you mean --target?"),
+        ("--format", "did you mean --to?"),
+        ("--checkpoint", "did you mean --weights?"),
+        ("--pretrained", "published weights are the default; --weights random takes others"),
+        ("--cpu", "did you mean --device cpu?"),
+        ("--gpu", "did you mean --device cuda?"),
+        ("--method", "did you mean --view?"),
+        ("--dry-run", "did you mean --plan?"),
+        ("--resume", "a run continues by itself, finished images are skipped; --weights FILE loads a checkpoint"),
+        ("--overwrite", "did you mean --force?"),
+        ("--num_workers", "did you mean --workers?"),
+        ("--imgsz", "did you mean --size?"),
+        ("--cmap", "did you mean --colormap?"),
+        ("--gradcam", "did you mean --view gradcam?"),
+        ("--html", "did you mean --to html?"),
+        ("--topk", "--channels top:16 draws the strongest channels; --top counts predicted classes"),
+        ("--model", "the model comes first, then the images, both without the name of an option"),
+        ("--recursive", "folders are searched with all that is in them"),
+        ("--no-lables", "did you mean --no-labels, --labels?"),  # a spelling
+        ("--receptive-field", "--receptive-field is an option of `fmapviz layers`"),
+        ("--zzz", "see fmapviz run --help"),
+    ],
+)
+def test_an_option_of_another_tool_is_answered_with_the_one_meant(context, option, meant):
+    assert _hint_for_option(option, context("run"), "run") == meant
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "meant"),
+    [
+        ("layers", "--cpu", "see fmapviz layers --help"),
+        ("layers", "--resize", "did you mean --size?"),
+        ("runs", "-o", "did you mean --out?"),
+        ("top", "--overwrite", "did you mean --force?"),
+        ("top", "--limit", "did you mean -k?"),
+        ("diff", "--baseline", "did you mean --against?"),
+        ("report", "--show", "did you mean --open?"),
+    ],
+)
+def test_a_command_names_only_options_that_it_has(context, command, option, meant):
+    assert _hint_for_option(option, context(command), command) == meant
+
+
+def test_every_word_of_the_tables_is_answered(context):
+    run = context("run")
+    known = options_of(run.command)
+    for word in (*OPTIONS, *FLAGS):
+        if f"--{word}" not in known and f"-{word}" not in known and (word in OPTIONS or {*FLAGS[word]} & known):
+            hint = _hint_for_option(f"--{word}", run, "run")
+            assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", hint)) <= known | {"--help"}, (word, hint)
+            assert hint != "see fmapviz run --help", word
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("summary", "`fmapviz layers MODEL`"),
+        ("info", "`fmapviz layers MODEL`"),
+        ("list", "`fmapviz runs`"),
+        ("open", "`fmapviz report RUN --open`"),
+        ("show", "`fmapviz report RUN --open`"),
+        ("rm", "`fmapviz runs remove RUN`"),
+        ("clean", "`fmapviz runs remove RUN`"),
+        ("compare", "`fmapviz diff MODEL"),
+        ("gradcam", "--view gradcam`"),
+        ("docs", "`fmapviz guide`"),
+        ("dinov2", "hf:facebook/dinov2-small"),
+        ("unet", "my_net.py:build"),
+        ("alexnt", "'alexnet'"),
+    ],
+)
+def test_a_command_or_network_of_another_tool_is_answered_with_the_one_meant(word, meant):
+    for alone in (True, False):
+        assert meant in _unknown_word(word, alone=alone).hint
+
+
+def test_commands_of_the_hints_exist_and_are_no_synonyms():
+    assert not WORDS.keys() & {*COMMANDS}
+    for word in WORDS:
+        for command in re.findall(r"`fmapviz ([a-z]+)", meant_command(word)):
+            assert command in COMMANDS, word

@@ -1,0 +1,69 @@
+"""The words of other tools lead to words that exist here, and never hide one that does."""
+
+import pytest
+
+from fmapviz.core import registry
+from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.core.errors import RequestError
+from fmapviz.core.registry import VIEWS, WRITERS
+from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
+from fmapviz.models.load import is_model
+
+FAMILY = {"view": VIEWS, "format": WRITERS}
+NAMES = {name for group in (RunConfig, Style, InputOptions, Engine) for name in options_of(group)}
+
+
+def test_every_option_that_is_meant_exists():
+    assert {meant.partition("=")[0] for meant in OPTIONS.values() if " " not in meant} <= NAMES
+
+
+def test_an_option_is_no_synonym_of_another():
+    others = {
+        *options_of(Engine),
+        "model",
+        "inputs",
+    }  # no options of the command line
+    for word, meant in OPTIONS.items():
+        assert word.replace("-", "_") not in NAMES - others or meant == word, word
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
+    known = registry.names(FAMILY[family])
+    assert set(FAMILIES[family].values()) <= {*known}
+    assert not FAMILIES[family].keys() & {*known}
+
+
+@pytest.mark.parametrize(
+    ("family", "word", "meant"),
+    [
+        ("view", "activations", "'maps'"),
+        ("view", "Feature_Maps", "'maps'"),
+        ("view", "filters", "'kernels'"),
+        ("view", "grad-cam", "'gradcam'"),
+        ("view", "attention-rollout", "'rollout'"),
+        ("view", "png", "'png' is a format: to='png'"),
+        ("format", "gradcam", "'gradcam' is a view: views='gradcam'"),
+        ("format", "csv", "'stats'"),
+        ("format", "jpeg", "'png'"),
+        ("format", "video", "'mp4'"),
+        ("format", "pgn", "'png'"),  # a spelling
+        ("view", "zzz", "there are: attention, "),
+    ],
+)
+def test_a_view_or_format_of_another_tool_is_answered_with_the_one_meant(family, word, meant):
+    with pytest.raises(RequestError) as error:
+        registry.check(FAMILY[family], word)
+    assert meant in error.value.hint
+
+
+@pytest.mark.parametrize("family", [family for family, name in MODELS.items() if not name.startswith(("my_net", "hf:"))])
+def test_a_family_of_networks_is_answered_with_one_that_exists(family):
+    pytest.importorskip("timm")
+    assert is_model(MODELS[family])
+    assert MODELS[family] in meant_model(family.upper())
+
+
+@pytest.mark.parametrize("word", ["yolov8n", "YOLO11m-seg", "yolo", "yolov5"])
+def test_a_yolo_is_answered_with_the_source_that_has_them(word):
+    assert meant_model(word).startswith("ultralytics:yolo11n.yaml is one")
