@@ -127,16 +127,6 @@ def one_thread():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiler():
-    """Keep torch's compiler importable: a command in this process would disable it for all later tests."""
-    from fmapviz.core import lazy_torchvision
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lazy_torchvision, "never_compile", lambda: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def decoders():
     """Share the decode workers between all runs of this process: they are slow to start."""
     from fmapviz.images import decode_pool

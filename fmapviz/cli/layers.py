@@ -13,7 +13,7 @@ from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
 from fmapviz.core.config import InputOptions, RunConfig
 from fmapviz.core.errors import RequestError, printable, quote, suggest
-from fmapviz.models.load import check_name, is_code, known_names
+from fmapviz.models.load import check_name, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,13 +44,10 @@ def list_layers(
 
     show_status(f"loading {model} ...")
     with importing():
-        from fmapviz.core import lazy_torchvision
         from fmapviz.engine.fields import fields_by_layer
         from fmapviz.engine.layer_list import load_and_list
         from fmapviz.inspection.layers import find_layers, notice_blocks
 
-    if not is_code(model):  # what it imports may need the compiler
-        lazy_torchvision.never_compile()
     with results_only():
         loaded, rows = load_and_list(model, options=prepared, **typed[RunConfig])
         fields = fields_by_layer(loaded, rows) if receptive_field else None

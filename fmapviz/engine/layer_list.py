@@ -12,6 +12,7 @@ from torch import nn
 
 from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.types import LayerInfo, Model
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.hooks import observe
@@ -73,8 +74,9 @@ def load_and_list(
     options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
     if isinstance(model, str):
         try:
-            outline = outline_model(model, options=options)
-            return outline, _list(outline, types, layers=layers, exclude=exclude)
+            with uncompiled():
+                outline = outline_model(model, options=options)
+                return outline, _list(outline, types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", options=options)
     if not isinstance(model, Model):

@@ -228,8 +228,6 @@ def test_a_large_model_is_listed_without_its_numbers(torch_alone):
     """ViT-H/14 has 2.5 GB of parameters."""
     code = """
 from pathlib import Path
-from fmapviz.core import lazy_torchvision as vision
-vision.never_compile()
 from fmapviz.engine.layer_list import list_layers
 rows = list_layers("vit_h_14", types=["Module"])
 assert max(row.parameters for row in rows) > 600_000_000, rows

@@ -234,6 +234,24 @@ def test_what_is_not_cached_is_an_error_without_network(hub, fmapviz, picture, m
 # --- what a repository must not do
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        "vit convnext",
+        *thorough(
+            "beit bit clip convnextv2 cvt data2vec-vision deit dinov2 dinov2_with_registers donut-swin efficientnet",
+            "focalnet hgnet_v2 hiera ijepa levit metaclip_2 mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 poolformer",
+            "pp_lcnet pvt pvt_v2 regnet resnet segformer siglip swiftformer swin swinv2 textnet vit_msn",
+        ),
+    ],
+)
+def test_the_layers_of_every_type_of_images_are_listed_in_a_process_without_the_compiler(kinds, torch_alone):
+    """Most modules of transformers import torch._dynamo."""
+    done = torch_alone(f"import fmapviz; print(*(len(fmapviz.list_layers('hf:' + kind)) for kind in {kinds.split()}))")
+    assert done.returncode == 0, done.stderr.decode()
+    assert all(int(count) > 1 for count in done.stdout.split())
+
+
 @pytest.mark.parametrize("where", ["config", "part"])
 def test_a_configuration_names_no_kernel_that_would_be_downloaded_and_run(hub, where):
     file = hub.folder / "config.json"
