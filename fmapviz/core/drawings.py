@@ -62,6 +62,8 @@ class Grid:
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
         bars: Whether the tiles are bars.
+        ends: Values that levels 0 and 255 of each tile stand for, float32 `(2, T)`; None if pixels have no such values.
+        palette: Colour map of the pixels; None if they are the levels.
     """
 
     pixels: NDArray[np.uint8]
@@ -70,6 +72,8 @@ class Grid:
     channels: tuple[int, ...] | None = None
     limits: tuple[float, float] | None = None
     bars: bool = False
+    ends: NDArray[np.float32] | None = None
+    palette: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

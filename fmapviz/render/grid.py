@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _PLAIN = Style()
 _MAPS = "such as maps['layer1'].values of fmapviz.capture"
 _SMALL = 1e-12  # standard deviations below this are computed in float64
+_LEAST_SPAN = 1e-5  # that make_grid divides by
 _NUMPY_DEVICE = "cpu"  # where NumPy reads tensors in place; tests change it to run a GPU's code without one
 
 
@@ -339,12 +340,28 @@ def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: St
             values = values.clamp(*style.limits)
         each = (*low.shape, 1, 1)
         levels = values - low.view(each)
-        levels.div_(span.clamp_min_(1e-5).view(each)).mul_(255).add_(0.5)
+        levels.div_(span.clamp_min_(_LEAST_SPAN).view(each)).mul_(255).add_(0.5)
         if style.limits or style.norm == "run":
             levels.clamp_(0, 255)
     if ranges.bad is None:
         return levels
     return torch.where(maps.isfinite(), levels, checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1))
+
+
+def level_ends(limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
+    """Return the values that `scale` maps to levels 0 and 255, float32 `(N, 2, C)`; levels between are linear.
+
+    A level L stands for the values within half a step, `(high - low) / 510`, around `low + L / 255 * (high - low)`.
+
+    Example:
+        >>> level_ends((torch.tensor([[-1.0]]), torch.tensor([[4.0]])), Style(norm="signed")).tolist()
+        [[[-4.0], [4.0]]]
+    """
+    low, high = limits
+    if style.norm == "signed":
+        high = torch.maximum(low.abs(), high.abs())
+        return torch.stack((-high, high), 1)
+    return torch.stack((low, low + (high - low).clamp_min(_LEAST_SPAN)), 1)
 
 
 def colour(grids: Tensor, maps: Tensor, layout: Tiles, palette: str) -> Tensor:

@@ -53,12 +53,18 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     else:
         tiles, limits = grid.lay_out(count, height, width, style), grid.scale_limits(ranges, style)
         pixels = grid.arrange(grid.scale(shown, ranges, limits, style), tiles)
+        tensors["ends"] = grid.level_ends(limits, style)
         tensors["pixels"] = grid.colour(pixels, shown, tiles, style.palette) if style.palette else pixels
     if maps.vector or style.norm not in {"channel", "signed"}:  # under these two each channel has limits of its own
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
 
     def make(
-        pixels: NDArray[np.uint8], channels: Iterable[int] | None = None, *, low: float = nan, high: float = nan
+        pixels: NDArray[np.uint8],
+        channels: Iterable[int] | None = None,
+        ends: NDArray[np.float32] | None = None,
+        *,
+        low: float = nan,
+        high: float = nan,
     ) -> Grid:
         return Grid(
             pixels,
@@ -66,6 +72,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
             channels=None if channels is None else tuple(map(int, channels)),
             limits=(low, high) if isfinite(low) and isfinite(high) else None,
             bars=maps.vector,
+            ends=ends,
+            palette=None if maps.vector else style.palette,
         )
 
     return BatchContent(make, tensors)

@@ -22,7 +22,15 @@ EVERYTHING = Scenario(
         "style": Style(norm="run", pca="shared"),
     }
 )
-UNIT = ("unit.json", "input.png", "00_first.maps.png", "events.out.tfevents.fmapviz", "report.js", "raw.safetensors")
+UNIT = (
+    "unit.json",
+    "input.png",
+    "00_first.maps.png",
+    "events.out.tfevents.fmapviz",
+    "report.js",
+    "pixels.js",
+    "raw.safetensors",
+)
 UNIT += ("raw.npz", "stats.safetensors")
 RUN = ("run.json", "products.json", "survey.json", "failures.jsonl", "index.html", "stats.csv", "stats.json", "stats.js")
 FILES = [*RUN, *(f"net/more/0.png/{name}" for name in UNIT), "net/_model/unit.json", "net/_model/report.js"]

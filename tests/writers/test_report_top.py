@@ -340,7 +340,7 @@ def test_a_run_without_top_images_is_as_before(open_report, tmp_path):
     report.press("]")
     assert not report.page.locator(".strip").is_visible()
     assert report.texts("#pin figcaption") == ["channel", "input"]
-    assert "Sees" not in report.text("#about")
+    assert "Receptive field" not in report.text("#about")
     report.point(*[edge + 3 for edge in lay_out(8, 12, 12).corner(0)])
     assert report.page.locator(".tip .sees").count() == 0
     assert report.page.locator("#pin [data-channel][tabindex]").count() == 0
@@ -391,10 +391,10 @@ def test_a_layer_tells_what_it_sees(open_report, run):
     report = open_report(run)
     for size, step in ((11, 4), (19, 4)):
         facts = report.page.locator("#about").inner_text().split("\n")
-        assert facts[facts.index("Sees") + 1] == f"{size}{X}{size} pixels, every {step}"
+        assert facts[facts.index("Receptive field") + 1] == f"{size}{X}{size} pixels, stride {step}"
         report.press("ArrowDown")
     report.press("c")
-    assert "Sees" in report.text("#about")  # true of both images
+    assert "Receptive field" in report.text("#about")  # true of both images
 
 
 @pytest.mark.parametrize(("row", "column"), [(10, 14), (0, 0), *thorough((23, 5), (7, 23))])
@@ -406,17 +406,19 @@ def test_what_a_position_sees_is_framed_in_the_input(open_report, run, row, colu
     expected = field_at(picture["layer"]["sees"], row, column)
     assert frames(report, "seen") == [pytest.approx(expected, abs=0.02)]
     left, top, right, bottom = expected
-    words = f"sees 19{X}19 pixels"
+    words = f"receptive field 19{X}19 pixels"
     if (right - left, bottom - top) != (19, 19):
         words += f", {bottom - top}{X}{right - left} in the picture"
-    assert report.text(".tip .sees") == f"Row {row}, column {column} {words}"
+    assert report.text(".tip .sees") == f"Row {row}, column {column}: {words}"
     report.until(f"document.querySelector('#spoken').textContent.endsWith(', {words}')")
     report.page.mouse.move(1, 1)
     assert frames(report, "seen") == [None]
     box = report.page.locator("#pin canvas").first.bounding_box()
     report.page.mouse.move(box["x"] + (column + 0.5) * box["width"] / 24, box["y"] + (row + 0.5) * box["height"] / 24)
     assert frames(report, "seen") == [pytest.approx(expected, abs=0.02)]
-    assert report.texts("#pin figcaption") == [f"row {row}, column {column}", f"sees 19{X}19 pixels"]
+    at, sees = report.texts("#pin figcaption")
+    assert at.startswith(f"row {row}, column {column}")
+    assert sees == f"receptive field 19{X}19 pixels"
     report.page.mouse.move(1, 1)
     assert report.texts("#pin figcaption")[0] == "channel"
 
@@ -431,7 +433,8 @@ def test_the_keyboard_points_at_positions_too(open_report, run):
     report.press("ArrowUp", "ArrowUp", "ArrowRight")
     assert frames(report, "seen") == [pytest.approx(field_at(sees, 10, 13), abs=0.02)]
     assert report.text(".pane h3") == "star.jpg"  # the keys of the page do not act
-    report.until(f"document.querySelector('#spoken').textContent === 'row 10, column 13 sees 19{X}19 pixels'")
+    spoken = f"/^row 10, column 13: (value .*, )?receptive field 19{X}19 pixels$/"
+    report.until(f"document.querySelector('#spoken').textContent.match({spoken})")
     report.press(*["ArrowLeft"] * 15)
     assert frames(report, "seen") == [pytest.approx(field_at(sees, 10, 0), abs=0.02)]
     report.press("]")
@@ -477,10 +480,10 @@ UNEQUAL = lists(*[(2 * at, 3 + at % 2) for at in range(12)])
 @pytest.mark.parametrize(
     ("shape", "sees", "expected", "said"),
     [
-        ((8, 12, 12), [ALL, ALL], [0, 0, 24, 24], f"35{X}35 pixels, all of the picture"),
-        ((8, 12, 12), [UNEQUAL, PAIRS], [6, 10, 8, 14], f"4{X}2 pixels"),
-        ((8, 12, 12), [[-40, 2, 3], PAIRS], None, "padding only"),
-        ((12, 12, 8), [PAIRS, PAIRS], [6, 10, 8, 12], f"2{X}2 pixels"),
+        ((8, 12, 12), [ALL, ALL], [0, 0, 24, 24], ": the whole picture"),
+        ((8, 12, 12), [UNEQUAL, PAIRS], [6, 10, 8, 14], f" 4{X}2 pixels"),
+        ((8, 12, 12), [[-40, 2, 3], PAIRS], None, ": padding only"),
+        ((12, 12, 8), [PAIRS, PAIRS], [6, 10, 8, 12], f" 2{X}2 pixels"),
     ],
     ids=["whole picture", "unequal", "padding", "channels last"],
 )
@@ -492,5 +495,5 @@ def test_fields_of_other_kinds(open_report, tmp_path, shape, sees, expected, sai
     report = open_report(tmp_path, "#channel=0")
     report.page.wait_for_selector("#pin canvas")
     point_at_position(report, record["pictures"][1]["tiles"], 0, (5, 3), size=12)
-    assert report.text(".tip .sees") == f"Row 5, column 3 sees {said}"
+    assert report.text(".tip .sees") == f"Row 5, column 3: receptive field{said}"
     assert frames(report, "seen") == [expected and pytest.approx(expected, abs=0.02)]

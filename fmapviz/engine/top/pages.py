@@ -149,11 +149,11 @@ class Pages:
 
 
 def describe_field(field: ReceptiveField | None) -> str:
-    """Return in words what the units of a layer see."""
+    """Return in words how large the receptive field of a layer's units is."""
     if field is None:
-        return "Each unit is taken to see the whole picture"
+        return "Receptive field: not known, the whole picture is drawn"
     if field.is_whole:
-        return "Each unit sees the whole picture"
+        return "Receptive field: the whole picture"
     height, width = field.size
     gated = ", without the gates" if field.ungated else ""
-    return f"Each unit sees {height} x {width} pixels{gated}"
+    return f"Receptive field: {height} x {width} pixels{gated}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,12 @@ from fmapviz.core import files
 from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
 from fmapviz.core.file_names import ALIGNMENT
+from fmapviz.render.colormaps import table
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
 from fmapviz.writers.html.facts import describe_settings
 from fmapviz.writers.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
-from fmapviz.writers.html.page import link, pack, read_script, render_page, script, to_json
+from fmapviz.writers.html.page import link, pack, pixel_script, read_script, render_page, script, to_json
 from fmapviz.writers.html.single_file import LARGEST, embed, too_large
 
 if TYPE_CHECKING:
@@ -35,10 +38,11 @@ if TYPE_CHECKING:
 NEEDS = "pictures measures fields"
 WITH = "png"  # the page shows these files
 AGGREGATES = "images"
-UNIT_FILES = "report.js"
+UNIT_FILES = "report.js pixels.js"
 RUN_FILES = "index.html stats.js steps.js"
 PAGE = "index.html"
 
+UNIT_SCRIPT, _PIXELS_SCRIPT = UNIT_FILES.split()
 _STATISTICS_SCRIPT = "stats.js"
 _CURVES_SCRIPT = "steps.js"
 
@@ -48,28 +52,43 @@ class UnitReport:
 
     members: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.document: dict[str, Any] = {"pictures": []}
+        self._directory = directory
 
     def add(self, image: UnitImage, pictures: Iterable[Picture]) -> tuple[()]:
         """See `fmapviz.writers.base.Writer`."""
         of_pictures = summarize_empty(image.empty_maps)
+        described: list[dict[str, Any]] = []
+        readable = _add_to(described, pictures, image.empty_maps)
+        if first := next(readable, None):
+            files.write_pieces(self._directory / _PIXELS_SCRIPT, pixel_script(chain([first], readable)))
         self.document = {
             "unit": printable(image.file.unit),
             "source": printable(image.file.path),
             "predictions": [printable(str(each)) for each in image.result.predictions],
             "notices": [printable(notice) for notice in image.notices if notice not in of_pictures],
-            "pictures": [*self.document["pictures"], *(_describe(picture, image.empty_maps) for picture in pictures)],
+            "pictures": [*self.document["pictures"], *described],
         }
         return ()
 
 
+def _add_to(
+    described: list[dict[str, Any]], pictures: Iterable[Picture], empty_maps: Sequence[EmptyMaps]
+) -> Iterator[tuple[str, bytes]]:
+    """Describe pictures, and yield the address and the file of each one whose values the page shows."""
+    for picture in pictures:
+        described.append(_describe(picture, empty_maps))
+        if "levels" in described[-1]:
+            yield described[-1]["href"], picture.png
+
+
 @contextmanager
 def open_writer(directory: Path, *, many: bool = False) -> Iterator[UnitReport]:  # noqa: ARG001
-    """Write the data of a unit as a script, `report.js`, which the report's page loads."""
-    report = UnitReport()
+    """Write the data of a unit as scripts, which the report's page loads: `report.js`, and `pixels.js` with its grids."""
+    report = UnitReport(directory)
     yield report
-    files.write(directory / UNIT_FILES, script("unit", report.document))
+    files.write(directory / UNIT_SCRIPT, script("unit", report.document))
 
 
 def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str, bytes]:
@@ -115,7 +134,7 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
         contents[_CURVES_SCRIPT] = script("curves", curves)
     if info.config.single_file:
         directories = {href_of(unit.directory, run): unit.directory for unit in units}
-        embedded = embed(directories, script=UNIT_FILES, without=repeated_inputs(listed))
+        embedded = embed(directories, script=UNIT_SCRIPT, without=repeated_inputs(listed))
         embedded |= {name: to_json(read_script(content)) for name, content in contents.items()}
         contents[PAGE] = render_page(page, embedded)
         if len(contents[PAGE]) > LARGEST:
@@ -166,10 +185,18 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "tiles": None if picture.tiles is None else asdict(picture.tiles),
         "channels": None if channels is None else list(channels),
         "statistics": statistics,
+        **({"levels": _levels(content)} if picture.tiles and isinstance(content, Grid) and content.ends is not None else {}),
         **({"notices": notices} if notices else {}),
         **({"strips": _strips(picture.strips)} if picture.strips else {}),
         **({"histogram": _histogram(content)} if isinstance(content, Histogram) else {}),
     }
+
+
+def _levels(grid: Grid) -> dict[str, Any]:
+    """Return what turns the pixels of a grid's tiles into values."""
+    assert grid.ends is not None
+    palette = b64encode(table(grid.palette).tobytes()).decode() if grid.palette else None
+    return {"data": pack(grid.ends), **({"palette": palette} if palette else {})}
 
 
 @lru_cache(4096)  # the same for all images

@@ -3,7 +3,7 @@
 // A page opened from a file may not fetch, but it may load scripts: data are scripts that call one of these functions.
 const delivered = new WeakMap();
 const deliver = (data) => delivered.set(document.currentScript, data);
-window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver, curves: deliver });
+window.fmapviz = Object.freeze({ unit: deliver, statistics: deliver, curves: deliver, pixels: deliver });
 
 const CACHED_UNITS = 20;
 
@@ -15,11 +15,12 @@ const OF = {
 // Files inside the page, by their addresses.
 const embedded = new Map([...document.querySelectorAll("script[data-file]")].map((file) => [file.dataset.file, file]));
 
-function loadScript(href) {
+function loadScript(href, { charset = "" } = {}) {
   const inside = embedded.get(href);
   if (inside) return Promise.resolve(JSON.parse(inside.textContent));
   return new Promise((resolve, reject) => {
     const script = make("script");
+    if (charset) script.charset = charset;
     script.src = href;
     script.onload = () => {
       script.remove();
@@ -71,9 +72,10 @@ function loadUnit(href) {
 function prepare(unit, href) {
   for (const picture of unit.pictures) {
     picture.src = address(href + picture.href);
+    picture.pixels = address(`${href}pixels.js`);
     picture.words = words(picture.title || picture.name, picture.layer?.type ?? "");
-    const sees = seesOf(picture);
-    if (sees) picture.facts.push(["Sees", sees]);
+    const field = receptiveField(picture, inputOf(unit));
+    if (field) picture.facts.push(["Receptive field", field]);
   }
   return unit;
 }

@@ -45,22 +45,37 @@ function clip([left, top, right, bottom], { width, height }) {
 const area = (height, width) => `${height} \u00d7 ${width}`;
 
 function fieldWords([left, top, right, bottom], seen) {
-  const whole = `sees ${area(bottom - top, right - left)} pixels`;
+  const whole = `receptive field ${area(bottom - top, right - left)} pixels`;
   const inside = seen && clip([left, top, right, bottom], seen);
   if (!seen || (inside?.width === right - left && inside.height === bottom - top)) return whole;
-  if (!inside) return "sees padding only";
-  if (inside.width === seen.width && inside.height === seen.height) return `${whole}, all of the picture`;
+  if (!inside) return "receptive field: padding only";
+  if (inside.width === seen.width && inside.height === seen.height) return "receptive field: the whole picture";
   return `${whole}, ${area(inside.height, inside.width)} in the picture`;
 }
 
-// What each position of a layer sees, if that is equally large for all of them.
-function seesOf({ layer, cells }) {
+// The receptive field of a layer's positions, if it is equally large for all of them.
+function receptiveField(picture, seen) {
+  const { layer, cells } = picture;
   if (!layer?.sees || cells) return "";
   const lengths = layer.sees.map((ends) => (isRegular(ends) ? [ends[2]] : [...new Set(ends[0].map((first, at) => ends[1][at] - first + 1))]));
   if (!lengths.every((some) => some.length === 1)) return "";
+  if (seen && coversAll(picture, seen)) return "the whole picture";
   const size = `${area(...lengths.flat())} pixels`;
   const steps = [...new Set(layer.sees.map((ends) => (isRegular(ends) ? ends[1] : 0)))];
-  return steps.every((step) => step > 0) ? `${size}, every ${steps.join(" \u00d7 ")}` : size;
+  return steps.every((step) => step > 0) ? `${size}, stride ${steps.join(" \u00d7 ")}` : size;
+}
+
+// Whether every position depends on all pixels: the first and the last one do.
+function coversAll(picture, { width, height }) {
+  const counts = picture.tiles ? mapSize(picture) : [];
+  return [height, width].every((side, axis) => {
+    const ends = picture.layer.sees[axis];
+    const last = (counts[axis] ?? (isRegular(ends) ? 1 : ends[0].length)) - 1;
+    return [0, last].every((position) => {
+      const [first, after] = intervalAt(ends, position);
+      return first <= 0 && after >= side;
+    });
+  });
 }
 
 let pointedField = null;
@@ -93,9 +108,15 @@ function drawFields() {
     caption(box, sees ?? (fields.best && `${box.dataset.caption}, top image ${fields.rank}`));
   }
   for (const box of find("#pin").querySelectorAll("[data-channel]")) {
-    const here = pointedField && pointedField.href === panes[box.dataset.channel]?.unit.href;
-    caption(box, here && `row ${pointedField.row}, column ${pointedField.column}`);
+    const pane = panes[box.dataset.channel];
+    const here = pointedField && pointedField.href === pane?.unit.href;
+    caption(box, here && [`row ${pointedField.row}, column ${pointedField.column}`, pointedValue(pane)].filter(Boolean).join(": "));
   }
+}
+
+function pointedValue({ picture }) {
+  const { row, column, size: [rows, columns] } = pointedField;
+  return valueAt(picture, tileOf(picture, state.channel), (column + 0.5) / columns, (row + 0.5) / rows, drawFields);
 }
 
 function placeFrame(frame, box, { width, height } = {}) {
@@ -109,7 +130,7 @@ function caption(box, text) {
   find("figcaption", box.parentElement).textContent = text || box.dataset.caption;
 }
 
-const fieldNote = (field) => (field ? make("p", "sees", `Row ${field.row}, column ${field.column} ${field.words}`) : "");
+const fieldNote = (field) => (field ? make("p", "sees", `Row ${field.row}, column ${field.column}: ${field.words}`) : "");
 
 function showFields(figure, pane) {
   const box = find(".box", figure);
@@ -132,7 +153,8 @@ function followPositions(figure, pane) {
     find(".pinned").classList.add("crossed");
     moveRing(across, down);
     showPosition(box, across, down);
-    say(`row ${row}, column ${column} ${pointedField.words}`);
+    const value = pointedValue(pane);
+    say(`row ${row}, column ${column}: ${value && `value ${value}, `}${pointedField.words}`);
   };
   box.addEventListener("focus", () => box.matches(":focus-visible") && go());
   box.addEventListener("blur", () => cross({ target: box, type: "pointerleave" }));

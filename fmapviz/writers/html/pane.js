@@ -179,7 +179,7 @@ class Pane {
     return tile < 0 ? null : channelOf(this.picture, tile);
   }
 
-  showTip(channel, field) {
+  showTip(channel, { field, value }) {
     this.outline(this.pointed, channel);
     this.tip.hidden = this.pointed.hidden;
     if (this.tip.hidden) return;
@@ -188,7 +188,7 @@ class Pane {
     if (this.tip.hidden) return;
     const whole = channelOverall(this.picture, channel);
     const columns = [["here", tileNumbers(this.picture, channel)], [count(overall?.images, "image"), whole]];
-    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), deadNote(whole), fieldNote(field));
+    this.tip.replaceChildren(numbersTable(columns, `${channelWord(this.picture)} ${channel}`), valueNote(value), deadNote(whole), fieldNote(field));
     this.placeTip();
   }
 

@@ -18,13 +18,14 @@ function point(pane, event) {
   pointedChannel = pane ? pane.channelUnder(event) : null;
   const pointed = panesLike(pane);
   const field = pointedChannel === null ? null : fieldUnder(pane, event);
+  const value = pointedChannel === null ? "" : valueUnder(pane, event);
   showField(field);
   for (const each of panes) {
     if (pointedChannel === null || !pointed.includes(each)) each.tip.hidden = each.pointed.hidden = true;
-    else each.showTip(pointedChannel, each === pane ? field : null);
+    else each.showTip(pointedChannel, each === pane ? { field, value } : {});
     each.stage.classList.toggle("over", each === pane && pointedChannel !== null);
   }
-  if (pointedChannel !== null) say([spokenNumbers(pane.picture, pointedChannel), field?.words].filter(Boolean).join(", "), 150);
+  if (pointedChannel !== null) say([spokenNumbers(pane.picture, pointedChannel), value && `value ${value}`, field?.words].filter(Boolean).join(", "), 150);
   if (pane?.picture?.cells) pointCell(pane, event);
 }
 

@@ -184,6 +184,8 @@ function describe(found, { still }) {
   const range = picture && found.length === 1 ? factOf(picture, "Range") : "";
   const kind = picture?.layer ? [picture.layer.type, shape(picture.layer), range] : [picture ? `${picture.width} \u00d7 ${picture.height} pixels` : ""];
   find("#kind").textContent = kind.filter(Boolean).map(visible).join(" \u00b7 ");
+  const scaling = picture && isShared(found, "Scaling", factOf(picture, "Scaling")) ? factOf(picture, "Scaling") : "";
+  find("#scaling").textContent = visible(scaling.charAt(0).toUpperCase() + scaling.slice(1));
   showFacts();
   showOrder(picture);
   holdFacts();
@@ -201,7 +203,7 @@ function describe(found, { still }) {
 function showFacts() {
   const about = comparing() ? panes : panes.slice(0, 1);
   const { picture } = about.find((pane) => pane.picture) ?? {};
-  const facts = (picture ? shownFacts(picture) : []).filter(([name, value]) => isShared(about, name, value));
+  const facts = (picture ? shownFacts(picture) : []).filter(([name, value]) => name !== "Scaling" && isShared(about, name, value));
   find("#about").replaceChildren(...facts.map(([name, value]) => factPair(name, value)), ...(picture ? deadFacts(picture) : []));
 }
 

@@ -18,7 +18,7 @@ from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.runs.aggregates import base, images
 from fmapviz.runs.run import read_run
 from fmapviz.runs.run_files import check_replaceable, find_units
-from fmapviz.writers.html import PAGE, UNIT_FILES
+from fmapviz.writers.html import PAGE, UNIT_SCRIPT
 from fmapviz.writers.html.facts import describe_settings
 from fmapviz.writers.html.listing import href_of, list_steps
 from fmapviz.writers.html.page import link, render_page
@@ -122,7 +122,7 @@ def _read(run: str | Path) -> _Run:
     settings = _mapping(record.get("settings"))
     formats = settings.get("formats")
     reports = isinstance(formats, list) and "html" in formats
-    if not any(files.exists(unit.directory / UNIT_FILES) for unit in units) and (units or not reports):
+    if not any(files.exists(unit.directory / UNIT_SCRIPT) for unit in units) and (units or not reports):
         raise _no_report(run)
     return _Run(directory, record, units)
 
