@@ -15,12 +15,12 @@ from fmapviz.core.errors import RequestError, printable, quote
 from fmapviz.core.files import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from fmapviz.runs.listing import ListedRun
 
 REMOVE = "remove"
-_HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state")
+_HEADER = ("run", "model", "weights", "images", "failed", "size", "age", "formats", "state", "settings")
 _RIGHT = {3, 4, 5, 6}  # columns of numbers
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 
@@ -82,7 +82,10 @@ def _list(directory: str, *, json: bool) -> None:
     if not listed:
         print_message(f"no runs in {quote(directory)}")
         return
-    print_line("\n".join((*align([_HEADER, *map(_cells, listed)], right=_RIGHT), *_differences(listed))))
+    references = {run.first for run in listed if run.first is not None}
+    rows = ((*_cells(run), _settings(run, references)) for run in listed)
+    shown = len(_HEADER) if references else -1  # runs of different models have nothing to compare
+    print_line("\n".join(align([each[:shown] for each in (_HEADER, *rows)], right=_RIGHT)))
     print_message(f"{count(len(listed), 'run')}: {_describe(images, size)}")
 
 
@@ -146,14 +149,11 @@ def _cells(run: ListedRun) -> tuple[str, ...]:
     )
 
 
-def _differences(listed: Sequence[ListedRun]) -> list[str]:
-    """Return a line for each run that is not the first one of its model, below an empty one."""
-    lines = []
-    for run in listed:
-        if run.first is not None:
-            compared = f"differs from {printable(run.first)}: " if run.differences else "has the same settings as "
-            lines.append(f"{printable(run.name)} {compared}{'; '.join(run.differences) or printable(run.first)}")
-    return ["", *lines] if lines else []
+def _settings(run: ListedRun, references: Collection[str]) -> str:
+    """Return the settings in which a run differs from the one of its model that most others are like."""
+    if run.first is None:
+        return "reference" if run.name in references else ""
+    return "; ".join(run.differences) or f"as {printable(run.first)}"
 
 
 def _describe(images: int, size: int) -> str:

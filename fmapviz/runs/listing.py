@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +18,12 @@ from fmapviz.core.files import reading_from
 from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.images.find import natural
 from fmapviz.runs.failures import read_failures
-from fmapviz.runs.run import differences, is_run, read_run
+from fmapviz.runs.run import differences, flat_settings, is_run, read_run
 from fmapviz.runs.shards import is_named_like_shard
 from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     Failed = dict[str, float]  # the time of the last failure, by the path of the input
 
@@ -41,8 +44,9 @@ class ListedRun:
         damaged: Whether `run.json` is not as it was written.
         being_written: Whether a command is writing a file of it at this moment.
         killed: Whether a command was killed that wrote to it; the next one removes what it left.
-        first: Name of the first listed run of the same model, of comparisons the first one; None for that run.
-        differences: The settings that differ from those of the first run.
+        first: Name of the run of the same model that it is compared with, of comparisons a comparison: the one whose
+            settings most others share, of several the first that was made. None for that run itself.
+        differences: The settings that differ from those of that run.
     """
 
     directory: Path
@@ -72,15 +76,29 @@ def list_runs(directory: str | Path) -> Iterator[ListedRun]:
         RequestError: There is no such local directory.
         OutputError: It cannot be read.
     """
-    first: dict[tuple[str, bool], tuple[str, object]] = {}  # name and settings, by the model and if it is compared
-    for run in _find_runs(local_directory(directory)):
-        settings = _settings_of(run)
-        model = _text(settings.get("model"))
-        kind = model or "", "against" in settings
-        name, others = first.setdefault(kind, (run.name, settings)) if model else (run.name, settings)
-        same = others is settings
+    listed = [(run, _settings_of(run)) for run in _find_runs(local_directory(directory))]
+    groups: dict[object, list[tuple[Path, dict[str, Any]]]] = {}  # by the model, and whether it is compared
+    for run, settings in listed:
+        if model := _text(settings.get("model")):
+            groups.setdefault((model, "against" in settings), []).append((run, settings))
+    references = {run: _reference(group) for group in groups.values() for run, _ in group}
+    for run, _ in listed:
+        reference, others = references.get(run, (run, {}))
         with suppress(FileNotFoundError):  # it was removed meanwhile
-            yield describe_run(run, first=None if same else name, others=others)
+            yield describe_run(run, first=None if reference == run else reference.name, others=others)
+
+
+def _reference(group: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Path, dict[str, Any]]:
+    """Return the run whose settings most of a group have, value by value; of several the one that was made first."""
+    values = [{(name, repr(value)) for name, value in flat_settings(settings).items()} for _, settings in group]
+    counts = Counter(chain.from_iterable(values))
+
+    def rank(at: int) -> tuple[int, float]:
+        with suppress(OSError):
+            return -sum(counts[each] for each in values[at]), (group[at][0] / RUN_FILE).stat().st_mtime
+        return 0, inf
+
+    return group[min(range(len(group)), key=rank)]
 
 
 def describe_run(run: Path, *, first: str | None = None, others: object = None) -> ListedRun:

@@ -312,7 +312,7 @@ def differences(settings: object, others: object) -> list[str]:
         >>> differences({"views": ["maps"], "top": 3}, {"views": [], "top": 3})
         ['views: maps, not default']
     """
-    recorded, wanted = _flat(settings), _flat(others)
+    recorded, wanted = flat_settings(settings), flat_settings(others)
     names = [name for name in wanted if name in recorded and recorded[name] != wanted[name]]
     if "model" in names:
         names = ["model"]
@@ -329,7 +329,7 @@ def differences(settings: object, others: object) -> list[str]:
     ]
 
 
-def _flat(settings: object) -> dict[str, object]:
+def flat_settings(settings: object) -> dict[str, object]:
     """Return the settings of a run with those of its style, also from a damaged record."""
     own: dict[str, object] = settings if isinstance(settings, dict) else {}
     style, other = own.get("style"), own.get("against")

@@ -58,7 +58,7 @@ def test_runs_are_listed_as_a_table(words, out, fmapviz):
     shown = fmapviz("runs", *words)
     assert shown.returncode == 0
     table = lines(shown.stdout)
-    assert table[0].split() == ["run", "model", "weights", "images", "failed", "size", "age", "formats", "state"]
+    assert table[0].split() == ["run", "model", "weights", "images", "failed", "size", "age", "formats", "state", "settings"]
     cells = [re.split(r" {2,}", line) for line in table[1:4]]
     assert [row[:5] for row in cells] == [
         ["alexnet", "alexnet", "random weights, seed 0", "2", "1"],
@@ -66,8 +66,9 @@ def test_runs_are_listed_as_a_table(words, out, fmapviz):
         ["vgg11", "vgg11", "random weights, seed 0", "0", "0"],
     ]
     assert [row[5] for row in cells] == ["233 kB", "119 kB", "8.19 kB"]
-    assert all(re.fullmatch(r"\d+ (s|min)", row[6]) and row[7:] == ["png"] for row in cells)
-    assert table[4:] == ["", "alexnet-2 differs from alexnet: norm: layer, not channel"]
+    assert all(re.fullmatch(r"\d+ (s|min)", row[6]) and row[7] == "png" for row in cells)
+    assert [row[8:] for row in cells] == [["reference"], ["norm: layer, not channel"], []]
+    assert len(table) == 4
     assert lines(shown.stderr) == ["3 runs: 3 images, 360 kB"]
 
 
@@ -112,7 +113,25 @@ def test_the_state_of_a_run_is_marked(out, fmapviz):
 
 def test_runs_of_the_same_settings_are_named(out, fmapviz):
     open_run(out, INFO, name="same")
-    assert "same has the same settings as alexnet" in lines(fmapviz("runs").stdout)
+    assert [line for line in lines(fmapviz("runs").stdout) if line.startswith("same ") and line.endswith("  as alexnet")]
+
+
+def test_many_runs_have_one_line_each_with_what_differs_from_the_most_common_settings(tmp_path, fmapviz):
+    """The run whose name comes first has settings of its own."""
+    open_run(tmp_path / "runs", changed(INFO, style=Style(norm="signed", columns=3)), name="a")
+    for number in range(12):
+        open_run(tmp_path / "runs", changed(INFO, style=Style(scale=2 if number % 3 else 3)), name=f"b{number}")
+    header, first, *others = lines(fmapviz("runs").stdout)
+    assert len(others) == 12
+    assert first.endswith("  norm: signed, not channel; columns: 3, not default; scale: 1, not 2")
+    ends = [line[header.index("settings") :] for line in others]
+    assert [ends[0], ends[1], ends[2], ends[3]] == ["scale: 3, not 2", "reference", "as b1", "scale: 3, not 2"]
+
+
+def test_runs_of_different_networks_have_no_column_of_settings(tmp_path, fmapviz):
+    open_run(tmp_path / "runs", INFO)
+    open_run(tmp_path / "runs", changed(INFO, model="vgg11"))
+    assert "settings" not in lines(fmapviz("runs").stdout)[0]
 
 
 def test_names_are_safe_to_show(out, fmapviz):
@@ -185,7 +204,7 @@ def test_a_run_that_is_named_twice_is_removed_once(out, fmapviz):
 
 def test_a_directory_called_remove_is_a_path(out, fmapviz):
     out.rename(out.parent / "remove")
-    assert len(lines(fmapviz("runs", "./remove").stdout)) == 6
+    assert len(lines(fmapviz("runs", "./remove").stdout)) == 4
     assert fmapviz("runs", "remove", "alexnet", "--out", "remove", "--yes").returncode == 0
     assert not (out.parent / "remove" / "alexnet").exists()
 
