@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fmapviz.core.config import Style
     from fmapviz.core.drawings import HeatMap
 
-_EPSILON = 1e-7  # pytorch-grad-cam's
 _TINY = 1e-38  # smaller float32 values are subnormal
 
 
@@ -27,8 +26,8 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
 
     The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
     Visual Explanations from Deep Networks via Gradient-based Localization", 2017), before values are interpolated between.
-    The scaling, `(x - min) / (max(x - min) + 1e-7)`, is that of pytorch-grad-cam, which also applies it twice, so
-    that a map of values as small as 1e-7 is not dark. For yet smaller maps the maximum replaces the 1e-7.
+    It is scaled before and after that, as pytorch-grad-cam does, by `(x - min) / max(x - min)`. pytorch-grad-cam adds 1e-7
+    to the divisor, so that its maps depend on the size of the gradients if that is about 1e-7 or less.
 
     Args:
         raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
@@ -208,4 +207,4 @@ def _bytes(levels: Tensor) -> Tensor:
 def _scaled(maps: Tensor) -> Tensor:
     shifted = maps - maps.amin((1, 2), keepdim=True)
     largest = shifted.amax((1, 2), keepdim=True)
-    return shifted / (largest + largest.clamp(_TINY, _EPSILON))
+    return shifted / largest.where(largest > 0, 1)

@@ -32,6 +32,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from fmapviz.core.drawings import HeatMap
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.colormaps import HEAT_COLORMAP
@@ -260,3 +262,20 @@ def draw_map(
         return HeatMap(raw, pixels, over, colormap, (low, high), nonfinite)
 
     return BatchContent(make, {"raw": raw, "pixels": pixels, "low": low, "high": high})
+
+
+def in_double(values: Tensor) -> Tensor:
+    """Return values as float64, for formulas that divide; as float32 on Apple's GPUs, which lack float64."""
+    return values.float() if values.device.type == "mps" else values.double()
+
+
+def divided(values: Tensor | float, sums: Tensor, sizes: Tensor) -> Tensor:
+    """Divide by sums; 0 where a sum is zero, but for what rounding its terms to float32 may have left of it.
+
+    Args:
+        values: What is divided, of a shape that broadcasts.
+        sums: The divisors.
+        sizes: Sums of the magnitudes of the terms.
+    """
+    known = sums.abs() > sizes * torch.finfo(torch.float32).eps
+    return (values / sums).where(known, 0)

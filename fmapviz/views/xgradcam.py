@@ -1,16 +1,18 @@
 """Grad-CAM with each channel's gradients weighted by its activations (XGrad-CAM).
 
-A channel's weight is the mean of its gradients, weighted by its activations: `w_k = sum_hw(G_k A_k) / (sum_hw(A_k) + 1e-7)`;
-the map is `sum_k w_k A_k`. A are a layer's activations, G the gradient of the class's logit with respect to them, k the
-channels.
+A channel's weight is the mean of its gradients, weighted by its activations: `w_k = sum_hw(G_k A_k) / sum_hw(A_k)`; the map
+is `sum_k w_k A_k`. A are a layer's activations, G the gradient of the class's logit with respect to them, k the channels. A
+channel whose sum is zero, but for float32's rounding, has the weight 0.
 
-Fu et al., "Axiom-based Grad-CAM: Towards Accurate Visualization and Explanation of CNNs", 2020; the 1e-7 is
-pytorch-grad-cam's.
+Fu et al., "Axiom-based Grad-CAM: Towards Accurate Visualization and Explanation of CNNs", 2020. pytorch-grad-cam adds 1e-7
+to the denominator, which changes the weights of channels whose sums are small.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from fmapviz.views.base import divided, in_double
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +36,7 @@ def attribute(activations: Tensor, gradients: Tensor) -> Tensor:
         >>> attribute(torch.ones(2, 8, 7, 7), torch.ones(2, 8, 7, 7)).shape
         torch.Size([2, 7, 7])
     """
-    activations, gradients = activations.float(), gradients.float()
-    sums = activations.sum((2, 3), keepdim=True) + 1e-7
-    weights = (gradients * activations / sums).sum((2, 3), keepdim=True)
-    return (weights * activations).sum(1)
+    activations, gradients = in_double(activations), in_double(gradients)
+    sums, sizes = (each.sum((2, 3), keepdim=True) for each in (activations, activations.abs()))
+    weights = divided((gradients * activations).sum((2, 3), keepdim=True), sums, sizes)
+    return (weights * activations).sum(1).float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import deepcopy
 from itertools import combinations
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ CLASSES = [3, 717]
 SIZE = (96, 128)
 LAYERS = ["layer4", "layer2"]
 CLOSE = {"rtol": 0, "atol": 1e-5}
+LOUDER = 1e4
 
 OF_GRADIENTS = [gradcam, gradcam_pp, hirescam, layercam, xgradcam]
 GRAD_CAM = {
@@ -101,8 +103,12 @@ def test_gradcam_is_captums(network, batch, layer, captured, relu):
 @pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
 @pytest.mark.thorough
 def test_final_maps_are_pytorch_grad_cams(network, batch, layer, captured, view):
-    theirs = of_grad_cam(GRAD_CAM[view], network, layer, batch, CLASSES)
-    ours = heat_of(view.attribute(*captured), SIZE)
+    # For gradients beside which the 1e-6 and 1e-7 that it adds are nothing.
+    louder = deepcopy(network)
+    with torch.no_grad():
+        louder.fc.weight.mul_(LOUDER)
+    theirs = of_grad_cam(GRAD_CAM[view], louder, layer, batch, CLASSES)
+    ours = heat_of(view.attribute(captured.activations, captured.gradients * LOUDER), SIZE)
     assert ours.amax((1, 2)).min() > 0.99
     torch.testing.assert_close(ours, theirs, **CLOSE)
 
@@ -119,6 +125,68 @@ def test_the_formulas_differ_but_where_a_mean_follows(layer, captured):
     for one, other in combinations(OF_GRADIENTS, 2):
         alike = layer == "layer4" and {one, other} <= {gradcam, hirescam, xgradcam}
         assert ((heats[one] - heats[other]).abs().max() < 1e-4) == alike
+
+
+# --- against the formulas of the papers, in float64
+
+
+def of_papers(view, activations, gradients):
+    """The map of each paper, float64, with the divisions that it names."""
+    a, g = activations.double().numpy(), gradients.double().numpy()
+    sums = a.sum((2, 3), keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if view is gradcam:
+            weights = g.mean((2, 3), keepdims=True)
+        elif view is gradcam_pp:  # equation 19
+            shares = np.where(g == 0, 0, g**2 / (2 * g**2 + sums * g**3))
+            weights = (shares * np.maximum(g, 0)).sum((2, 3), keepdims=True)
+        elif view is xgradcam:
+            weights = np.where(sums == 0, 0, (g * a / sums).sum((2, 3), keepdims=True))
+        else:
+            weights = np.maximum(g, 0) if view is layercam else g
+    return (weights * a).sum(1)
+
+
+SOME = {
+    "after a ReLU": lambda: torch.randn(2, 6, 5, 7, generator=torch.Generator().manual_seed(3)).relu(),
+    "signed": lambda: torch.randn(2, 6, 5, 7, generator=torch.Generator().manual_seed(4)),
+    "tiny": lambda: torch.rand(2, 6, 5, 7, generator=torch.Generator().manual_seed(5)) * 1e-9,
+    "dead channels": lambda: (
+        torch.rand(2, 6, 5, 7, generator=torch.Generator().manual_seed(6)) * (torch.arange(6) > 2)[:, None, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("view", OF_GRADIENTS, ids=named)
+@pytest.mark.parametrize("size", [1e-12, 1e-8, 1e-3, 1.0, 1e8, 1e12])
+@pytest.mark.parametrize("kind", SOME)
+def test_maps_are_those_of_the_papers_for_gradients_of_any_size(view, size, kind):
+    activations = SOME[kind]()
+    gradients = torch.randn(activations.shape, generator=torch.Generator().manual_seed(7)) * size
+    gradients[:, :, 0, 0] = 0
+    theirs = torch.from_numpy(of_papers(view, activations, gradients))
+    ours = view.attribute(activations, gradients)
+    assert theirs.abs().max() > 0
+    torch.testing.assert_close(ours.double() / theirs.abs().max(), theirs / theirs.abs().max(), rtol=0, atol=1e-5)
+    expected = heat_of((theirs / theirs.abs().max()).float(), SIZE)
+    torch.testing.assert_close(heat_of(ours, SIZE), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("view", [view for view in OF_GRADIENTS if view is not gradcam_pp], ids=named)
+@pytest.mark.parametrize("factor", [1e-8, 1e8])
+def test_a_multiple_of_the_logits_has_the_same_map(captured, view, factor):
+    one, other = (heat_of(view.attribute(captured.activations, captured.gradients * by), SIZE) for by in (1, factor))
+    assert one.max() > 0.99
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+def test_channels_whose_values_cancel_have_no_weight_of_rounding_errors():
+    values = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+    values = torch.nn.functional.instance_norm(values)  # each channel adds up to zero, but for rounding
+    gradients = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
+    assert values.sum((2, 3)).any()
+    assert not xgradcam.attribute(values, gradients).any()
+    assert gradcam_pp.attribute(values, gradients).abs().max() < 1e3
 
 
 def test_cam_is_torchcams_and_adds_up_to_the_logit(network, batch):
