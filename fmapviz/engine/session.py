@@ -220,7 +220,7 @@ def frame_choice(session: Session) -> FrameChoice:
 
 def _check_views(config: RunConfig, *, pair: bool) -> None:
     """Check that the views draw as many networks as there are, and can be scaled as requested."""
-    if pair and config.style.norm == "run":
+    if pair and config.style.scope == "run":
         hint = "Style(norm='layer'), or Style(norm='fixed:LO,HI')"
         raise RequestError("no range over all images of a comparison", hint=hint)
     if not pair and config.style.rank == "change":

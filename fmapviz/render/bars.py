@@ -31,14 +31,14 @@ def draw_bars(values: Tensor, style: Style, ranges: Ranges) -> Tensor:
 
     Args:
         values: float `(N, K)`.
-        style: `columns` bars per row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI` and `run` count. Up to
-            64 chosen `channels` are laid in rows of up to 32.
+        style: `columns` bars per row, `padding` between rows, `scale`; of `norm` only `fixed:LO,HI`, `run` and `signed-run`
+            count. Up to 64 chosen `channels` are laid in rows of up to 32.
         ranges: The numbers themselves, `(N, K)`, as returned by `measure`.
 
     Returns:
         uint8 `(N, H', W')` on the device of `values`: bars above zero white, those below zero grey, the line at zero dark
-        grey. A row spans the smallest to the largest of all numbers, zero included, or LO to HI. NaN and infinite values
-        are drawn as a checkerboard.
+        grey. A row spans the layer's smallest to its largest number, zero included, or LO to HI. NaN and infinite values are
+        drawn as a checkerboard.
 
     Example:
         >>> from fmapviz.render.grid import measure
@@ -81,7 +81,7 @@ def lay_out(count: int, style: Style) -> Tiles:
 
 def axis_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
     """Return the values at the bottom and the top of a row, float32 `(N, 1)` each."""
-    low, high = scale_limits(ranges, style if style.limits or style.norm == "run" else _LAYER)
+    low, high = scale_limits(ranges, style if style.scope in {"fixed", "run"} else _LAYER)
     if style.limits:
         return low[:, :1], high[:, :1]
     return low[:, :1].clamp(max=0), high[:, :1].clamp(min=0)

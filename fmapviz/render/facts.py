@@ -170,19 +170,20 @@ def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
     of_weights = layer.of == "weights"
     palette = None if of_weights and layer.shape[1] == 3 else style.palette
     colours = f", in {palette}" if palette else ""
-    if style.norm == "signed" and not grid.bars:
+    if style.signed and not grid.bars and not grid.limits:
         each = "filter" if of_weights else "channel"
         return f"zero is in the middle, each {each}'s largest magnitude at an end, of {palette or 'grey'}"
-    if grid.limits and (of_weights or style.norm == "run"):
-        whose = "all filters alike" if of_weights else "the range of all images of the run"
+    if grid.limits and (of_weights or style.scope == "run" or (style.signed and not grid.bars)):
+        whose = "all images of the run" if style.scope == "run" and not of_weights else "the layer"
+        whose = f"the largest magnitude of {whose}, zero in the middle" if style.signed else f"the range of {whose}"
         return f"{number(grid.limits[0])} to {number(grid.limits[1])}, {whose}{colours}"
     if of_weights:
         return f"each filter from its smallest weight to its largest{colours}"
     fixed = list(map("{:g}".format, style.limits or ()))
     if grid.bars:
-        low, high = fixed or ("the smallest value, or zero,", "the largest, or zero")
+        low, high = fixed or ("the layer's smallest value, or zero,", "its largest, or zero")
         return f"bars from zero, each row from {low} to {high}"
-    whose = "the layer's" if style.norm == "layer" else "each channel's"
+    whose = "the layer's" if style.scope == "layer" else "each channel's"
     low, high = fixed or (f"{whose} minimum", "its maximum")
     return f"from {low} to {high}{colours}" if palette else f"{low} is black, {high} {'is ' if fixed else ''}white"
 
@@ -195,7 +196,7 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
     if heat.limits is None:
         scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
     elif isfinite(sum(heat.limits)):
-        whose = ", the range of all images of the run" if style.norm == "run" and not heat.shows else ""
+        whose = ", the range of all images of the run" if style.scope == "run" and not heat.shows else ""
         scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"
     else:
         scaling = f"no finite value: {colours}"

@@ -49,6 +49,8 @@ class Ranges:
         bad: Number of NaN and infinite values, int64 `(N, C)`; None if all values are known to be finite.
         moments: Statistics of each channel, if requested.
         shared: The layer's range over all images of the run, if requested.
+        whole: Smallest and largest finite value of all channels of each image, float32 `(N, 1)` each, if these are some of
+            them; without a finite value the smallest is the larger one.
     """
 
     low: Tensor
@@ -57,11 +59,22 @@ class Ranges:
     bad: Tensor | None = None
     moments: Moments | None = None
     shared: Shared | None = None
+    whole: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def of_layer(self) -> tuple[Tensor, Tensor]:
+        """The smallest and largest finite value of all channels of the layer, also of those that were not taken."""
+        if self.whole:
+            return self.whole
+        # The NaN of a channel without a finite value does not count.
+        low, high = self.low.nan_to_num(nan=torch.inf), self.high.nan_to_num(nan=-torch.inf)
+        return low.amin(1, keepdim=True), high.amax(1, keepdim=True)
 
     def take(self, chosen: Tensor) -> Ranges:
         """Return the extremes of the chosen channels of each image, int64 `(N, K)`."""
         low, high = self.low.gather(1, chosen), self.high.gather(1, chosen)
-        return Ranges(low, high, self.mean, None if self.bad is None else self.bad.gather(1, chosen), shared=self.shared)
+        bad = None if self.bad is None else self.bad.gather(1, chosen)
+        return Ranges(low, high, self.mean, bad, shared=self.shared, whole=self.of_layer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,26 +309,29 @@ def take_channels(maps: Tensor, ranges: Ranges, chosen: Tensor) -> tuple[Tensor,
 
 
 def scale_limits(ranges: Ranges, style: Style) -> tuple[Tensor, Tensor]:
-    """Return the values of each channel that become black and white, float32 `(N, C)` each."""
+    """Return the values of each channel that become black and white, float32 `(N, C)` each.
+
+    They depend on the channels that are drawn only if each has a range of its own.
+    """
     low, high = ranges.low, ranges.high
     if style.limits:
         return torch.full_like(low, style.limits[0]), torch.full_like(high, style.limits[1])
-    if style.norm == "run" and ranges.shared:
-        return torch.full_like(low, ranges.shared.low), torch.full_like(high, ranges.shared.high)
-    if style.norm in {"layer", "run"}:
-        # The NaN of a channel without a finite value does not count.
-        lowest = low.nan_to_num(nan=torch.inf).amin(1, keepdim=True)
-        highest = high.nan_to_num(nan=-torch.inf).amax(1, keepdim=True)
-        return lowest.expand_as(low).contiguous(), highest.expand_as(high).contiguous()
-    return low, high
+    if style.scope == "run" and ranges.shared:
+        low, high = torch.full_like(low, ranges.shared.low), torch.full_like(high, ranges.shared.high)
+    elif style.scope != "channel":
+        low, high = (ends.expand_as(low).contiguous() for ends in ranges.of_layer)
+    if not style.signed:
+        return low, high
+    largest = torch.maximum(low.abs(), high.abs())
+    return -largest, largest
 
 
 def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
     """Scale maps to levels as `make_grid` and `save_image` do, with the same roundings in the same order.
 
-    Clamping is skipped where it cannot change a value: to a channel's or a layer's own extremes. The norm `signed` puts
-    zero at 128 and each channel's largest magnitude at 0.5 or 255.5, however small it is: gradients are often smaller than
-    the 1e-5 that `make_grid` takes as the smallest range.
+    Clamping is skipped where it cannot change a value: to a channel's or a layer's own extremes. A signed norm puts zero at
+    128 and the largest magnitude at 0.5 or 255.5, however small it is: gradients are often smaller than the 1e-5 that
+    `make_grid` takes as the smallest range.
 
     Args:
         maps: `(N, C, H, W)` as returned by `as_floats`.
@@ -328,10 +344,11 @@ def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: St
         values are a checkerboard.
     """
     values, (low, high) = maps.float(), limits
-    if style.norm == "signed":
-        largest = torch.maximum(low.abs(), high.abs())
-        divisor = largest.where(largest > 0, 1)[..., None, None]  # a channel of zeros stays zero
+    if style.signed:
+        divisor = high.where(high > 0, 1)[..., None, None]  # a channel of zeros stays zero
         levels = (values / divisor).mul_(127.5).add_(128)
+        if style.scope == "run":
+            levels.clamp_(0.5, 255.5)
     else:
         span = high - low
         if style.limits:
@@ -341,7 +358,7 @@ def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: St
         each = (*low.shape, 1, 1)
         levels = values - low.view(each)
         levels.div_(span.clamp_min_(_LEAST_SPAN).view(each)).mul_(255).add_(0.5)
-        if style.limits or style.norm == "run":
+        if style.limits or style.scope == "run":
             levels.clamp_(0, 255)
     if ranges.bad is None:
         return levels

@@ -59,7 +59,7 @@ def stretch(
         raw: `(N, h, w)`, any range. Pixels `nearest` to a value that is not finite are 0; such values do not affect other
             pixels.
         size: Requested height and width, pixels; with those of `raw` nothing is enlarged.
-        style: With its `norm` `signed` zero is in the middle.
+        style: With a signed `norm` zero is in the middle.
         limits: Values at 0 and 255; None: each enlarged map's smallest and largest value.
         smooth: Whether to interpolate bilinearly; otherwise each pixel has the nearest value.
 
@@ -75,11 +75,11 @@ def stretch(
     """
     raw, finite = _enlarge(raw.float(), size, smooth=smooth)
     low, high = _extremes(raw, finite)
-    if style.norm == "signed":
-        high = torch.maximum(low.abs(), high.abs())
-        low = -high
     if limits:
         low, high = (torch.full_like(low, limit) for limit in limits)
+    if style.signed:
+        high = torch.maximum(low.abs(), high.abs())
+        low = -high
     each = (-1, 1, 1)
     span = (high - low).clamp(min=_TINY)
     levels = (raw - low.view(each)) / span.view(each)
@@ -162,7 +162,7 @@ def colormap_of(heat: HeatMap, style: Style) -> str:
     if style.colormap:
         return style.colormap
     scaled = heat.limits is not None and not heat.shows
-    return "coolwarm" if scaled and style.norm == "signed" else heat.colormap
+    return "coolwarm" if scaled and style.signed else heat.colormap
 
 
 def _enlarge(raw: Tensor, size: tuple[int, int], *, smooth: bool) -> tuple[Tensor, Tensor | None]:

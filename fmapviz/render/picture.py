@@ -211,7 +211,7 @@ def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info:
         marks = ()  # the height of a bar shows its value; kernels in red, green and blue have no colour map
     elif grid.limits:
         marks = _mark_ends(*grid.limits)
-    elif style.norm == "signed":
+    elif style.signed:
         marks = ((0.0, "-max"), (0.5, "0"), (1.0, "max"))
     return Rendered(grid.pixels, style.palette, marks)
 
@@ -265,7 +265,8 @@ def _render_panels(_layer: LayerResult, panels: Panels, _seen: NDArray[np.uint8]
 
 
 def _mark_ends(low: float, high: float) -> Marks:
-    return (0.0, number(low)), (1.0, number(high))
+    middle = ((0.5, "0"),) if low == -high else ()
+    return (0.0, number(low)), *middle, (1.0, number(high))
 
 
 # Any: each renderer takes the class of content it stands under.

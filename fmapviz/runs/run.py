@@ -184,7 +184,7 @@ def clusters_of(settings: Mapping[str, Any]) -> int:
 
 def shares_ranges(settings: Mapping[str, Any]) -> bool:
     """Return True if all images of a run have one range."""
-    return bool(settings["style"]["norm"] == "run")
+    return settings["style"]["norm"] in {"run", "signed-run"}
 
 
 def shares_components(settings: Mapping[str, Any]) -> bool:

@@ -253,7 +253,7 @@ def draw_map(
         colormap: Used unless the style names one.
         sharp: Whether values are enlarged to rectangles, unless the style is smooth.
     """
-    limits = style.limits or (limits if style.norm == "run" else None)
+    limits = style.limits or (limits if style.scope == "run" else None)
     over = size is not None
     shown = size or (raw.shape[1], raw.shape[2])
     pixels, low, high = stretch(raw, shown, style, limits, smooth=style.smooth or not sharp)

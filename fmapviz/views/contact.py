@@ -27,6 +27,8 @@ _SCALINGS = {
     "layer": "from its smallest value to its largest",
     "run": "from its smallest value in all images of the run to its largest",
     "signed": "zero in the middle, its largest magnitude at an end",
+    "signed-layer": "zero in the middle, its largest magnitude at an end",
+    "signed-run": "zero in the middle, its largest magnitude in all images of the run at an end",
     "fixed": "the same two values at the ends of every scale",
 }
 

@@ -75,7 +75,7 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     else:
         shown = _draw_grids((first, second), ranges, end, tiles, style)
     change = f"{-end:.4g} to {end:.4g}" if end else "no finite difference" if np.isnan(largest).all() else "0 everywhere"
-    has_one_range = maps.vector or style.norm not in {"channel", "signed"}
+    has_one_range = maps.vector or style.scope != "channel"
     low, high = (float(each[0, 0]) for each in limits)
     return Panels(
         shown,
@@ -114,7 +114,7 @@ def _draw_grids(
 def _is_plain(ranges: list[Ranges], limits: tuple[Tensor, Tensor], end: float, style: Style) -> bool:
     """Return True if all values are finite, between ends of their own that are not close to each other and far from zero."""
     low, high = limits
-    if any(each.bad is not None for each in ranges) or style.palette or style.norm not in {"channel", "layer"}:
+    if any(each.bad is not None for each in ranges) or style.palette or style.signed:
         return False
     if low.device.type != "cpu" or style.limits or not (end == 0 or _SMALLEST <= end <= _LARGEST):
         return False
@@ -181,7 +181,11 @@ def _ranked(maps: PairMaps, ranges: list[Ranges], style: Style) -> Tensor:
 def _joined(ranges: list[Ranges]) -> Ranges:
     """Return the extremes of both networks; a channel that is finite in one of them has that one's."""
     first, second = ranges
-    return Ranges(torch.fmin(first.low, second.low), torch.fmax(first.high, second.high), first.mean)
+    low, high = torch.fmin(first.low, second.low), torch.fmax(first.high, second.high)
+    if not (first.whole and second.whole):
+        return Ranges(low, high, first.mean)
+    lows, highs = zip(first.whole, second.whole, strict=True)
+    return Ranges(low, high, first.mean, whole=(torch.fmin(*lows), torch.fmax(*highs)))
 
 
 def _draw_means(maps: PairMaps) -> Panels:

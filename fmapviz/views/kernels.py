@@ -50,12 +50,13 @@ def draw(weight: Tensor, style: Style) -> Grid:
     """Draw the kernels of one convolution as a grid; see `tile_kernels`."""
     chosen = choose(weight, style)
     shown = weight if chosen is None else weight[chosen]
-    limits = style.limits
-    if style.norm in {"layer", "run"}:
-        known = shown[shown.isfinite()]
-        limits = (float(known.min()), float(known.max())) if len(known) else None
+    whole = _measure(weight).of_layer
+    limits, ends = style.limits, (float(whole[0]), float(whole[1]))
+    if style.scope in {"layer", "run"}:
+        largest = max(map(abs, ends))
+        limits = None if ends[0] > ends[1] else (-largest, largest) if style.signed else ends
     return Grid(
-        pixels=tile_kernels(shown, style).cpu().numpy(),
+        pixels=tile_kernels(shown, style, whole=whole).cpu().numpy(),
         tiles=positions_of(shown.shape, style),
         rows=not is_tile(weight.shape),
         channels=None if chosen is None else tuple(chosen.tolist()),
@@ -63,13 +64,14 @@ def draw(weight: Tensor, style: Style) -> Grid:
     )
 
 
-def tile_kernels(weight: Tensor, style: Style) -> Tensor:
+def tile_kernels(weight: Tensor, style: Style, *, whole: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Tile the kernels of one convolution.
 
     Args:
         weight: float32 `(O, I, h, w)` or `(O, I, T, h, w)`, as `weight_of` returns it, any range.
         style: With `channel` and `signed` all kernels of a filter are scaled together; `run` means `layer`; `channels` is
             ignored.
+        whole: Smallest and largest weight of the layer, `(1, 1)` each, if these are some of its filters.
 
     Returns:
         On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
@@ -87,11 +89,11 @@ def tile_kernels(weight: Tensor, style: Style) -> Tensor:
     laid = _laid(kernels.shape, style)
     if kernels.shape[1] != _COLOURS:
         tiles = kernels.flatten(0, 2)
-        return tile(tiles, laid, _ranges(kernels, len(tiles)))
+        return tile(tiles, laid, _ranges(kernels, len(tiles), whole))
     # One colour of a pixel cannot be drawn without the others.
     kernels = kernels.where(kernels.isfinite().all(1, keepdim=True), torch.nan)
     planes = [plane.flatten(0, 1) for plane in kernels.unbind(1)]
-    ranges = _ranges(kernels, len(planes[0]))
+    ranges = _ranges(kernels, len(planes[0]), whole)
     return torch.stack([tile(plane, laid, ranges) for plane in planes], -1)
 
 
@@ -169,10 +171,15 @@ def is_tile(shape: Sequence[int]) -> bool:
     return shape[1] in {1, _COLOURS}
 
 
-def _ranges(kernels: Tensor, tiles: int) -> Ranges:
+def _ranges(kernels: Tensor, tiles: int, whole: tuple[Tensor, Tensor] | None) -> Ranges:
     """Return the extremes of the whole filter for each of its tiles."""
     filters = torch.arange(len(kernels), device=kernels.device).repeat_interleave(tiles // len(kernels))
-    return measure(kernels.reshape(1, len(kernels), 1, -1)).take(filters[None])
+    return replace(_measure(kernels), whole=whole).take(filters[None])
+
+
+def _measure(weight: Tensor) -> Ranges:
+    """Return the extremes of each filter."""
+    return measure(weight.reshape(1, len(weight), 1, -1))
 
 
 def _legible(shape: Sequence[int], style: Style) -> int:

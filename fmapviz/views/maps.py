@@ -55,7 +55,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         pixels = grid.arrange(grid.scale(shown, ranges, limits, style), tiles)
         tensors["ends"] = grid.level_ends(limits, style)
         tensors["pixels"] = grid.colour(pixels, shown, tiles, style.palette) if style.palette else pixels
-    if maps.vector or style.norm not in {"channel", "signed"}:  # under these two each channel has limits of its own
+    if maps.vector or style.scope != "channel":  # else each channel has limits of its own
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
 
     def make(

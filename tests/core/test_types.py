@@ -67,7 +67,7 @@ def test_norms(norm, limits):
 def test_norms_that_are_none(norm):
     message, hint = refusal(Style, norm=norm)
     assert message == f"no such norm: {quote(norm)}"
-    assert hint == "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
+    assert hint == "one of channel, layer, run, signed, signed-layer, signed-run, fixed:LO,HI (LO below HI)"
 
 
 @pytest.mark.parametrize(

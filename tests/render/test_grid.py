@@ -520,7 +520,7 @@ def test_ranges_cover_the_finite_values(maps):
 
 
 @pytest.mark.parametrize("poisoned", [False, True])
-def test_taken_channels_are_drawn_like_a_layer_of_their_own(poisoned):
+def test_taken_channels_have_their_own_range_or_that_of_the_layer(poisoned):
     maps = random_maps(2, 9, 6, 5)
     if poisoned:
         maps[1, 3, 0, 0] = NAN
@@ -531,5 +531,9 @@ def test_taken_channels_are_drawn_like_a_layer_of_their_own(poisoned):
     for image, row in enumerate(chosen.tolist()):
         expected = maps[image][row]
         assert torch.equal(taken[image].nan_to_num(), expected.nan_to_num())
-        for style in (Style(), Style(norm="layer"), Style(norm="signed")):
+        for style in (Style(), Style(norm="signed")):
             assert torch.equal(tile(taken, style, of_taken)[image], tile(expected, style))
+        for norm in ("layer", "signed-layer"):
+            alone, every = Style(norm=norm, columns=1, padding=0), tile(maps, Style(norm=norm, columns=1, padding=0))[image]
+            tiles = every.view(9, 6, 5, *every.shape[2:])[row].flatten(0, 1)
+            assert torch.equal(tile(taken, alone, of_taken)[image], tiles)

@@ -244,10 +244,10 @@ def test_they_have_no_say_in_the_scaling(channels):
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_chosen_filters_are_drawn_alone(channels):
     kernels = random_kernels(10, channels, 3, 3)
-    style = Style(channels="7,2,40", norm="layer")
+    style = Style(channels="7,2,40")
     assert choose(kernels, style).tolist() == [7, 2]
     assert draw(kernels, style).channels == (7, 2)
-    assert torch.equal(drawn(kernels, style), tile_kernels(kernels[[7, 2]], Style(norm="layer")))
+    assert torch.equal(drawn(kernels, style), tile_kernels(kernels[[7, 2]], Style()))
 
 
 def test_the_largest_filters_come_first():

@@ -13,6 +13,7 @@ from fmapviz.core.config.positions import Seed, parse_position, parse_seed
 from fmapviz.core.errors import RequestError, quote, suggest
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
+NORMS = ("channel", "layer", "run", "signed", "signed-layer", "signed-run")
 MOST_CLUSTERS = 20  # as many colours can be told apart
 _option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
@@ -40,12 +41,13 @@ class Style:
 
     norm: str = _option(
         "channel",
-        "Range drawn from black to white: of each channel, layer or run; signed, with zero in the middle; or fixed:LO,HI.",
-        "`channel` scales each channel separately, as `make_grid(scale_each=True)` does; `signed` does so with zero in the "
-        "middle; `layer` scales all channels of a layer together; `run` does so over all images of the run; `fixed:LO,HI` "
-        "uses the same range everywhere.",
+        "Range from black to white: channel, layer, run; around zero: signed, signed-layer, signed-run; or fixed:LO,HI.",
+        "`channel` scales each channel separately, as `make_grid(scale_each=True)` does; `layer` scales all channels of a "
+        "layer together, also those that are not drawn; `run` does so over all images of the run. `signed`, `signed-layer` "
+        "and `signed-run` do the same with zero in the middle, and the largest magnitude at both ends. `fixed:LO,HI` uses "
+        "the same range everywhere.",
         metavar="RANGE",
-        words=("channel", "layer", "signed", "run", "fixed:"),
+        words=(*NORMS, "fixed:"),
     )
     columns: int | None = _option(None, "Tiles per row.", metavar="N", shown="square root of their number")
     padding: int = _option(2, "Pixels between tiles.", metavar="N")
@@ -61,7 +63,7 @@ class Style:
         None,
         f"Colour map of grids and heat maps: {', '.join(COLORMAPS)}.",
         metavar="NAME",
-        shown="gray; turbo for heat maps, coolwarm for norm signed",
+        shown="gray; turbo for heat maps, coolwarm for the signed norms",
         words=COLORMAPS,
     )
     alpha: float = _option(0.5, "Opacity of a heat map over the input.", metavar="0..1")
@@ -105,6 +107,8 @@ class Style:
     )
     # What the options mean, parsed once.
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
+    scope: str = field(init=False, compare=False)  # what has one range: `channel`, `layer`, `run`, or `fixed`
+    signed: bool = field(init=False, compare=False)  # whether zero is in the middle of the range
     limits: tuple[float, float] | None = field(init=False, compare=False)  # LO and HI of `fixed:LO,HI`
     top: int | None = field(init=False, compare=False)  # K of `top:K`
     rank: str = field(init=False, compare=False)  # what ranks the channels: `max`, `mean`, `std` or `change`
@@ -121,9 +125,12 @@ class Style:
         object.__setattr__(self, "rank", (top and top[2]) or "max")
         object.__setattr__(self, "listed", _parse_listed(self.channels))
         object.__setattr__(self, "start", None if self.seed is None else parse_seed(self.seed))
-        if self.norm not in {"channel", "layer", "signed", "run"} and self.limits is None:
-            forms = "one of channel, layer, signed, run, fixed:LO,HI (LO below HI)"
+        if self.norm not in NORMS and self.limits is None:
+            forms = f"one of {', '.join(NORMS)}, fixed:LO,HI (LO below HI)"
             raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
+        object.__setattr__(self, "signed", self.norm.startswith("signed"))
+        scope = "channel" if self.norm == "signed" else self.norm.removeprefix("signed-")
+        object.__setattr__(self, "scope", "fixed" if self.limits else scope)
         check_number("columns", self.columns)
         check_number("padding", self.padding, "0 to 1000 pixels", least=0, most=1000)
         check_number("scale", self.scale, "a whole number from 1 to 64", most=64)
@@ -137,7 +144,7 @@ class Style:
         object.__setattr__(self, "alpha", float(self.alpha))
         if self.colormap is not None:
             object.__setattr__(self, "colormap", canonical_colormap(self.colormap))
-        palette = self.colormap or ("coolwarm" if self.norm == "signed" else "gray")
+        palette = self.colormap or ("coolwarm" if self.signed else "gray")
         object.__setattr__(self, "palette", None if palette == "gray" else palette)
 
     __repr__ = changed_fields
