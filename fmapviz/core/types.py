@@ -150,8 +150,8 @@ class FeatureMap:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of `values`."""
-        return tuple(self.values.shape)
+        """The shape of `values`; empty of a nested tensor, which has none."""
+        return () if self.values.is_nested else tuple(self.values.shape)
 
     def show(self, style: Style | None = None) -> PillowImage.Image:
         """Draw the channels as one grid for each image, below each other, or as bars if they have no rows and columns.

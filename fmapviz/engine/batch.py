@@ -19,7 +19,7 @@ from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import images_in, kind_of
 from fmapviz.images.memory.pixels import read_memory_image
 from fmapviz.inspection.layers import unwrap
-from fmapviz.models.network import describe_network
+from fmapviz.models.network import check_values, describe_network
 from fmapviz.models.weights.fit import LoadedWeights
 
 if TYPE_CHECKING:
@@ -75,11 +75,7 @@ def describe_given(
     Raises:
         RequestError: It takes no single batch of images, or has shapes but no values.
     """
-    if any(values.is_meta for values in network.parameters()):
-        raise RequestError(
-            "the network is on the device 'meta', which has no values",
-            hint="build it without torch.device('meta'), or network.to_empty(...) and network.load_state_dict(...)",
-        )
+    check_values(network)
     loaded = LoadedWeights(network, "weights as given")
     return describe_network(loaded, name=type(network).__name__.lower(), options=options, code=code)
 

@@ -14,7 +14,7 @@ from fmapviz.core.errors import FmapvizError, quote
 from fmapviz.core.types import ImageResult
 from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
-from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
+from fmapviz.engine.layer_results import BatchResults, LayerBatch, MixedBatchError, draw_feature_map
 from fmapviz.engine.survey.kept_passes import KeptPass
 from fmapviz.inspection.attention.observe import AttentionObserver
 from fmapviz.inspection.attention.placement import Tokens
@@ -25,8 +25,10 @@ from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.predictions import predict
+from fmapviz.inspection.readable import why_unreadable
 from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.inspection.targets import part_of
+from fmapviz.models.user_code import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,6 +122,18 @@ class _Pass:
     ran: frozenset[str] = frozenset()
 
     @contextmanager
+    def surviving(self, name: str) -> Iterator[None]:
+        """Report a layer that cannot be drawn, for whatever reason, and let the network go on."""
+        try:
+            yield
+        except (FmapvizError, MixedBatchError, RecursionError):
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.results.undrawn[name] = f"cannot be drawn: {one_line(error)}"
+
+    @contextmanager
     def drawing(self) -> Iterator[bool]:
         """Separate what is done in a hook from what the network does itself.
 
@@ -195,7 +209,8 @@ class Drawer:
         plan, network = self._plan, self._model.module
         enter = self.enter if plan.draws.get("input") or plan.draws.get("input gradient") else None
         with ExitStack() as hooks:
-            observed = observe(network, self._layers, self.receive, enter=enter, attached=plan.of_classes)
+            attached = plan.of_classes
+            observed = observe(network, self._layers, self.receive, refuse=self.receive, enter=enter, attached=attached)
             self.calls = hooks.enter_context(observed)
             if plan.of_maps:
                 hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True))
@@ -317,8 +332,8 @@ class Drawer:
             for image in range(images)
         ]
 
-    def receive(self, feature_map: FeatureMap) -> None:
-        """Draw one layer's output; called by its hook."""
+    def receive(self, feature_map: FeatureMap, reason: str = "") -> None:
+        """Draw one layer's output, or report the reason why it cannot be read; called by its hook."""
         current = self._pass
         with current.drawing() as running:
             if not running:
@@ -327,18 +342,28 @@ class Drawer:
             current.seen.add(feature_map.layer.name)
             current.indices[feature_map.name] = feature_map.index
             current.last = feature_map.name
-            if current.kept:
-                current.kept.add(feature_map)
-            heats = self._plan.of_maps and not self._plan.automatic
-            if self._plan.draws.get("gradient") or heats:
-                current.record.outputs.append(current.record.point(feature_map, copied=heats))
-            if self._plan.draws.get("output"):
-                current.results.add(
-                    draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
-                )
+            if reason := reason or ("on the meta device, which has no values" if feature_map.values.is_meta else ""):
+                current.results.undrawn[feature_map.name] = reason
+                if current.kept:
+                    current.kept.give_up()
+            else:
+                with current.surviving(feature_map.name):
+                    self._draw(feature_map)
             current.received += 1
             if current.received == current.enough:
                 raise _EnoughError
+
+    def _draw(self, feature_map: FeatureMap) -> None:
+        current = self._pass
+        if current.kept:
+            current.kept.add(feature_map)
+        heats = self._plan.of_maps and not self._plan.automatic
+        if self._plan.draws.get("gradient") or heats:
+            current.record.outputs.append(current.record.point(feature_map, copied=heats))
+        if self._plan.draws.get("output"):
+            current.results.add(
+                draw_feature_map(feature_map, feature_map.values, self._plan, self._style, record=current.record)
+            )
 
     def attend(self, attention: Attention) -> None:
         """Draw an attention that has been computed; called within the network's pass."""
@@ -346,7 +371,8 @@ class Drawer:
         with current.drawing() as running:
             if running and current.attention:
                 self._check()
-                current.attention.receive(attention, index=current.received if self._layers else None)
+                with current.surviving(attention.name):
+                    current.attention.receive(attention, index=current.received if self._layers else None)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and return what the layer receives instead; called by its hook."""
@@ -356,10 +382,14 @@ class Drawer:
             if not running:
                 return values
             self._check()
+            if reason := why_unreadable(values):
+                current.results.undrawn[f"the input of {feature_map.name}"] = reason
+                return values
             if self._plan.draws.get("input"):
-                current.results.add(
-                    draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
-                )
+                with current.surviving(f"the input of {feature_map.name}"):
+                    current.results.add(
+                        draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
+                    )
             if not self._plan.draws.get("input gradient"):
                 return values
             # A copy: the gradient at the tensor itself would include the other layers that it goes into.
@@ -373,6 +403,8 @@ class Drawer:
         with current.drawing() as running:
             if running:
                 self._check()
+                if feature_map.values.is_meta:
+                    return
                 # Numbered among the layers to draw, so that its pictures are sorted between theirs.
                 index = current.indices.get(feature_map.name, current.received)
                 current.record.keep(replace(feature_map, index=index))

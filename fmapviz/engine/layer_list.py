@@ -105,7 +105,7 @@ def _list(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
-            with observe(model.module, chosen, receive):
+            with observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused)):
                 model.forward(model.module, batch)
         except (Exception, SystemExit) as error:
             failure = ForwardError.after(last, error, given=batch.shape)

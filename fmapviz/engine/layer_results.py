@@ -166,7 +166,7 @@ def draw_feature_map(
         MixedBatchError: The number of samples is not the number of images.
     """
     views, images, raw = plan.draws[of], len(record.pixels), None
-    shape = () if values.is_nested else tuple(values.shape[1:])  # a nested tensor has none
+    shape = tuple(values.shape[1:])
     own = feature_map
     template = LayerResult(own.name, own.layer.type, own.call, own.index, shape, of, query=query)
     values = values.detach() if values.requires_grad else values
@@ -208,10 +208,7 @@ def keep_values(values: Tensor, dtype: str, *, images: int, view: str = "") -> l
 
     Raises:
         MixedBatchError: N is not the number of images.
-        NotAMapError: They are not an array.
     """
-    if values.is_nested or values.layout is not torch.strided:
-        raise NotAMapError(f"a {'nested' if values.is_nested else 'sparse'} tensor")
     if images > 1 and (values.ndim == 0 or len(values) != images):
         raise MixedBatchError
     plain = values.dequantize() if values.is_quantized else values

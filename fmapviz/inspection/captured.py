@@ -15,6 +15,7 @@ from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.inspection.hooks import exchange, observe
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
+from fmapviz.inspection.readable import is_transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,7 +68,8 @@ def capture(
     with ExitStack() as stack:
         if gradients:
             stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
-        stack.enter_context(observe(model, chosen, maps.keep, attached=gradients, begin=maps.clear))
+        hooks = observe(model, chosen, maps.keep, refuse=maps.refuse, attached=gradients, begin=maps.clear)
+        stack.enter_context(hooks)
         yield maps
 
 
@@ -79,9 +81,12 @@ class Captured(dict[str, FeatureMap]):
         self._gradients = gradients
         self._over = False
         self._edges: dict[str, GradientEdge | None] = {}
+        self._refused: dict[str, str] = {}
 
     def __missing__(self, name: object) -> NoReturn:
         """Raise `LayerKeyError`, which is a `KeyError` too, with the most similar names."""
+        if isinstance(name, str) and name in self._refused:
+            raise LayerKeyError(f"no feature map of {quote(name)} was captured: {self._refused[name]}")
         if not self:
             raise LayerKeyError("no feature maps were captured", hint="run the model inside the with block")
         if str(name) in self:
@@ -96,10 +101,18 @@ class Captured(dict[str, FeatureMap]):
         self._edges[feature_map.name] = edge_of(feature_map.values) if self._gradients else None
         self[feature_map.name] = replace(feature_map, values=feature_map.values.detach().clone())
 
+    def refuse(self, feature_map: FeatureMap, reason: str) -> None:
+        """Copy what is no plain tensor, such as a sparse one, unless it ends with the call of the layer."""
+        if is_transformed(feature_map.values):
+            self._refused[feature_map.name] = reason
+        else:
+            self.keep(feature_map)
+
     def clear(self) -> None:
         """Remove everything of the last forward pass."""
         super().clear()
         self._edges.clear()
+        self._refused.clear()
 
     def backward(self, score: Tensor, *, retain_graph: bool = False) -> None:
         """Differentiate a score of the last forward pass, and store its gradient with every feature map.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import count
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.layers import unwrap
+from fmapviz.inspection.readable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ def observe(
     layers: Sequence[Layer],
     receive: Callable[[FeatureMap], None],
     *,
+    refuse: Callable[[FeatureMap, str], None] = lambda _map, _reason: None,
     enter: Callable[[FeatureMap], Tensor] | None = None,
     attached: bool = False,
     begin: Callable[[], None] = lambda: None,
@@ -50,6 +52,7 @@ def observe(
         model: The network; wrappers such as `torch.compile`'s are seen through.
         layers: See `fmapviz.inspection.layers.select_layers`.
         receive: Called once per call of a layer and tensor of its output, in the order of execution.
+        refuse: Called instead, with the reason, if the values of the tensor cannot be read; see `why_unreadable`.
         enter: Called with each tensor that goes into a layer, before the layer runs; the layer receives what it returns. The
             index of these is that of the layer's entry, not of its output.
         attached: Whether `receive` gets tensors that are part of the graph, if there is one, and learns of each that is not
@@ -68,7 +71,10 @@ def observe(
             call = counter.calls[module]
             entries.leave(module)
             name = layer.name if call == 1 else f"{layer.name}#{call}"
-            for part, values in tensors(rest[-1]):
+            for part, values, reason in _read(rest[-1]):
+                if reason:
+                    refuse(FeatureMap(layer, f"{name}{part}", call, next(counter.executed), values), reason)
+                    continue
                 given = values.detach() if values.requires_grad and not attached else values
                 passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
                 receive(FeatureMap(layer, f"{name}{part}", call, next(counter.executed), given, passed_on))
@@ -82,18 +88,21 @@ def observe(
             call, index = counter.entries[module], next(counter.entered)
             name = layer.name if call == 1 else f"{layer.name}#{call}"
             direct = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
-            single = direct and sum(1 for _ in tensors((args, kwargs))) == 1
+            single = direct and len(_read((args, kwargs))) == 1
             changed: list[tuple[Tensor, Tensor]] = []
 
             def change(part: str, values: Tensor) -> Tensor:
-                own = enter(FeatureMap(layer, name if single else f"{name}{part}", call, index, values))
+                entered = FeatureMap(layer, name if single else f"{name}{part}", call, index, values)
+                own = enter(entered)
                 changed.append((values, own))
                 return own
 
-            if len(args) == 1 and not kwargs:
-                given = (exchange(args[0], change),), kwargs
-            else:
-                given = exchange(args, change), exchange(kwargs, change)
+            given = args, kwargs
+            with suppress(RecursionError):  # a list that contains itself
+                if len(args) == 1 and not kwargs:
+                    given = (exchange(args[0], change),), kwargs
+                else:
+                    given = exchange(args, change), exchange(kwargs, change)
             entries.enter(module, changed)
             return given
 
@@ -135,6 +144,16 @@ def tensors(output: object, part: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from tensors(value, f"{part}{key}")
 
 
+def _read(output: object) -> list[tuple[str, Tensor, str]]:
+    """Return the tensors of `tensors`, each with the reason why it cannot be read; empty if it can."""
+    try:
+        return [(part, values, why_unreadable(values)) for part, values in tensors(output)]
+    except Exception as error:  # noqa: BLE001  a container of the user's class may raise anything, or contain itself
+        kind = type(output).__name__
+        reason = f"tensors cannot be found in what it returns, {kind}: {type(error).__name__}: {error}"
+        return [("", torch.empty(0), reason)]
+
+
 def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = "") -> Any:
     """Replace the tensors in tuples, lists and dicts; unchanged containers are not copied.
 
@@ -147,7 +166,10 @@ def exchange(value: Any, change: Callable[[str, Tensor], Tensor], part: str = ""
         return change(part, value)
     if not isinstance(value, dict | list | tuple):
         return value
-    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    try:
+        items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    except Exception:  # noqa: BLE001  a container of the user's class may raise anything
+        return value
     new = {key: exchange(each, change, f"{part}[{key!r}]") for key, each in items}
     if all(new[key] is each for key, each in items):
         return value
@@ -241,7 +263,7 @@ def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
     if getattr(module, "inplace", False):
         return False
     own = values.untyped_storage().data_ptr()
-    return any(each.untyped_storage().data_ptr() == own for _, each in tensors(given) if each.layout is torch.strided)
+    return any(each.untyped_storage().data_ptr() == own for _, each in tensors(given) if not why_unreadable(each))
 
 
 @contextmanager

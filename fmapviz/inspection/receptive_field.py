@@ -129,7 +129,12 @@ def trace_fields(
         field = tracking.field(feature_map.values) or tracking.whole(NOTHING)
         found[feature_map.name] = _describe(field, name=feature_map.name, picture=(pixels.shape[-2], pixels.shape[-1]))
 
-    with torch.no_grad(), undisturbed(pixels.device), observe(model, layers, receive), tracking, ReadDetection(tracking):
+    def refuse(feature_map: FeatureMap, reason: str) -> None:
+        picture = (pixels.shape[-2], pixels.shape[-1])
+        found[feature_map.name] = unknown_field(feature_map.name, picture, reason=reason)
+
+    observed = observe(model, layers, receive, refuse=refuse)
+    with torch.no_grad(), undisturbed(pixels.device), observed, tracking, ReadDetection(tracking):
         forward(model, pixels)
     return found
 

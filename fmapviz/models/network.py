@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fmapviz.core.config import InputOptions
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import as_for_imagenet, by_callable
 from fmapviz.inspection.hooks import observe
@@ -113,6 +113,22 @@ def check_network(network: nn.Module, *, is_called: bool = True) -> None:
             hint="wrap it in a module that supplies the other inputs: forward(self, images); or, in a file of yours, define "
             "call(network, images) beside the function that builds it",
         ) from error
+
+
+def check_values(network: nn.Module) -> None:
+    """Check that all parameters and buffers of a network have values.
+
+    Raises:
+        RequestError: Some are on the meta device.
+    """
+    numbers = [*chain(network.named_parameters(), network.named_buffers())]
+    meta = [name for name, values in numbers if values.is_meta]
+    if meta:
+        what = "the network is" if len(meta) == len(numbers) else f"a part of the network, {quote(meta[0])}, is"
+        raise RequestError(
+            f"{what} on the device 'meta', which has no values",
+            hint="build it without torch.device('meta'), or network.to_empty(...) and network.load_state_dict(...)",
+        )
 
 
 def input_channels(network: nn.Module) -> int:

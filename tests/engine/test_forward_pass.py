@@ -12,6 +12,7 @@ from tiny_models import Backwards, Calls, Fails, Passes, Regions, Returns, as_mo
 from torch import nn
 
 from fmapviz.core.config import Style
+from fmapviz.core.errors import FmapvizError
 from fmapviz.core.types import Statistics
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
@@ -232,15 +233,14 @@ def test_the_layer_a_failure_names_has_its_call():
         draw_all(Twice(), images())
 
 
-def test_a_failure_of_a_view_is_not_taken_for_the_models():
-    error = ValueError("a bug of ours")
-
+def test_a_layer_that_a_view_fails_to_draw_is_named_and_the_network_goes_on():
     def view(*_):
-        raise error
+        raise ValueError("a bug of ours")
 
-    with pytest.raises(ValueError, match="a bug of ours") as caught:
-        draw_all(overwritten(), images(), views={"broken": view})
-    assert caught.value is error
+    drawn, _ = draw_all(overwritten(), images(), views={"broken": view})
+    assert drawn.undrawn
+    assert set(drawn.undrawn.values()) == {"cannot be drawn: ValueError: a bug of ours"}
+    assert not drawn.not_executed
 
 
 class Swallows(nn.Module):
@@ -261,13 +261,13 @@ class Swallows(nn.Module):
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_a_failure_of_a_view_comes_out_though_the_model_catches_it(rename):
-    error = ValueError("a bug of ours")
+def test_a_wrong_request_comes_out_though_the_model_catches_it(rename):
+    error = FmapvizError("a wrong request")
 
     def view(*_):
         raise error
 
-    with pytest.raises(ValueError, match="a bug of ours") as caught:
+    with pytest.raises(FmapvizError, match="a wrong request") as caught:
         draw_all(Swallows(overwritten(), rename=rename), images(), views={"broken": view})
     assert caught.value is error
 

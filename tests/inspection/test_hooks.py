@@ -587,7 +587,7 @@ def test_an_error_in_the_users_own_block_leaves_everything_as_it_was(error):
     assert state_of(model) == before
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [RequestError("no"), KeyboardInterrupt()], ids=repr)
 def test_an_error_while_drawing_leaves_everything_as_it_was(error):
     model = prepared(Training())
     layers, before = select_layers(find_layers(model)), state_of(model)

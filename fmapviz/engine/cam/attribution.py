@@ -194,7 +194,7 @@ def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choic
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
     class_maps = ClassMaps(model, plan, Style(), choices, ordered=not is_unrolled(modules.values()))
     with frozen(network), recording(), ExitStack() as hooks:
-        for record, given, results in class_maps.passes(batch):  # noqa: B007  those of the last pass count
+        for record, given, results in class_maps.passes(batch):
 
             def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
                 if record.over:
@@ -203,10 +203,16 @@ def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choic
                     record.outputs.append(record.point(feature_map, copied=True))
                 record.keep(feature_map)
 
+            def refuse(
+                feature_map: FeatureMap, reason: str, record: ForwardRecord = record, results: BatchResults = results
+            ) -> None:
+                if not record.over and feature_map.name == layer:
+                    results.undrawn[layer] = reason
+
             hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
             names = record.names if layer == _AUTO else {layer}
             layers = _layers(modules, names, heads=class_maps.exact)
-            hooks.enter_context(observe(network, layers, receive, attached=True))
+            hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True))
             with undisturbed(batch.device):
                 record.output = model.forward(network, given)
             record.over = True

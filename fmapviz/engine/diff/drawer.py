@@ -177,7 +177,7 @@ class PairDrawer:
                 ((self._compared.first, self._keep), (self._compared.second, self._compare))
             ):
                 own = partial(self._receive, receive)
-                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], own))
+                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], own, refuse=self._refuse))
             self._hooks = hooks.pop_all()
         return self
 
@@ -243,12 +243,14 @@ class PairDrawer:
             raise
 
     def _keep(self, feature_map: FeatureMap) -> None:
-        if feature_map.values.layout is torch.strided and not feature_map.values.is_nested:
-            self._held[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
+        self._held[feature_map.name] = replace(feature_map, values=feature_map.values.clone())
+
+    def _refuse(self, feature_map: FeatureMap, reason: str) -> None:
+        self._undrawn[feature_map.name] = reason
 
     def _compare(self, second: FeatureMap) -> None:
         first = self._held.pop(second.name, None)
-        if first is None or second.values.is_nested or first.values.shape != second.values.shape:
+        if first is None or first.values.shape != second.values.shape:
             self._apart["only in B" if first is None else "of other shapes"].append(second.name)
             if first:
                 self._add_alone(first, first=True)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import torch
-
 from fmapviz.images.preprocess import digest_of
 
 if TYPE_CHECKING:
@@ -38,12 +36,13 @@ class KeptPass:
 
     def add(self, feature_map: FeatureMap) -> None:
         """Copy an output: a later layer may overwrite it."""
-        values = feature_map.values
-        self.whole = self.whole and values.layout is torch.strided and not values.is_nested
         if self.whole:
-            self.feature_maps.append(replace(feature_map, values=values.clone()))
-        else:
-            self.feature_maps.clear()
+            self.feature_maps.append(replace(feature_map, values=feature_map.values.clone()))
+
+    def give_up(self) -> None:
+        """Keep nothing: an output cannot be copied."""
+        self.whole = False
+        self.feature_maps.clear()
 
     @property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ network gets what they return, so its outputs are the same bit by bit; weights a
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from fmapviz.core.types import Layer
 from fmapviz.inspection.attention.weights import Fused, Given
 from fmapviz.inspection.hooks import tensors
 from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.readable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,7 +115,9 @@ class AttentionObserver:
                 self._calls.clear()
                 self.begin()
             given = (*args, *kwargs.values())
-            shapes = [values.shape for _, values in tensors(given) if not values.is_nested]
+            shapes: list[torch.Size] = []
+            with suppress(Exception):  # a container of the user's class may raise anything
+                shapes = [values.shape for _, values in tensors(given) if not values.is_nested]
             numbers = [each for each in given if isinstance(each, tuple) and [*map(type, each)] == [int, int]]
             self._running.append(Running(layer, shapes, numbers))
 
@@ -126,7 +129,7 @@ class AttentionObserver:
 
     def note(self, weights: Weights, output: Tensor, value: Tensor | None = None) -> None:
         """Report an attention of the innermost module."""
-        if not self._running:
+        if not self._running or why_unreadable(output):
             return
         owner = self._running[-1].layer
         self._calls[owner.name] += 1

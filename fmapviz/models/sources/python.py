@@ -13,7 +13,7 @@ from torch import nn
 from fmapviz.core.errors import RequestError, printable, quote, suggest
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.initialization import NoInitialization, read_seed, seeded
-from fmapviz.models.network import check_network, describe_network
+from fmapviz.models.network import check_network, check_values, describe_network
 from fmapviz.models.user_code import Reference, import_module_of, imported_files_beside, parse_reference, running_user_code
 from fmapviz.models.weights.fit import LoadedWeights, load_weights
 
@@ -42,6 +42,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     notice = f"weights as built by {printable(parse_reference(name).name)}; weights=FILE loads a checkpoint"
     as_built = LoadedWeights(module, "weights as built", notices=(notice,))
     loaded = as_built if weights == "default" else load_weights(weights, lambda: module)
+    if weights is not None:
+        check_values(loaded.module)
     code = None if weights is None else imported_files_beside(home)
     return describe_network(loaded, name=name, options=options, code=code, home=home, forward=forward)
 
