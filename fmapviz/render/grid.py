@@ -375,7 +375,7 @@ def level_ends(limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
         [[[-4.0], [4.0]]]
     """
     low, high = limits
-    if style.norm == "signed":
+    if style.signed:
         high = torch.maximum(low.abs(), high.abs())
         return torch.stack((-high, high), 1)
     return torch.stack((low, low + (high - low).clamp_min(_LEAST_SPAN)), 1)
