@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fmapviz.core.bands import Bands
+    from fmapviz.core.centres import Centres
     from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Drawing, Strips, Tiles
 
@@ -434,6 +435,7 @@ class LayerResult:
         difference: Of two networks, how the values differ.
         sees: First and last row of the prepared picture that each row of the map depends on, and the same for columns, int64
             `(2, h)` and `(2, w)`, beyond the picture where that is padding; None if not requested, or not known.
+        centres: Where the positions of the map lie in the prepared picture; None: they span it, or it is not known.
         drawings: In the order of the views.
     """
 
@@ -453,6 +455,7 @@ class LayerResult:
     maps: NDArray[np.float32] | None = None
     difference: Difference | None = None
     sees: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    centres: Centres | None = None
     drawings: tuple[Drawing, ...] = ()
 
 

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.centres import Centres
     from fmapviz.core.config import Style
-    from fmapviz.core.drawings import HeatMap
+    from fmapviz.core.drawings import HeatMap, Size
 
 _TINY = 1e-38  # smaller float32 values are subnormal
 
 
-def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
+def heat_of(raw: Tensor, size: tuple[int, int], centres: Centres | None = None) -> Tensor:
     """Enlarge the positive part of each map and scale it to 0..1.
 
     The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
@@ -32,6 +33,7 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
     Args:
         raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
         size: Height and width of the input, pixels.
+        centres: Where the values lie in the input; None: they span it.
 
     Returns:
         float32 `(N, H, W)`, 0..1; zero for a map without any positive value.
@@ -42,7 +44,7 @@ def heat_of(raw: Tensor, size: tuple[int, int]) -> Tensor:
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
-    return _scaled(_interpolate(_scaled(positive), size))
+    return _scaled(_interpolate(_scaled(positive), size, centres))
 
 
 def stretch(
@@ -52,6 +54,7 @@ def stretch(
     limits: tuple[float, float] | None = None,
     *,
     smooth: bool = True,
+    centres: Centres | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Enlarge maps of any range, and scale them to 0..255.
 
@@ -62,6 +65,7 @@ def stretch(
         style: With a signed `norm` zero is in the middle.
         limits: Values at 0 and 255; None: each enlarged map's smallest and largest value.
         smooth: Whether to interpolate bilinearly; otherwise each pixel has the nearest value.
+        centres: Where the values lie in the input, over which they are drawn; None: they span it.
 
     Returns:
         The levels, uint8 `(N, H, W)`, and the values at 0 and at 255, float32 `(N,)` each; NaN for a map without any finite
@@ -73,7 +77,7 @@ def stretch(
         >>> stretch(maps, (1, 2), Style())[0].tolist(), stretch(maps, (1, 2), Style("signed"))[0].tolist()
         ([[[0, 255]]], [[[64, 255]]])
     """
-    raw, finite = _enlarge(raw.float(), size, smooth=smooth)
+    raw, finite = _enlarge(raw.float(), size, smooth=smooth, centres=centres)
     low, high = _extremes(raw, finite)
     if limits:
         low, high = (torch.full_like(low, limit) for limit in limits)
@@ -99,12 +103,32 @@ def nearest(have: int, wanted: int, device: torch.device | None = None) -> Tenso
     return (2 * torch.arange(wanted, device=device) + 1) * have // (2 * wanted)
 
 
-def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style) -> NDArray[np.uint8]:
-    """Draw a heat map over the input, or alone in its colour map."""
+def nearest_values(grid: Size, size: Size, centres: Centres | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which row and column of a map each pixel of an enlarged one shows: the one whose centre is nearest.
+
+    Args:
+        grid: Rows and columns of the map.
+        size: Height and width of the enlarged one, pixels.
+        centres: Where its positions lie in the input; None: they span it.
+    """
+    if centres is not None:
+        return centres.nearest(size)
+    rows, columns = (nearest(*sides).numpy() for sides in zip(grid, size, strict=True))
+    return rows, columns
+
+
+def interpolate_colours(pixels: NDArray[np.uint8], size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
+    """Enlarge a map in colour, uint8 `(h, w, 3)`, bilinearly to uint8 `(H, W, 3)`; see `nearest_values`."""
+    enlarged = _interpolate(torch.from_numpy(pixels).permute(2, 0, 1).float(), size, centres)
+    return enlarged.add(0.5).clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
+
+
+def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style, centres: Centres | None = None) -> NDArray[np.uint8]:
+    """Draw a heat map over the input, or alone in its colour map; `centres` are its positions in the input."""
     colormap = colormap_of(heat, style)
     if heat.over:
         below = gray_of(seen) if style.gray_input else seen
-        return mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat)
+        return mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat, centres)
     return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
 
 
@@ -145,11 +169,11 @@ def overlay(seen: NDArray[np.uint8], heat: NDArray[np.uint8], *, colormap: str, 
     return rounded
 
 
-def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap) -> NDArray[np.uint8]:
+def mark_nonfinite(pixels: NDArray[np.uint8], heat: HeatMap, centres: Centres | None = None) -> NDArray[np.uint8]:
     """Draw a checkerboard where the nearest value of a reduction is not finite."""
     if heat.limits is None or heat.finite.all():
         return pixels
-    rows, columns = (nearest(*sides).numpy() for sides in zip(heat.raw.shape, pixels.shape[:2], strict=True))
+    rows, columns = nearest_values((heat.raw.shape[0], heat.raw.shape[1]), (pixels.shape[0], pixels.shape[1]), centres)
     finite = heat.finite[rows[:, None], columns]
     board = checkerboard(*finite.shape).numpy()
     if pixels.ndim == 3:
@@ -165,33 +189,47 @@ def colormap_of(heat: HeatMap, style: Style) -> str:
     return "coolwarm" if scaled and style.signed else heat.colormap
 
 
-def _enlarge(raw: Tensor, size: tuple[int, int], *, smooth: bool) -> tuple[Tensor, Tensor | None]:
+def _enlarge(raw: Tensor, size: tuple[int, int], *, smooth: bool, centres: Centres | None) -> tuple[Tensor, Tensor | None]:
     """Repeat values, or interpolate between those that are finite.
 
     Returns:
         float32 `(N, H, W)`, and which of its pixels are nearest to a finite value, boolean; None if all surely are.
     """
-    known = raw.isfinite()
-    finite = None if known.is_cpu and bool(known.all()) else known  # asking a GPU would mean waiting for it
-    if tuple(raw.shape[1:]) == size:
+    all_known = raw.isfinite()
+    finite = None if all_known.is_cpu and bool(all_known.all()) else all_known  # asking a GPU would mean waiting for it
+    if tuple(raw.shape[1:]) == size and centres is None:
         return raw, finite
-    if not smooth:
-        rows, columns = (nearest(*sides, raw.device) for sides in zip(raw.shape[1:], size, strict=True))
-        return raw[:, rows[:, None], columns], None if finite is None else finite[:, rows[:, None], columns]
     low, high = (ends.view(-1, 1, 1) for ends in _extremes(raw, finite))
+    known = None if finite is None else _repeat(finite, size, centres)
+    if not smooth:
+        return _repeat(raw, size, centres), known
     if finite is None:
-        enlarged = _interpolate(raw, size)
+        enlarged = _interpolate(raw, size, centres)
     else:
-        missing = _interpolate((~finite).float(), size)  # share of the weights
-        enlarged = _interpolate(raw.where(finite, 0), size).div_(1 - missing)
-        rows, columns = (nearest(*sides, raw.device) for sides in zip(raw.shape[1:], size, strict=True))
-        finite = finite[:, rows[:, None], columns]
+        missing = _interpolate((~finite).float(), size, centres)  # share of the weights
+        enlarged = _interpolate(raw.where(finite, 0), size, centres).div_(1 - missing)
     # Rounding makes equal values differ, and these would be stretched to black and white.
-    return enlarged.clamp_(low, high), finite
+    return enlarged.clamp_(low, high), known
 
 
-def _interpolate(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    return interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+def _repeat(maps: Tensor, size: tuple[int, int], centres: Centres | None) -> Tensor:
+    """Return the nearest value for each pixel."""
+    grid = maps.shape[1], maps.shape[2]
+    rows, columns = (torch.from_numpy(index).to(maps.device) for index in nearest_values(grid, size, centres))
+    return maps[:, rows[:, None], columns]
+
+
+def _interpolate(maps: Tensor, size: tuple[int, int], centres: Centres | None) -> Tensor:
+    """Interpolate bilinearly between values at the centres of their positions, and repeat the outermost beyond them."""
+    if centres is None:
+        return interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+    for axis, between in enumerate(centres.between(size), 1):
+        before, after = (
+            maps.index_select(axis, torch.from_numpy(index).to(maps.device)) for index in (between.before, between.after)
+        )
+        share = torch.from_numpy(between.share).to(maps)
+        maps = before.lerp(after, share[:, None] if axis == 1 else share)
+    return maps
 
 
 def _extremes(maps: Tensor, finite: Tensor | None) -> tuple[Tensor, Tensor]:

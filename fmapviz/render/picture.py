@@ -11,13 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
 from fmapviz.core.types import Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.facts import describe, number, shape_of
-from fmapviz.render.heatmap import colormap_of, draw_heat_map
+from fmapviz.render.heatmap import colormap_of, draw_heat_map, interpolate_colours, nearest_values
 from fmapviz.render.histogram import draw_histogram
 from fmapviz.render.labels import add_colorbar, add_header, add_legend, number_rows, number_tiles
 from fmapviz.render.panels import draw_panels, panel_palette
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.config import RunInfo, Style
-    from fmapviz.core.drawings import Content, Drawing, Tiles
+    from fmapviz.core.drawings import Content, Drawing, Size, Tiles
     from fmapviz.core.types import ImageFile, ImageResult, LayerResult
 
     Cell = tuple[LayerResult, HeatMap]
@@ -216,14 +215,13 @@ def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info:
     return Rendered(grid.pixels, style.palette, marks)
 
 
-def _render_rgb(_layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+def _render_rgb(layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
     """Enlarge a picture of a layer's resolution to the input's, times the scale: rectangles, unless the style is smooth."""
-    style = info.config.style
-    sides = [(have, style.scale * max(have, want)) for have, want in zip(rgb.pixels.shape[:2], seen.shape[:2], strict=True)]
+    style, grid = info.config.style, (rgb.pixels.shape[0], rgb.pixels.shape[1])
+    size = _size_of(grid, seen, style)
     if style.smooth:
-        (_, height), (_, width) = sides
-        return Rendered(np.asarray(Image.fromarray(rgb.pixels).resize((width, height), Image.Resampling.BILINEAR)))
-    rows, columns = (np.arange(wanted) * have // wanted for have, wanted in sides)
+        return Rendered(interpolate_colours(rgb.pixels, size, layer.centres))
+    rows, columns = nearest_values(grid, size, layer.centres)
     return Rendered(rgb.pixels[rows[:, None], columns])
 
 
@@ -232,12 +230,12 @@ def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[n
     return Rendered(draw_histogram(histogram, title=title, note=info.label))
 
 
-def _render_heat_map(_layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
     style = info.config.style
     low, high = heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
     colormap = colormap_of(heat, style)
     marks = _mark_ends(low, high) if isfinite(low + high) else ()
-    pixels = draw_heat_map(heat, seen, style)
+    pixels = draw_heat_map(heat, seen, style, layer.centres)
     if style.scale > 1:
         pixels = pixels.repeat(style.scale, 0).repeat(style.scale, 1)
     if heat.mark:
@@ -246,12 +244,15 @@ def _render_heat_map(_layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8]
     return Rendered(pixels, None if colormap == "gray" else colormap, marks)
 
 
-def _render_labels(_layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    rows, columns = (max(have, want) for have, want in zip(labels.numbers.shape, seen.shape[:2], strict=True))
-    scale = info.config.style.scale
-    return Rendered(
-        colour_labels(labels, (scale * rows, scale * columns)), legend=[str(each) for each in range(labels.count)]
-    )
+def _render_labels(layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
+    size = _size_of((labels.numbers.shape[0], labels.numbers.shape[1]), seen, info.config.style)
+    return Rendered(colour_labels(labels, size, layer.centres), legend=[str(each) for each in range(labels.count)])
+
+
+def _size_of(grid: Size, seen: NDArray[np.uint8], style: Style) -> Size:
+    """Return height and width of a map that is enlarged to the input's size, times the scale."""
+    rows, columns = (style.scale * max(sides) for sides in zip(grid, seen.shape[:2], strict=True))
+    return rows, columns
 
 
 def _render_matches(_layer: LayerResult, matches: Matches, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:

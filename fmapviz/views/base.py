@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import HeatMap
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.colormaps import HEAT_COLORMAP
@@ -66,6 +67,7 @@ class LayerMaps:
         vector: Whether it has no rows and columns.
         picture: Height and width of the input, pixels; None if the input is not a picture.
         limits: Smallest and largest value of this view's maps over all images of the run, if known.
+        centres: Where the positions lie in the input; None: they span it.
     """
 
     values: Tensor
@@ -73,6 +75,13 @@ class LayerMaps:
     vector: bool = False
     picture: tuple[int, int] | None = None
     limits: tuple[float, float] | None = None
+    centres: Centres | None = None
+
+    @property
+    def placed(self) -> Centres:
+        """Where the positions lie in the input, which is a picture."""
+        assert self.picture
+        return self.centres or Centres.spread((self.values.shape[2], self.values.shape[3]), self.picture)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,7 +237,8 @@ def draw_reduced(
     if maps.vector:
         raise NotAMapError("a vector, without rows and columns to lay over the image")
     size = maps.picture if over else None
-    content = draw_map(reduce(maps.values), size, style, maps.limits, colormap=colormap, sharp=sharp)
+    centres = maps.centres if over else None
+    content = draw_map(reduce(maps.values), size, style, maps.limits, colormap=colormap, sharp=sharp, centres=centres)
     if maps.ranges.bad is None:
         return content
     return replace(content, tensors={**content.tensors, "nonfinite": maps.ranges.bad.sum(1)})
@@ -242,6 +252,7 @@ def draw_map(
     *,
     colormap: str = HEAT_COLORMAP,
     sharp: bool = False,
+    centres: Centres | None = None,
 ) -> BatchContent:
     """Draw maps in colour.
 
@@ -252,11 +263,12 @@ def draw_map(
         limits: Smallest and largest value over all images of the run, if known.
         colormap: Used unless the style names one.
         sharp: Whether values are enlarged to rectangles, unless the style is smooth.
+        centres: Where the values lie in the input, over which they are drawn; None: they span it.
     """
     limits = style.limits or (limits if style.scope == "run" else None)
     over = size is not None
     shown = size or (raw.shape[1], raw.shape[2])
-    pixels, low, high = stretch(raw, shown, style, limits, smooth=style.smooth or not sharp)
+    pixels, low, high = stretch(raw, shown, style, limits, smooth=style.smooth or not sharp, centres=centres)
 
     def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, low: float, high: float, nonfinite: int = 0) -> HeatMap:
         return HeatMap(raw, pixels, over, colormap, (low, high), nonfinite)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.config.positions import cell_of
 from fmapviz.core.drawings import Matches
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.tokens.matches import averaged, best_pair, choose_pairs, match
@@ -37,9 +36,9 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     Raises:
         NotAMapError: A vector, or a layer that the image of the seed does not have.
     """
-    seed, shared, picture = style.start, maps.ranges.shared, maps.picture
+    seed, shared = style.start, maps.ranges.shared
     assert seed
-    if maps.vector or picture is None:
+    if maps.vector or maps.picture is None:
         raise NotAMapError("is a vector, not a map")
     reference = shared.reference if shared else None
     if reference is None or len(reference.maps) != maps.values.shape[1]:
@@ -47,9 +46,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     own = averaged(maps.values)
     index, cosine, mutual = match(own, reference.maps)
     tensors = {"index": index.to(torch.int32), "cosine": cosine, "mutual": mutual}
-    grid = reference.maps.shape[1], reference.maps.shape[2]
-    theirs = reference.picture.shape[0], reference.picture.shape[1]
-    cell = cell_of(seed.at, picture=theirs, grid=grid) if seed.at else None
+    theirs, ours = reference.centres, maps.placed.averaged((own.shape[2], own.shape[3]))
+    cell = theirs.cell(seed.at) if seed.at else None
     if cell:
         tensors["similar"] = cosines(own, direction_at(reference.maps[None], *cell))
 
@@ -59,11 +57,10 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         mutual: NDArray[np.bool_],
         similar: NDArray[np.float32] | None = None,
     ) -> Matches:
-        sizes = grid, theirs, picture
         if cell is None or similar is None:
-            pairs = choose_pairs(index, cosine, mutual, sizes=sizes)
+            pairs = choose_pairs(index, cosine, mutual, theirs=theirs, ours=ours)
         else:
-            pairs = best_pair(similar, index, at=cell, sizes=sizes)
-        return Matches(index, cosine, mutual, reference.image, reference.picture, grid, pairs)
+            pairs = best_pair(similar, index, at=cell, theirs=theirs, ours=ours)
+        return Matches(index, cosine, mutual, reference.image, reference.picture, theirs.grid, pairs)
 
     return BatchContent(make, tensors)

@@ -25,15 +25,15 @@ def compose(sheet: Sheet) -> Composed:
     cells, style = sheet.cells, sheet.style
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
-    maps = {(layer.layer, layer.target.label): heat for layer, heat in cells if layer.target}
+    maps = {(layer.layer, layer.target.label): (heat, layer.centres) for layer, heat in cells if layer.target}
     shares = {each.index: str(each).removeprefix(each.name).strip() for each in sheet.result.predictions}
     if not all(target.index in shares for target in targets.values()):
         shares = {}  # all columns show the same unit
     pixels = draw_sheet(
         [
             [
-                draw_heat_map(maps[row, label], sheet.seen, style) if (row, label) in maps else "no map: see the notices"
-                for label in targets
+                draw_heat_map(heat, sheet.seen, style, centres) if heat else "no map: see the notices"
+                for heat, centres in (maps.get((row, label), (None, None)) for label in targets)
             ]
             for row in rows
         ],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmapviz.core.config.positions import cell_of
 from fmapviz.core.drawings import HeatMap
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.colormaps import HEAT_COLORMAP
@@ -42,15 +41,14 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     assert seed.at
     if maps.vector or maps.picture is None:
         raise NotAMapError("a vector, without rows and columns to lay over the image")
-    grid = maps.values.shape[2], maps.values.shape[3]
     if seed.image:
         if shared is None or shared.seed is None or shared.seed.shape[1] != maps.values.shape[1]:
             raise NotAMapError(f"{seed.image} has no such map")
         direction = shared.seed
     else:
-        direction = direction_at(maps.values, *cell_of(seed.at, picture=maps.picture, grid=grid))
+        direction = direction_at(maps.values, *maps.placed.cell(seed.at))
     raw = cosines(maps.values, direction)
-    pixels, _, _ = stretch(raw, maps.picture, style, _LIMITS, smooth=style.smooth)
+    pixels, _, _ = stretch(raw, maps.picture, style, _LIMITS, smooth=style.smooth, centres=maps.centres)
     tensors = {"raw": raw, "pixels": pixels}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = maps.ranges.bad.sum(1)

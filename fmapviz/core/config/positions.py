@@ -87,12 +87,12 @@ def parse_seed(text: str) -> Seed:
 
 
 def cell_of(at: tuple[int, int], *, picture: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
-    """Return row and column of the position of a map at a pixel of the network's input.
+    """Return row and column of the position of a map at a pixel of the network's input, which the map spans.
 
     Args:
         at: Row and column of the pixel.
         picture: Height and width of the input.
-        grid: Height and width of the map.
+        grid: Height and width of the map; `fmapviz.core.centres.Centres.cell` knows maps that do not span the input.
 
     Raises:
         PositionError: The pixel is outside the picture.
@@ -106,4 +106,4 @@ def cell_of(at: tuple[int, int], *, picture: tuple[int, int], grid: tuple[int, i
             f"row {at[0]}, column {at[1]} is outside the picture",
             hint=f"the input is {picture[0]} x {picture[1]} pixels, counted from 0",
         )
-    return at[0] * grid[0] // picture[0], at[1] * grid[1] // picture[1]
+    return (2 * at[0] + 1) * grid[0] // (2 * picture[0]), (2 * at[1] + 1) * grid[1] // (2 * picture[1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fmapviz.core.config.positions import cell_of
+from fmapviz.core.centres import Centres
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.images.preprocess import as_seen, digest_of
 from fmapviz.inspection.reshape import picture_size
@@ -98,6 +98,7 @@ class Surveyor:
         self._covariances: dict[Key, Covariance] = {}
         self._samples: dict[Key, Sample] = {}
         self._maps: dict[Key, NDArray[np.float32]] = {}  # of the seed's image
+        self._centres: dict[Key, Centres | None] = {}  # likewise
         self._picture: NDArray[np.uint8] | None = None  # likewise
         self._size = (0, 0)  # likewise, of the network's input
         self._image = ""  # likewise, its name
@@ -136,7 +137,7 @@ class Surveyor:
         if digest:
             self._samples.setdefault(key, Sample(layer.maps.shape[1])).add(layer.maps, digest=digest)
         if is_seed:
-            self._maps[key] = layer.maps[:1]
+            self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
 
     def _widen(self, key: Key, low: float | None, high: float | None) -> None:
         if low is not None and high is not None:
@@ -169,8 +170,10 @@ class Surveyor:
             shared = replace(shared, centres=find_centres(torch.from_numpy(sample.vectors), wanted.clusters))
         if key in self._maps and wanted.seed and self._picture is not None:
             maps = torch.from_numpy(self._maps[key])
+            centres = self._centres[key] or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
             if wanted.seed.at:
-                cell = cell_of(wanted.seed.at, picture=self._size, grid=(maps.shape[2], maps.shape[3]))
-                shared = replace(shared, seed=direction_at(maps, *cell))
-            shared = replace(shared, reference=Reference(averaged(maps)[0], self._image, self._picture))
+                shared = replace(shared, seed=direction_at(maps, *centres.cell(wanted.seed.at)))
+            reduced = averaged(maps)[0]
+            places = centres.averaged((reduced.shape[1], reduced.shape[2]))
+            shared = replace(shared, reference=Reference(reduced, self._image, self._picture, places))
         return shared

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.centres import Centres
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import stage
@@ -89,6 +90,8 @@ def _record(key: Key, shared: Shared) -> dict[str, Any]:
         record["seed"] = _array(shared.seed.numpy())
     if shared.reference:
         record["reference"] = _array(shared.reference.maps.numpy())
+        centres = shared.reference.centres
+        record["reference"] |= {"rows": centres.rows.tolist(), "columns": centres.columns.tolist()}
     return record
 
 
@@ -106,8 +109,16 @@ def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | 
     if "seed" in record:
         shared = replace(shared, seed=_floats(record["seed"]))
     if "reference" in record and picture:
-        shared = replace(shared, reference=Reference(_floats(record["reference"]), *picture))
+        shared = replace(shared, reference=_reference(record["reference"], *picture))
     return shared
+
+
+def _reference(record: Mapping[str, Any], image: str, picture: NDArray[np.uint8]) -> Reference:
+    maps, size = _floats(record), (picture.shape[0], picture.shape[1])
+    centres = Centres.spread((maps.shape[1], maps.shape[2]), size)
+    if "rows" in record:  # else of a version up to 0.2.0
+        centres = Centres(np.array(record["rows"], np.float64), np.array(record["columns"], np.float64), size)
+    return Reference(maps, image, picture, centres)
 
 
 def _basis_record(basis: Basis) -> dict[str, str]:

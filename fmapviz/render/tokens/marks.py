@@ -9,13 +9,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fmapviz.render.colormaps import checkerboard, table
-from fmapviz.render.heatmap import nearest
+from fmapviz.render.heatmap import nearest_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from fmapviz.core.centres import Centres
     from fmapviz.core.drawings import Labels, Matches, Pair, Size
 
 # Those of Okabe and Ito, "Color Universal Design", 2008, without black; then each the farthest from those before it, and
@@ -38,9 +39,15 @@ def cluster_colours() -> NDArray[np.uint8]:
     return colours
 
 
-def colour_labels(labels: Labels, size: Size) -> NDArray[np.uint8]:
-    """Draw labels in their colours, each as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none."""
-    rows, columns = (nearest(*sides).numpy() for sides in zip(labels.numbers.shape, size, strict=True))
+def colour_labels(labels: Labels, size: Size, centres: Centres | None = None) -> NDArray[np.uint8]:
+    """Draw labels in their colours, each as a rectangle, uint8 `(H, W, 3)`; a checkerboard where there is none.
+
+    Args:
+        labels: The clusters of the positions of a map.
+        size: Height and width, pixels.
+        centres: Where the positions lie in the input; None: they span it.
+    """
+    rows, columns = nearest_values((labels.numbers.shape[0], labels.numbers.shape[1]), size, centres)
     numbers = labels.numbers[rows[:, None], columns]
     pixels: NDArray[np.uint8] = cluster_colours()[numbers]
     if labels.numbers.min() < 0:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.centres import Centres
     from fmapviz.core.drawings import Size
 
 MOST_PAIRS = 20
@@ -32,11 +33,13 @@ class Reference:
         maps: float32 `(C, h, w)`, as `averaged` returns it.
         image: Name of its image.
         picture: The input, as it is drawn, uint8 `(H, W)` or `(H, W, 3)`.
+        centres: Where the positions of the map lie in it.
     """
 
     maps: Tensor
     image: str
     picture: NDArray[np.uint8]
+    centres: Centres
 
 
 def averaged(maps: Tensor) -> Tensor:
@@ -83,7 +86,8 @@ def choose_pairs(
     cosine: NDArray[np.float32],
     mutual: NDArray[np.bool_],
     *,
-    sizes: tuple[Size, Size, Size],
+    theirs: Centres,
+    ours: Centres,
 ) -> tuple[Pair, ...]:
     """Choose the best mutual matches, spread over both pictures.
 
@@ -91,20 +95,23 @@ def choose_pairs(
         index: Of the match of each position, `(h, w)`.
         cosine: Of the match, `(h, w)`.
         mutual: Whether it is mutual, `(h, w)`.
-        sizes: Height and width of the reference's map, of its picture, and of the picture itself.
+        theirs: Where the positions of the reference's map lie in its picture.
+        ours: Where those of the map lie in the picture itself.
 
     Returns:
         At most `MOST_PAIRS`, the largest cosine first. Two of them are at least a third as far from each other, in either
         picture, as `MOST_PAIRS` positions of a regular grid would be.
     """
-    grid, theirs, ours = sizes
     candidates = np.random.default_rng(0).permutation(np.flatnonzero(mutual))  # equal cosines are not all at the top
     ordered = candidates[np.argsort(-cosine.flat[candidates].astype(np.float64), kind="stable")]
     places = [(int(index.flat[own]), int(own)) for own in ordered]
     chosen: list[Pair] = []
     for other, own in places:
-        pair = Pair(_centre(other, grid, theirs), _centre(own, index.shape, ours), float(cosine.flat[own]), True)
-        if all(_apart(pair.theirs, each.theirs, theirs) and _apart(pair.ours, each.ours, ours) for each in chosen):
+        pair = Pair(_point(other, theirs), _point(own, ours), float(cosine.flat[own]), True)
+        if all(
+            _apart(pair.theirs, each.theirs, theirs.picture) and _apart(pair.ours, each.ours, ours.picture)
+            for each in chosen
+        ):
             chosen.append(pair)
         if len(chosen) == MOST_PAIRS:
             break
@@ -112,7 +119,7 @@ def choose_pairs(
 
 
 def best_pair(
-    similar: NDArray[np.float32], index: NDArray[np.int32], *, at: Size, sizes: tuple[Size, Size, Size]
+    similar: NDArray[np.float32], index: NDArray[np.int32], *, at: Size, theirs: Centres, ours: Centres
 ) -> tuple[Pair, ...]:
     """Return the best match of one position of the reference; none if no value is finite.
 
@@ -120,14 +127,14 @@ def best_pair(
         similar: Cosine of each position to it, `(h, w)`.
         index: Of the best match of each position in the reference, `(h, w)`.
         at: Row and column of the position in the reference's map.
-        sizes: As in `choose_pairs`.
+        theirs: As in `choose_pairs`.
+        ours: As in `choose_pairs`.
     """
-    grid, theirs, ours = sizes
     if not np.isfinite(similar).any():
         return ()
-    own, place = int(np.nanargmax(similar)), at[0] * grid[1] + at[1]
+    own, place = int(np.nanargmax(similar)), at[0] * theirs.grid[1] + at[1]
     is_mutual = int(index.flat[own]) == place
-    return (Pair(_centre(place, grid, theirs), _centre(own, similar.shape, ours), float(similar.flat[own]), is_mutual),)
+    return (Pair(_point(place, theirs), _point(own, ours), float(similar.flat[own]), is_mutual),)
 
 
 def _match(own: Tensor, other: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,10 +161,11 @@ def _match(own: Tensor, other: Tensor, known: Tensor) -> tuple[Tensor, Tensor, T
     return index.where(found, -1), cosine.where(found, torch.nan), mutual
 
 
-def _centre(place: int, grid: Size, picture: Size) -> tuple[float, float]:
-    """Return row and column of the middle of a position in its picture, pixels."""
-    row, column = divmod(place, grid[1])
-    return (row + 0.5) * picture[0] / grid[0], (column + 0.5) * picture[1] / grid[1]
+def _point(place: int, centres: Centres) -> tuple[float, float]:
+    """Return where a position, counted row by row, lies in its picture, pixels; one in the padding at the border."""
+    row, column = divmod(place, centres.grid[1])
+    height, width = centres.picture
+    return min(max(float(centres.rows[row]), 0.0), height), min(max(float(centres.columns[column]), 0.0), width)
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float], picture: Size) -> bool:

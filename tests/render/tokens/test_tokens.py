@@ -9,6 +9,7 @@ import pytest
 import torch
 from extras import cluster, decomposition, metrics
 
+from fmapviz.core.centres import Centres
 from fmapviz.core.drawings import Labels, Matches, Pair
 from fmapviz.render.pca import fit
 from fmapviz.render.tokens.clusters import UNKNOWN, find_centres, find_labels
@@ -240,10 +241,14 @@ def test_large_maps_are_averaged():
     assert torch.equal(averaged(maps_of(1, 3, 64, 64)), maps_of(1, 3, 64, 64))
 
 
+def spread(side):
+    return Centres.spread((30, 30), (side, side))
+
+
 def test_pairs_are_spread_and_the_best_first():
     own = maps_of(1, 32, 30, 30)
     index, cosine, mutual = (each[0].numpy() for each in match(own, own[0] + 0.3 * maps_of(32, 30, 30, seed=3)))
-    pairs = choose_pairs(index.astype(np.int32), cosine, mutual, sizes=((30, 30), (300, 300), (240, 240)))
+    pairs = choose_pairs(index.astype(np.int32), cosine, mutual, theirs=spread(300), ours=spread(240))
     assert len(pairs) == MOST_PAIRS
     assert all(one.cosine >= other.cosine for one, other in pairwise(pairs))
     assert pairs[0].cosine == cosine[mutual].max()
@@ -255,7 +260,7 @@ def test_pairs_are_spread_and_the_best_first():
 
 def test_equal_matches_are_chosen_everywhere():
     index, alike = np.arange(900, dtype=np.int32).reshape(30, 30), np.ones((30, 30), np.float32)
-    pairs = choose_pairs(index, alike, alike > 0, sizes=((30, 30), (300, 300), (300, 300)))
+    pairs = choose_pairs(index, alike, alike > 0, theirs=spread(300), ours=spread(300))
     quarters = {(pair.ours[0] > 150, pair.ours[1] > 150) for pair in pairs}
     assert len(quarters) == 4
     assert all(pair.ours == pair.theirs for pair in pairs)
