@@ -101,11 +101,13 @@ class Rgb:
         pixels: uint8 `(h, w, 3)` at the layer's resolution.
         nonfinite: Number of positions with a value that is NaN or infinite.
         foreground: Number of positions of the foreground, if the others are black; None if all are drawn.
+        sampled: How many positions of how many in all images the foreground was found of, if not of all.
     """
 
     pixels: NDArray[np.uint8]
     nonfinite: int = 0
     foreground: int | None = None
+    sampled: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +121,7 @@ class HeatMap:
         colormap: Used unless the style names one.
         limits: Values at the ends of the scale of a reduction, NaN if no value is finite; None for a class.
         nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
-        shows: What the values are, if they have a scale of their own that no norm changes; else empty.
+        shows: What the values are, if they have a scale of their own, the same for all images; else empty.
         mark: Row and column of a pixel of the input to mark; None: nothing is marked.
     """
 
@@ -162,10 +164,12 @@ class Labels:
     Attributes:
         numbers: int16 `(h, w)`, from 0; -1 where a value is NaN or infinite.
         count: Number of clusters.
+        sampled: How many positions of how many in all images they were found of, if not of all.
     """
 
     numbers: NDArray[np.int16]
     count: int
+    sampled: tuple[int, int] | None = None
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:

@@ -96,7 +96,7 @@ class Plan:
         of_model: Views of a layer's weights, which need no image.
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content are values too, not only a picture.
-        unscaled: The views that no norm changes.
+        unscaled: The views that no range of all images changes.
         second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.

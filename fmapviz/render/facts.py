@@ -121,6 +121,7 @@ def _of_channels(
         places = content.pixels[..., 0].size
         of_what = "" if content.foreground is None else " of the foreground"
         scaling = f"the first three principal components{of_what}, of {_COMPONENTS_OF[style.pca]}, are red, green and blue"
+        scaling += f", each from 2.5 deviations below its mean to 2.5 above{_sampled(content.sampled)}"
         shown = f"at {content.nonfinite} of {places} places, drawn as a checkerboard"
         more["Foreground"] = None if content.foreground is None else f"{content.foreground} of {places} places: {_SIDE}"
     elif isinstance(content, Labels):
@@ -145,7 +146,12 @@ def _of_channels(
 
 
 def _scaling_of_labels(labels: Labels) -> str:
-    return f"each colour is one of {labels.count} clusters of all images of the run: k-means of vectors of length one"
+    of_what = "clusters of all images of the run: k-means of vectors of length one"
+    return f"each colour is one of {labels.count} {of_what}{_sampled(labels.sampled)}"
+
+
+def _sampled(part: tuple[int, int] | None) -> str:
+    return f", found of a random sample, {part[0]} of {part[1]} positions" if part else ""
 
 
 def _shares(labels: Labels) -> str:
@@ -197,6 +203,8 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
     elif isfinite(sum(heat.limits)):
         whose = ", the range of all images of the run" if style.scope == "run" and not heat.shows else ""
+        if heat.shows and style.norm in {"layer", "signed", "signed-layer"}:
+            whose = ", the range of this picture alone"
         scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"
     else:
         scaling = f"no finite value: {colours}"

@@ -104,6 +104,7 @@ class Shared:
         basis: Principal components of all images, if requested.
         foreground: What separates their foreground from the background, if requested.
         centres: Centres of the clusters of all images, float32 `(K, C)`, if requested.
+        clustered: How many positions of how many these were found of.
         seed: Direction of the seed in its image, float32 `(1, C)`, if requested.
         reference: The map of the seed's image, if requested.
     """
@@ -113,6 +114,7 @@ class Shared:
     basis: Basis | None = None
     foreground: Foreground | None = None
     centres: Tensor | None = None
+    clustered: tuple[int, int] | None = None
     seed: Tensor | None = None
     reference: Reference | None = None
 

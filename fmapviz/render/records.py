@@ -78,7 +78,7 @@ def notices_of(result: ImageResult, *, sheets: Collection[str] = ()) -> list[str
 
 
 def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> list[EmptyMaps]:
-    """Return a notice about each heat map that shows nothing, and one about all such cells of a sheet.
+    """Return a notice about each picture that shows nothing, and one about all such cells of a sheet.
 
     Args:
         result: Everything found out about an image.
@@ -86,6 +86,11 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
     """
     found = []
     cells: dict[str, list[str]] = {view: [] for view in sheets}
+    for layer in result.layers:
+        for drawing in layer.drawings:
+            if isinstance(drawing.content, Rgb) and drawing.content.foreground == 0:
+                text = f"{drawing.view} of {layer.layer} is black: no position of this image is foreground"
+                found.append(EmptyMaps(drawing.view, layer, text))
     for layer, view, heat in result.heat_maps:
         is_reduction = heat.limits is not None and not layer.target
         if is_reduction or not (reason := why_empty(heat)):
@@ -105,8 +110,8 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
 
 
 def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
-    """Return the first notices about heat maps that show nothing, and how many more there are."""
-    return first_of([each.text for each in found], "such heat maps")
+    """Return the first notices about pictures that show nothing, and how many more there are."""
+    return first_of([each.text for each in found], "such pictures")
 
 
 def _overflow_notices(result: ImageResult) -> list[str]:

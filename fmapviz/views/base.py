@@ -15,7 +15,7 @@ Constants of a view are read without importing it, and so must be literals:
 * `NEEDS`: What it captures: one of `fmapviz.views.CAPTURES`; `weights` for a view of the model; for a class activation map
   the parameters of `attribute`, of which `weights` are the classifier's.
 * `LOOKS`: The options of a style that change its pictures.
-* `SCALED = False`: No norm changes it.
+* `SCALED = False`: No range of all images changes it.
 * `SURVEYED = True`: Its values depend on all images of the run.
 * `SEED`: What `--seed` must name for it: a `position`, or an `image`.
 * `VALUES = True`: What it draws are values too, which the formats of raw values store.

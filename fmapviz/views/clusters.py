@@ -32,4 +32,5 @@ def draw(maps: LayerMaps, _style: Style) -> BatchContent:
         raise NotAMapError("is a vector, not a map")
     if shared is None or shared.centres is None or shared.centres.shape[1] != maps.values.shape[1]:
         raise NotAMapError("has no clusters: no image that the run began with has such a map")
-    return BatchContent(partial(Labels, count=len(shared.centres)), {"numbers": find_labels(maps.values, shared.centres)})
+    make = partial(Labels, count=len(shared.centres), sampled=shared.clustered)
+    return BatchContent(make, {"numbers": find_labels(maps.values, shared.centres)})

@@ -1,11 +1,13 @@
 """First three principal components of each layer's channels, as red, green and blue.
 
-Drawn at the layer's resolution, then enlarged to the input's, times `style.scale`: each value becomes a sharp rectangle, so
-that the pictures of all layers can be compared with each other and with the input.
+The mean is middle grey; 2.5 standard deviations below it are 0, and above it 255. Drawn at the layer's resolution, then
+enlarged to the input's, times `style.scale`: each pixel has the colour of the position whose centre is nearest, so that the
+pictures of all layers can be compared with each other and with the input.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,7 +43,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     tensors = _foreground(maps) if style.foreground else {"pixels": _everything(maps)}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = _count_nonfinite(maps.values)
-    return BatchContent(Rgb, tensors)
+    split = maps.ranges.shared.foreground if maps.ranges.shared and style.foreground else None
+    return BatchContent(partial(Rgb, sampled=split.positions if split else None), tensors)
 
 
 def _everything(maps: LayerMaps) -> Tensor:

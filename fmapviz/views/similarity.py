@@ -1,6 +1,8 @@
 """Cosine similarity of each position of a layer to one position, over the input.
 
 The position is the one at a pixel of the input, `--seed Y,X`, of each image, or of one image for all, `--seed IMAGE:Y,X`.
+The scale is -1 to 1 for all layers and images, unless `--norm` is `layer`, `signed` or `fixed:LO,HI`: in deep layers all
+cosines may be alike.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale colormap alpha gray_input labels colorbar smooth seed"
+LOOKS = "norm scale colormap alpha gray_input labels colorbar smooth seed"
 SEED = "position"
 VALUES = True
-SCALED = False
+SCALED = False  # by what all images share
 _LIMITS = -1.0, 1.0
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
-    """Draw one heat map per image, from -1 to 1.
+    """Draw one heat map per image, from -1 to 1 or in a range of its own.
 
     Raises:
         NotAMapError: A vector, or a layer that the image of the seed does not have.
@@ -48,13 +50,16 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     else:
         direction = direction_at(maps.values, *maps.placed.cell(seed.at))
     raw = cosines(maps.values, direction)
-    pixels, _, _ = stretch(raw, maps.picture, style, _LIMITS, smooth=style.smooth, centres=maps.centres)
-    tensors = {"raw": raw, "pixels": pixels}
+    own = style.norm in {"layer", "signed", "signed-layer"}  # the whole scale compares all images, as `run` does
+    limits = style.limits or (None if own else _LIMITS)
+    pixels, low, high = stretch(raw, maps.picture, style, limits, smooth=style.smooth, centres=maps.centres)
+    tensors = {"raw": raw, "pixels": pixels, "low": low, "high": high}
     if maps.ranges.bad is not None:
         tensors["nonfinite"] = maps.ranges.bad.sum(1)
 
-    def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, nonfinite: int = 0) -> HeatMap:
+    def make(raw: NDArray[np.float32], pixels: NDArray[np.uint8], *, low: float, high: float, nonfinite: int = 0) -> HeatMap:
         shows = f"the cosine of each position to the one at {seed}"
-        return HeatMap(raw, pixels, True, HEAT_COLORMAP, _LIMITS, nonfinite, shows, seed.at)
+        colormap = "coolwarm" if own and style.signed else HEAT_COLORMAP
+        return HeatMap(raw, pixels, True, colormap, (low, high), nonfinite, shows, seed.at)
 
     return BatchContent(make, tensors)

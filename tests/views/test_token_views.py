@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 
@@ -24,6 +25,7 @@ from fmapviz.core.errors import RequestError
 from fmapviz.core.events import Notice
 from fmapviz.engine.estimate import estimate
 from fmapviz.engine.survey.kept_passes import KeptPasses
+from fmapviz.render.tokens import sample
 
 SIDE = 64
 
@@ -138,14 +140,34 @@ def test_values_are_rectangles_unless_they_are_smooth(folder, look):
     assert not np.array_equal(sharp, smooth)
 
 
-@pytest.mark.parametrize("norm", ["signed", "run", "layer"])
-def test_no_norm_changes_it(folder, look, norm):
+@pytest.mark.parametrize("norm", ["run", "signed-run"])
+def test_a_range_of_all_images_is_that_of_cosines(folder, look, norm):
     plain = look([folder], views=["similarity", "maps"], seed="2,2")
     other = look([folder], views=["similarity", "maps"], seed="2,2", norm=norm)
     for name in ("00_first", "01_second"):
         one, two = (run.directory / "a.png" / f"{name}.similarity.png" for run in (plain, other))
         assert np.array_equal(pixels_of(one), pixels_of(two))
         assert text_of(one)["Scaling"] == text_of(two)["Scaling"]
+
+
+@pytest.mark.parametrize("seed", ["2,2", "b.png:2,2"])
+@pytest.mark.parametrize("norm", ["layer", "signed", "signed-layer", "fixed:0.2,0.9"])
+def test_a_picture_may_have_a_range_of_its_own(folder, look, norm, seed):
+    summary = look([folder], views="similarity", seed=seed, norm=norm, alpha=1.0, colormap="gray", gray_input=True)
+    for image in "abcd":
+        path = summary.directory / f"{image}.png" / "01_second.similarity.png"
+        raw = values(summary, f"{image}.png")["similarity/second"]
+        low, high = float(raw.min()), float(raw.max())
+        if norm.startswith("signed"):
+            low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
+        if norm.startswith("fixed"):
+            low, high = 0.2, 0.9
+        told = text_of(path)["Scaling"]
+        assert [float(each) for each in re.findall(r"-?\d[\d.e-]*", told)][:2] == pytest.approx([low, high], rel=1e-3)
+        assert ("the range of this picture alone" in told) == (not norm.startswith("fixed"))
+        drawn = pixels_of(path)[18::4, 2::4][..., 0][raw.shape[0] // 2 :, raw.shape[1] // 2 :].astype(float)
+        own = (raw.clip(low, high) - low) / (high - low) * 255
+        assert abs(drawn - own[-drawn.shape[0] :, -drawn.shape[1] :]).max() <= 1
 
 
 def test_tokens_are_maps_without_their_prefix(folder, look):
@@ -308,6 +330,69 @@ def test_the_foreground_of_a_trained_network_covers_the_shape(samples, tmp_path)
         found = pixels_of(next((summary.directory / name).glob("*.pca.png"))).any(2)
         assert (found & shape).sum() / shape.sum() > 0.5
         assert found.mean() < 0.6
+
+
+@pytest.mark.parametrize("pca", ["image", "shared"])
+def test_a_picture_without_foreground_is_announced(tmp_path, look, pca):
+    (tmp_path / "in").mkdir()
+    pixels = np.random.default_rng(0).integers(80, 120, (SIDE, SIDE, 3))
+    pixels[disk((30, 30))] = [230, 60, 20]
+    Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "in" / "a.png")
+    Image.fromarray(np.full((SIDE, SIDE, 3), 100, np.uint8)).save(tmp_path / "in" / "flat.png")
+    summary = look([tmp_path / "in"], Colours(), views="pca", foreground=True, pca=pca, layers=["conv"])
+    record = json.loads((summary.directory / "flat.png" / "unit.json").read_text())
+    assert "pca of conv is black: no position of this image is foreground" in record["notices"]
+    assert not json.loads((summary.directory / "a.png" / "unit.json").read_text())["notices"]
+    path = summary.directory / "flat.png" / "00_conv.pca.png"
+    assert not pixels_of(path).any()
+    assert text_of(path)["Foreground"].startswith("0 of ")
+
+
+def separated(vectors, at_border):
+    """Return the three components of the foreground of vectors `(n, C)`, by NumPy and a search for Otsu's threshold."""
+    centred = vectors - vectors.mean(0)
+    first = np.linalg.svd(centred, full_matrices=False)[2][0]
+    first = first * np.sign(first[abs(first).argmax()])
+    scores = np.sort(centred @ first)
+    left = np.arange(1, len(scores))
+    sums = np.cumsum(scores)[:-1]
+    between = left * (len(scores) - left) * (sums / left - (scores.sum() - sums) / (len(scores) - left)) ** 2
+    cut = between.argmax()
+    above = centred @ first > (scores[cut] + scores[cut + 1]) / 2
+    inside = above if (at_border & above).sum() <= (at_border & ~above).sum() else ~above
+    mean, deviations = vectors[inside].mean(0), vectors[inside] - vectors[inside].mean(0)
+    values, directions = np.linalg.eigh(deviations.T @ deviations / inside.sum())
+    components = directions[:, ::-1][:, :3].T
+    components = components * np.sign(components[range(3), abs(components).argmax(1)])[:, None]
+    levels = ((vectors - mean) @ components.T / np.sqrt(values[::-1][:3]) * 127.5 / 2.5 + 127.5).clip(0, 255).round()
+    return np.where(inside[:, None], levels, 0)
+
+
+def test_a_shared_foreground_is_exact_beyond_the_sample_of_clusters(folder, look):
+    """Four images of 64 x 64 positions: 16,384, where clusters take 4096."""
+    summary = look([folder], views=["pca", "clusters"], foreground=True, pca="shared", layers=["first"])
+    vectors, at_border = [], np.ones((SIDE, SIDE), bool)
+    at_border[1:-1, 1:-1] = False
+    for image in "abcd":
+        own = captured(folder / f"{image}.png", Net())["first"].values[0]
+        vectors.append(own.flatten(1).T.double().numpy())
+    expected = separated(np.concatenate(vectors), np.tile(at_border.flatten(), 4)).reshape(4, SIDE, SIDE, 3)
+    for image, levels in zip("abcd", expected, strict=True):
+        path = summary.directory / f"{image}.png" / "00_first.pca.png"
+        assert abs(pixels_of(path).astype(int) - levels).max() <= 1
+        assert "sample" not in text_of(path)["Scaling"]
+        assert "from 2.5 deviations below its mean to 2.5 above" in text_of(path)["Scaling"]
+        clusters = text_of(path.with_name("00_first.clusters.png"))["Scaling"]
+        assert clusters.endswith("found of a random sample, 4096 of 16384 positions")
+
+
+def test_a_picture_names_the_sample_that_its_foreground_was_found_of(folder, look, monkeypatch):
+    monkeypatch.setattr(sample, "_BYTES", 4 * 12 * 1500)
+    summary = look([folder], views="pca", foreground=True, pca="shared", layers=["first"])
+    again = look([folder], views="pca", foreground=True, pca="shared", layers=["first"], force=True)  # from survey.json
+    for run in (summary, again):
+        told = text_of(run.directory / "a.png" / "00_first.pca.png")["Scaling"]
+        assert told.endswith("found of a random sample, 6000 of 16384 positions")
 
 
 # --- however it is run

@@ -135,7 +135,9 @@ class Surveyor:
         if self._wanted.components:
             self._covariances.setdefault(key, Covariance()).add(torch.from_numpy(layer.maps))
         if digest:
-            self._samples.setdefault(key, Sample(layer.maps.shape[1])).add(layer.maps, digest=digest)
+            if key not in self._samples:
+                self._samples[key] = Sample(layer.maps.shape[1], large=self._wanted.foreground)
+            self._samples[key].add(layer.maps, digest=digest)
         if is_seed:
             self._maps[key], self._centres[key] = layer.maps[:1], layer.centres
 
@@ -165,9 +167,11 @@ class Surveyor:
             shared = replace(shared, basis=self._covariances[key].basis())
         if sample and len(sample.vectors) and wanted.foreground:
             vectors = torch.from_numpy(sample.vectors).mT
-            shared = replace(shared, foreground=separate(vectors, torch.from_numpy(sample.at_border), shared.basis))
+            split = separate(vectors, torch.from_numpy(sample.at_border), shared.basis)
+            shared = replace(shared, foreground=replace(split, positions=_part(vectors.shape[1], sample.seen)))
         if sample and len(sample.vectors) and wanted.clusters:
-            shared = replace(shared, centres=find_centres(torch.from_numpy(sample.vectors), wanted.clusters))
+            some = torch.from_numpy(sample.vectors[: sample.fewer])
+            shared = replace(shared, centres=find_centres(some, wanted.clusters), clustered=_part(len(some), sample.seen))
         if key in self._maps and wanted.seed and self._picture is not None:
             maps = torch.from_numpy(self._maps[key])
             centres = self._centres[key] or Centres.spread((maps.shape[2], maps.shape[3]), self._size)
@@ -177,3 +181,8 @@ class Surveyor:
             places = centres.averaged((reduced.shape[1], reduced.shape[2]))
             shared = replace(shared, reference=Reference(reduced, self._image, self._picture, places))
         return shared
+
+
+def _part(used: int, count: int) -> tuple[int, int] | None:
+    """Return how many positions of how many were used; None if all were."""
+    return (used, count) if used < count else None

@@ -82,10 +82,12 @@ def _record(key: Key, shared: Shared) -> dict[str, Any]:
         record |= _basis_record(shared.basis)
     if shared.foreground:
         split = shared.foreground
-        own = {"first": _basis_record(split.first), "threshold": split.threshold, "above": split.above}
+        own: dict[str, Any] = {"first": _basis_record(split.first), "threshold": split.threshold, "above": split.above}
+        own |= {"positions": list(split.positions)} if split.positions else {}
         record["foreground"] = {**own, **_basis_record(split.basis)}
     if shared.centres is not None:
         record["centres"] = _array(shared.centres.numpy())
+        record["centres"] |= {"positions": list(shared.clustered)} if shared.clustered else {}
     if shared.seed is not None:
         record["seed"] = _array(shared.seed.numpy())
     if shared.reference:
@@ -101,16 +103,20 @@ def _shared(record: Mapping[str, Any], picture: tuple[str, NDArray[np.uint8]] | 
         shared = replace(shared, basis=_basis(record))
     if split := record.get("foreground"):
         first = _basis(split["first"])
-        shared = replace(
-            shared, foreground=Foreground(first, float(split["threshold"]), bool(split["above"]), _basis(split))
-        )
+        found = Foreground(first, float(split["threshold"]), bool(split["above"]), _basis(split), _positions(split))
+        shared = replace(shared, foreground=found)
     if "centres" in record:
-        shared = replace(shared, centres=_floats(record["centres"]))
+        shared = replace(shared, centres=_floats(record["centres"]), clustered=_positions(record["centres"]))
     if "seed" in record:
         shared = replace(shared, seed=_floats(record["seed"]))
     if "reference" in record and picture:
         shared = replace(shared, reference=_reference(record["reference"], *picture))
     return shared
+
+
+def _positions(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    used, count = record.get("positions") or (0, 0)
+    return (int(used), int(count)) if count else None
 
 
 def _reference(record: Mapping[str, Any], image: str, picture: NDArray[np.uint8]) -> Reference:

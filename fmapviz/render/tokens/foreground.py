@@ -28,12 +28,14 @@ class Foreground:
         threshold: Of the first component.
         above: Whether the foreground is above the threshold.
         basis: Components of the foreground.
+        positions: How many positions of how many it was found of; None: of all.
     """
 
     first: Basis
     threshold: float
     above: bool
     basis: Basis
+    positions: tuple[int, int] | None = None
 
     def mask(self, maps: Tensor) -> Tensor:
         """Return where the foreground is, boolean `(N, h, w)`, of maps `(N, C, h, w)`."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _BYTES = 8 * 2**20  # of a sample of one layer
 _FEWEST, _MOST = 1024, 4096  # vectors
+_LARGER = 4  # times as much for a foreground, which needs no search
 
 
 class Sample:
@@ -20,6 +21,12 @@ class Sample:
 
     Args:
         channels: Length of a vector.
+        large: Whether to keep more.
+
+    Attributes:
+        most: Number of vectors that are kept of any number.
+        fewer: Number of vectors of a sample that is not large.
+        seen: Number of finite vectors that were added.
 
     Example:
         >>> sample = Sample(3)
@@ -28,8 +35,10 @@ class Sample:
         ((20, 3), 14)
     """
 
-    def __init__(self, channels: int) -> None:
-        self.most = min(_MOST, max(_FEWEST, _BYTES // (4 * channels)))
+    def __init__(self, channels: int, *, large: bool = False) -> None:
+        self.fewer = min(_MOST, max(_FEWEST, _BYTES // (4 * channels)))
+        self.most = max(self.fewer, _LARGER * _BYTES // (4 * channels)) if large else self.fewer
+        self.seen = 0
         self._limit = 2**64  # numbers from here on are too large
         self._count = 0
         self._pieces: list[tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.bool_]]] = []
@@ -45,6 +54,7 @@ class Sample:
             digest: Of the image, hexadecimal.
         """
         samples, _, height, width = maps.shape
+        self.seen += _count_finite(maps)
         numbers = np.random.default_rng(int(digest, 16)).integers(0, 2**64, samples * height * width, np.uint64)
         chosen = np.flatnonzero(numbers < self._limit) if self._limit < 2**64 else np.arange(len(numbers))
         if len(chosen) > self.most:
@@ -89,3 +99,13 @@ class Sample:
             if self._count == self.most:
                 self._limit = int(self._pieces[0][0][-1])
         return self._pieces[0]
+
+
+def _count_finite(maps: NDArray[np.float32]) -> int:
+    """Return the number of vectors without a value that is NaN or infinite, but for channels without any finite value."""
+    finite = np.isfinite(maps)
+    if finite.all():
+        return maps[:, 0].size
+    spoken = np.logical_or.reduce(finite, (2, 3), keepdims=True)
+    silent = ~spoken & spoken.any(1, keepdims=True)
+    return int(np.count_nonzero((finite | silent).all(1)))
