@@ -62,6 +62,7 @@ class Grid:
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
         bars: Whether the tiles are bars.
+        total: Number of all channels, also of those that are not shown.
         ends: Values that levels 0 and 255 of each tile stand for, float32 `(2, T)`; None if pixels have no such values.
         palette: Colour map of the pixels; None if they are the levels.
     """
@@ -72,6 +73,7 @@ class Grid:
     channels: tuple[int, ...] | None = None
     limits: tuple[float, float] | None = None
     bars: bool = False
+    total: int = 0
     ends: NDArray[np.float32] | None = None
     palette: str | None = None
 
@@ -235,6 +237,7 @@ class Panels:
         limits: Values at the ends of the scale of both networks; None if each channel has its own, or each network.
         largest: Magnitude at the ends of the scale of the third grid; NaN if there is none.
         bars: Whether the tiles are bars.
+        total: Number of all channels, also of those that are not shown.
     """
 
     grids: tuple[NDArray[np.uint8], ...]
@@ -244,6 +247,7 @@ class Panels:
     limits: tuple[float, float] | None = None
     largest: float = nan
     bars: bool = False
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

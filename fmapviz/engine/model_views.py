@@ -8,22 +8,25 @@ import google_crc32c
 import numpy as np
 
 from fmapviz.core.drawings import Drawing
+from fmapviz.core.events import Notice
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
 from fmapviz.engine.layer_results import measures_of
 from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.render.grid import measure
 from fmapviz.render.picture import make_picture
 from fmapviz.runs.unit import find_done, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import torch
 
     from fmapviz.core.config import RunInfo
+    from fmapviz.core.events import Event
     from fmapviz.core.types import Layer, Picture
     from fmapviz.engine.session import Session
 
@@ -32,8 +35,12 @@ UNIT = "_model"
 KIND = "model"
 
 
-def draw_model(session: Session) -> tuple[int, dict[str, str]]:
+def draw_model(session: Session, on_event: Callable[[Event], object] = bool) -> tuple[int, dict[str, str]]:
     """Draw the weights of a session's layers, unless that is done.
+
+    Args:
+        session: Its layers and views.
+        on_event: Called with a `Notice` about chosen channels that do not exist.
 
     Returns:
         The number of pictures written, and the layers without any, with the reason.
@@ -47,6 +54,10 @@ def draw_model(session: Session) -> tuple[int, dict[str, str]]:
     is_intact = session.output.is_intact if config.repair else None
     if not known or (not config.force and find_done(run, file, info.fingerprint, is_intact=is_intact)):
         return 0, undrawn
+    if left_out := describe_left_out(
+        config.style, {session.layers[index].name: len(weight) for (index, _), weight in known.items()}
+    ):
+        on_event(Notice(left_out))
     image = UnitImage(file, ImageResult((), (), undrawn), (), info)
     record = {"kind": KIND, "undrawn": undrawn}
     write_unit(session, image, _draw(known, session, info), record, force=config.force or config.repair)

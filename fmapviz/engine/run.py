@@ -263,7 +263,7 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
     if config.shard and (config.repair or config.force) and not summary.stopped:
         with writing_to(session.directory):
             remove_damaged_shards(session.directory, config.part)
-    of_model, undrawn = draw_model(session)
+    of_model, undrawn = draw_model(session, on_event)
     of_model += draw_alignment(session) if session.pair else 0
     again = session.plan.second_pass or (config.repair and has_top_images(session.directory))
     of_run = 0

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.errors import first_few
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from fmapviz.core.config import Style
@@ -35,6 +39,28 @@ def choose(values: Tensor, style: Style) -> Tensor:
         return torch.tensor(existing, dtype=torch.int64, device=values.device).expand(images, -1)
     assert style.top
     return _highest(values.nan_to_num(nan=-torch.inf), style.top)
+
+
+def describe_left_out(style: Style, counts: Mapping[str, int]) -> str:
+    """Return in words which layers lack chosen channels; empty if none does.
+
+    Args:
+        style: Chooses the channels.
+        counts: Number of channels of each layer.
+
+    Example:
+        >>> from fmapviz.core.config import Style
+        >>> describe_left_out(Style(channels="1-3,500"), {"conv1": 64, "fc": 1000})
+        "channels='1-3,500' names channels that do not exist: conv1 has 64"
+        >>> describe_left_out(Style(channels="top:100"), {"conv1": 64})
+        "channels='top:100' asks for more channels than there are: conv1 has 64"
+    """
+    largest = max(style.listed or (), default=(style.top or 0) - 1)
+    lacking = [f"{name} has {count}" for name, count in counts.items() if count <= largest]
+    if not lacking:
+        return ""
+    what = "asks for more channels than there are" if style.top else "names channels that do not exist"
+    return f"channels={style.channels!r} {what}: {first_few(lacking)}"
 
 
 def _highest(values: Tensor, count: int) -> Tensor:

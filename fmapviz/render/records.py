@@ -5,14 +5,16 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from fmapviz.core.drawings import Grid, Rgb
+from fmapviz.core.drawings import Grid, Panels, Rgb
 from fmapviz.core.types import EmptyMaps
+from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.render.facts import MOST_NAMED, first_of, value_range, why_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from fmapviz.core.types import ImageResult
+    from fmapviz.core.config import Style
+    from fmapviz.core.types import ImageResult, LayerResult
 
 
 def layer_records(result: ImageResult) -> list[dict[str, Any]]:
@@ -112,6 +114,13 @@ def find_empty_maps(result: ImageResult, *, sheets: Collection[str] = ()) -> lis
 def summarize_empty(found: Sequence[EmptyMaps]) -> list[str]:
     """Return the first notices about pictures that show nothing, and how many more there are."""
     return first_of([each.text for each in found], "such pictures")
+
+
+def remark_on_channels(layers: Iterable[LayerResult], style: Style) -> str:
+    """Return in words which of the drawn layers lack chosen channels; empty if none does."""
+    contents = [(layer.layer, drawing.content) for layer in layers for drawing in layer.drawings]
+    counts = {name: content.total for name, content in contents if isinstance(content, Grid | Panels) and content.total}
+    return describe_left_out(style, counts)
 
 
 def _overflow_notices(result: ImageResult) -> list[str]:

@@ -85,6 +85,7 @@ def draw(maps: PairMaps, style: Style) -> Panels:
         limits=(low, high) if has_one_range and isfinite(low) and isfinite(high) else None,
         largest=end,
         bars=maps.vector,
+        total=maps.first.shape[1],
     )
 
 

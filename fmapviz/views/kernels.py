@@ -61,6 +61,7 @@ def draw(weight: Tensor, style: Style) -> Grid:
         rows=not is_tile(weight.shape),
         channels=None if chosen is None else tuple(chosen.tolist()),
         limits=limits,
+        total=len(weight),
     )
 
 

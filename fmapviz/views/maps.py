@@ -72,6 +72,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
             channels=None if channels is None else tuple(map(int, channels)),
             limits=(low, high) if isfinite(low) and isfinite(high) else None,
             bars=maps.vector,
+            total=maps.values.shape[1],
             ends=ends,
             palette=None if maps.vector else style.palette,
         )

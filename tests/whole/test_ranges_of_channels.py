@@ -18,6 +18,7 @@ from torch import nn
 
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Grid
+from fmapviz.core.events import Notice
 from fmapviz.core.types import LayerResult
 from fmapviz.render.grid import lay_out, measure
 from fmapviz.render.picture import _render_grid
@@ -146,3 +147,32 @@ def test_kernels_of_some_filters_have_the_range_of_all(inputs, norm, channels):
     own = every.pixels[every.tiles.corner(1)[1] :, every.tiles.corner(1)[0] :][: every.tiles.height, : every.tiles.width]
     single = some.tiles.width // (3 if inputs != 4 else 12)
     assert np.array_equal(own[::step, ::step], some.pixels[: some.tiles.height : single, : some.tiles.width : single])
+
+
+# --- channels that do not exist
+
+
+@pytest.mark.parametrize("view", ["maps", "inputs", "grads", "kernels", "top"])
+@pytest.mark.parametrize(
+    ("channels", "told"),
+    [
+        ("1-3,500", "names channels that do not exist: "),
+        ("0,2", ""),
+        ("top:6", "asks for more channels than there are: "),
+        ("top:99:std", "asks for more channels than there are: "),
+        ("top:3:mean", ""),
+    ],
+)
+def test_chosen_channels_that_do_not_exist_are_announced(tmp_path, images, view, channels, told):
+    if view == "top" and channels.startswith("top"):
+        return  # it takes a list
+    events = []
+    runner(lambda: TwoConvolutionsAndHead(5, 6, 4, padding=1), out=tmp_path, options=AS_IT_IS, to=["png"], workers=1)(
+        images, views=view, style=Style(channels=channels), layers=["first", "second"], on_event=events.append
+    )
+    found = [each.message for each in events if isinstance(each, Notice) and each.message.startswith("channels=")]
+    lacking = "first has 3" if view == "inputs" else "first has 5"
+    assert len(found) == bool(told)
+    if told:
+        assert found[0].startswith(f"channels='{channels}' {told}{lacking}") or view == "top"
+        assert ("second has 6" in found[0]) == (channels != "top:6" and view != "inputs")

@@ -29,6 +29,7 @@ from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
 from fmapviz.models.replicas import replicate
 from fmapviz.models.user_code import report_of
+from fmapviz.render.records import remark_on_channels
 from fmapviz.runs.shard_grouping import Failed
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class BatchRunner:
             model = self._session.model
             wanted = f"a finite number for each of its {len(model.classes)} classes"
             tell(Notice(f"no predictions: the output of {model.label} is not {wanted}"))
-        for remark in (*drawn.remarks, _chosen(drawn)):
+        for remark in (*drawn.remarks, _chosen(drawn), remark_on_channels(drawn.layers, self._session.config.style)):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))

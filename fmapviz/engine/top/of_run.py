@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmapviz.core.config import Style
 from fmapviz.core.errors import NothingToDoError, RequestError, quote
+from fmapviz.core.events import Notice
 from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.top.draw import Drawn, draw_ranking
 from fmapviz.engine.top.locate import inside_values
@@ -17,6 +19,7 @@ from fmapviz.engine.top.options import TopOptions
 from fmapviz.engine.top.second_pass import forward_again
 from fmapviz.engine.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
+from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
 from fmapviz.runs.aggregates._ranking import identity, name_key
@@ -85,6 +88,9 @@ def draw_top_images(
     channels = max((info.channels for info in ranking.maps), default=0)
     if ranking.maps and options.channels and min(options.channels) >= channels:
         raise RequestError(f"no layer has channel {min(options.channels)}", hint=f"they have up to {channels} channels")
+    counts = {info.layer: info.channels for info in ranking.maps}
+    if options.channels and (left_out := describe_left_out(Style(channels=",".join(map(str, options.channels))), counts)):
+        on_event(Notice(left_out))
     if not ranking.maps and lost:
         message = "none of the images of the run can be read any more"
         raise NothingToDoError(message, hint="their files are gone or have changed")
