@@ -199,6 +199,8 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
     colours = colormap_of(heat, style).replace("gray", "grey")
     if heat.over:
         colours = f"{colours}, {style.alpha:g} over the {'grey ' if style.gray_input else ''}input"
+        if style.colorbar and style.alpha < 1:
+            colours += f"; the bar is {'over black to white' if style.gray_input else 'without the input'}"
     if heat.limits is None:
         scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
     elif isfinite(sum(heat.limits)):

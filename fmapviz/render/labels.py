@@ -119,7 +119,7 @@ def number_rows(pixels: NDArray[np.uint8], rows: Tiles, numbers: Sequence[int]) 
 
 
 def add_colorbar(
-    pixels: NDArray[np.uint8], *, colormap: str | None, marks: Sequence[tuple[float, str]]
+    pixels: NDArray[np.uint8], *, colormap: str | None, marks: Sequence[tuple[float, str]], alpha: float = 1.0
 ) -> NDArray[np.uint8]:
     """Add a colour bar at the right of a picture.
 
@@ -127,6 +127,8 @@ def add_colorbar(
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         colormap: The colours from level 255 at the top to level 0; None: white to black.
         marks: Positions along the bar, 0 at the bottom and 1 at the top, and the texts beside them.
+        alpha: Opacity of colours that are drawn over a grey picture: the bar shows each of them over black at its left edge
+            to white at its right edge.
 
     Returns:
         uint8 `(H', W')` or, if the picture or the bar is in colour, `(H', W', 3)`, with the picture in the upper left
@@ -145,9 +147,13 @@ def add_colorbar(
     length = height - 2 * _ENDS
     ticks = [_ENDS + round((1 - position) * (length - 1)) for position, _ in marks]
     colours = table(colormap or "gray")[np.linspace(255, 0, length).round().astype(np.uint8)]
-    bar = (
-        np.broadcast_to(colours[:, None], (length, _BAR, 3)) if colormap else np.broadcast_to(colours[:, :1], (length, _BAR))
-    )
+    if alpha < 1:
+        below = np.linspace(0, 255, _BAR)[None, :, None]
+        bar = np.rint(alpha * colours[:, None].astype(np.float64) + (1 - alpha) * below).astype(np.uint8)
+    elif colormap:
+        bar = np.broadcast_to(colours[:, None], (length, _BAR, 3))
+    else:
+        bar = np.broadcast_to(colours[:, :1], (length, _BAR))
     scale = _lay_out_scale(bar, ticks, texts)
     return draw(row([picture(pixels), scale]), BLACK)
 

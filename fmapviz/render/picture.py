@@ -48,6 +48,7 @@ class Rendered:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         colormap: Of the colour bar; None for grey.
         marks: Labels of the colour bar, by their height from 0 to 1; none: no colour bar.
+        alpha: Opacity of the colours, over a grey picture.
         legend: Texts of the colours of clusters; none: no legend.
         palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
     """
@@ -55,6 +56,7 @@ class Rendered:
     pixels: NDArray[np.uint8]
     colormap: str | None = None
     marks: Marks = ()
+    alpha: float = 1.0
     legend: Sequence[str] = ()
     palette: NDArray[np.uint8] | None = None
 
@@ -175,7 +177,7 @@ def frame(
             pixels, tiles = add_numbers(pixels, tiles, content.channels or range(tiles.count))
         tiles = None if content.rows else tiles
     if style.colorbar and rendered.marks:
-        pixels = add_colorbar(pixels, colormap=rendered.colormap, marks=rendered.marks)
+        pixels = add_colorbar(pixels, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha)
     if style.colorbar and rendered.legend:
         pixels = add_legend(pixels, cluster_colours()[: len(rendered.legend)], rendered.legend)
     if style.labels and lines:
@@ -241,7 +243,8 @@ def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8],
     if heat.mark:
         row, column = ((at + 0.5) * style.scale for at in heat.mark)
         pixels = mark_position(pixels, row, column)
-    return Rendered(pixels, None if colormap == "gray" else colormap, marks)
+    alpha = style.alpha if heat.over and style.gray_input else 1.0
+    return Rendered(pixels, None if colormap == "gray" else colormap, marks, alpha)
 
 
 def _render_labels(layer: LayerResult, labels: Labels, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import each_once, often, pairwise
-from image_files import paint
+from image_files import paint, text_of
 from PIL import Image
 from report_runs import cut_tiles, report_of
 from tiny_models import TwoConvolutionsAndHead
@@ -235,6 +235,27 @@ def test_heat_maps_have_a_bar_and_a_header(look):
             assert np.array_equal(before, after)
     names = {path.name.split(".")[-2] for path in plain.glob("*.png")}
     assert names >= {"mean", "pca", "gradcam", "histogram"}
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("view", ["mean", "gradcam"])
+def test_the_bar_beside_an_overlay_has_its_colours(look, view, alpha):
+    unit = look(views=[view], types=["Conv2d"], colorbar=True, alpha=alpha)
+    plain = look(views=[view], types=["Conv2d"], alpha=alpha)
+    (path,) = plain.glob(f"*second*.{view}.png")
+    picture, framed = opened(path)[0], opened(unit / path.name)[0]
+    assert np.array_equal(framed[: len(picture), : picture.shape[1]], picture)
+    beside = framed[:, picture.shape[1] :].astype(int)
+    bar = beside[8:-8, 13:25].reshape(-1, 3)
+    for colour in np.unique(picture.reshape(-1, 3), axis=0).astype(int):
+        assert abs(bar - colour).max(1).min() <= 14, colour  # half a step of the bar's 14 greys, and of its height
+
+
+def test_the_caption_says_what_the_bar_of_an_overlay_is(look):
+    for gray, told in ((True, "the bar is over black to white"), (False, "the bar is without the input")):
+        unit = look(views=["mean"], types=["Conv2d"], colorbar=True, gray_input=gray)
+        assert text_of(unit / "01_second.mean.png")["Scaling"].endswith(told)
+    assert "bar" not in text_of(look(views=["mean"], types=["Conv2d"]) / "01_second.mean.png")["Scaling"]
 
 
 NAMES = ["ордер", "層", "a" * 150, "émile ℵ🙂", "x|y<b>&", "%20#?"]
