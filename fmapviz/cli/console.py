@@ -14,7 +14,7 @@ from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
 from fmapviz.core.errors import first_few, printable
 from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
-from fmapviz.core.registry import WRITERS
+from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import is_url
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Console:
         self._json = json
         self._progress = Progress(shown=verbosity >= 0)
         self._shard: int | None = None
+        self._has_pages = False
         self._formats: tuple[str, ...] = ()
         self._reported: set[str] = set()
 
@@ -79,7 +80,8 @@ class Console:
             self._print_notice(f"not drawn: {first_few(names)}: {reason}")
         if self._verbosity >= 0:
             print_message(_sentence(summary))
-        commands = self._open_commands(out) if summary.exit_code != 4 else {}
+        has_steps = bool(self._shard or self._has_pages or summary.steps)
+        commands = self._open_commands(out, has_steps=has_steps) if summary.exit_code != 4 else {}
         known = registry.constants(WRITERS, "PAGE").items()
         pages = [summary.directory / page for form, page in known if form in self._formats]
         pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
@@ -94,16 +96,17 @@ class Console:
         for line in (summary.directory, *commands.values(), *pages, *summary.highlights):
             print_line(printable(str(line)))
 
-    def _open_commands(self, out: str | Path) -> dict[str, str]:
+    def _open_commands(self, out: str | Path, *, has_steps: bool) -> dict[str, str]:
         """Return the command that opens the results of each format that has one."""
-        commands = registry.constants(WRITERS, "OPEN_SHARDS_WITH" if self._shard else "OPEN_WITH")
-        values = {"out": shlex.quote(str(out)), "shard": self._shard}
-        return {form: command.format(**values) for form, command in commands.items() if form in self._formats}
+        commands = registry.constants(WRITERS, "OPEN_STEPS_WITH" if has_steps else "OPEN_WITH")
+        shown = shlex.quote(str(out))
+        return {form: command.format(out=shown) for form, command in commands.items() if form in self._formats}
 
     def _show_start(self, event: Started) -> None:
         info = event.info
         self._formats = tuple(info.config.to)
         self._shard = info.config.shard
+        self._has_pages = registry.any_has(VIEWS, info.config.views, "SECOND_PASS")
         self._print_object(
             "run", directory=event.directory, model=info.model, weights=info.weights, fingerprint=info.fingerprint,
             settings=info.settings,

@@ -13,8 +13,8 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
   aggregates by their names; `RUN_FILES` names them.
 * `MANY`: True if one unit may hold many images, which `--shard` needs.
 * `PAGE`: A file of `RUN_FILES` that a browser opens.
-* `OPEN_WITH`, `OPEN_SHARDS_WITH`: The command that opens the results; `{out}` is the directory of all runs, `{shard}` the
-  number of images in a shard.
+* `OPEN_WITH`: The command that opens the results; `{out}` is the directory of all runs.
+* `OPEN_STEPS_WITH`: The same where a picture has many steps: images of a shard, steps of a series, pages of a layer.
 * `CROWD`, `CROWDED`: A number of units below `{out}`, and what must be said about that command if there are more.
 * `WITH`: A format that this one cannot do without.
 * `PLAIN`: True for the format in which pictures are written if none is asked for and no page collects them.

@@ -90,7 +90,7 @@ def test_lightning_draws_into_its_own_writer_and_skips_the_sanity_check(tmp_path
     logger = TensorBoardLogger(tmp_path, "own")
     assert fit(tmp_path, [callback], logger=logger, **options) == expected
     assert len(list((tmp_path / "own" / "version_0").glob("events.*"))) == 1
-    assert steps_in(tmp_path / "own" / "version_0", "maps/0/image_0") == [0, 3, 6, 8]
+    assert steps_in(tmp_path / "own" / "version_0", "maps/00 0/image_0") == [0, 3, 6, 8]
 
 
 @needs("lightning", "trainers")
@@ -192,9 +192,9 @@ def test_mlflow_gets_pictures_and_numbers_by_its_own_interface(tmp_path, monkeyp
     mlflow.set_tracking_uri((tmp_path / "mlflow").as_uri())
     with mlflow.start_run() as run:
         watch_three_steps(Writer())
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "zeros/0")
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "zeros/00 0")
     assert [each.step for each in history] == [0, 1, 2]
-    pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps~0~image_0*.png"))
+    pictures = sorted((tmp_path / "mlflow" / "0" / run.info.run_id / "artifacts" / "images").glob("maps~00 0~image_0*.png"))
     assert len(pictures) == 3
     expected = Watch(network(), probe(), to=tmp_path / "own", **QUIET)
     expected(0)
@@ -246,4 +246,4 @@ def test_a_writer_of_tensorboard_is_used_as_it_is(tmp_path):
     watch_three_steps(writer)
     writer.add_scalar("own", 1.0, 3)  # it is still open
     writer.close()
-    assert steps_in(tmp_path, "maps/0/image_0") == [0, 1, 2]
+    assert steps_in(tmp_path, "maps/00 0/image_0") == [0, 1, 2]

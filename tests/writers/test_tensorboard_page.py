@@ -1,41 +1,12 @@
 """TensorBoard's own pages, in a browser."""
 
-import json
-import re
-import shlex
-import subprocess
-import sys
-import urllib.request
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
 from image_files import save_picture
+from tensorboard_server import images_of_tags, serving
 from waiting import PATIENCE, wait_until
 
 pytest_plugins = ["browser"]  # its fixtures
 NOTICE = "notice: TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
-
-
-@contextmanager
-def serving(command, directory):
-    """Run the command that was printed; return the server's address once it answers."""
-    program, *arguments = shlex.split(command)
-    server = subprocess.Popen(
-        [Path(sys.executable).parent / program, *arguments, "--port", "0", "--host", "localhost"],
-        cwd=directory, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        yield next(match[0] for line in server.stderr if (match := re.search(r"http://localhost:\d+/", line)))
-    finally:
-        server.terminate()
-        server.wait(PATIENCE)
-        server.stderr.close()
-
-
-def runs_with_images(address):
-    with urllib.request.urlopen(f"{address}data/plugin/images/tags", timeout=PATIENCE) as answer:
-        return len(json.load(answer))
 
 
 @pytest.mark.thorough
@@ -49,7 +20,7 @@ def test_the_notice_leads_to_the_pictures_of_many_images(images, fmapviz, browse
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     with serving(command, tmp_path) as address:
-        assert wait_until(lambda: runs_with_images(address) == images)
+        assert wait_until(lambda: len(images_of_tags(address)) == images)
         page.goto(f"{address}#images")
         page.locator("tf-multi-checkbox paper-checkbox").nth(images - 1).wait_for()
         assert page.locator("tf-image-loader").count() == 0

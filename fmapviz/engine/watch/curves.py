@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fmapviz.core.types import ImageResult, LayerResult
+    from fmapviz.engine.watch.numbering import Numbering
 
 
 class Curves:
@@ -20,8 +21,8 @@ class Curves:
     def __init__(self) -> None:
         self._before: dict[tuple[str, int], NDArray[np.float32]] = {}  # by layer and image
 
-    def measure(self, results: Sequence[ImageResult]) -> dict[str, float]:
-        """Return the numbers of one step by their names: `zeros/LAYER`, `dead/LAYER`, `change/LAYER`.
+    def measure(self, results: Sequence[ImageResult], numbers: Numbering) -> dict[str, float]:
+        """Return the numbers of one step by their names: `zeros/NN LAYER`, `dead/NN LAYER`, `change/NN LAYER`.
 
         `zeros` is the share of values that are exactly zero, in all images; `dead` the share of channels that are constant
         in every image; `change` the Euclidean norm of the difference to the last step, divided by the norm of the values
@@ -32,17 +33,21 @@ class Curves:
             for layer in result.layers:
                 if layer.of == "output" and layer.measures is not None and layer.target is None:
                     layers.setdefault(layer.layer, []).append((image, layer))
-        return {name: value for layer, found in layers.items() for name, value in self._measure(layer, found)}
+        return {
+            f"{kind}/{numbers.name(layer)}": value
+            for layer, found in layers.items()
+            for kind, value in self._measure(layer, found)
+        }
 
     def _measure(self, name: str, found: Sequence[tuple[int, LayerResult]]) -> Iterator[tuple[str, float]]:
         measures = [layer.measures for _, layer in found if layer.measures]
         values = sum(each.values * len(each.zeros) for each in measures)
         if not values:
             return
-        yield f"zeros/{name}", float(sum(each.zeros.sum() for each in measures) / values)
+        yield "zeros", float(sum(each.zeros.sum() for each in measures) / values)
         if measures[0].values > 1 and len({len(each.low) for each in measures}) == 1:
             alive = np.stack([(each.low != each.high) | (each.nonfinite > 0) for each in measures])
-            yield f"dead/{name}", float(1 - alive.any(0).mean())
+            yield "dead", float(1 - alive.any(0).mean())
         squares, norm = 0.0, 0.0
         for image, layer in found:
             if layer.maps is None:
@@ -55,4 +60,4 @@ class Curves:
             squares += float(np.square(layer.maps - before, dtype=np.float64).sum())
             norm += float(np.square(before, dtype=np.float64).sum())
         if np.isfinite(squares) and norm > 0 and np.isfinite(norm):
-            yield f"change/{name}", float(np.sqrt(squares / norm))
+            yield "change", float(np.sqrt(squares / norm))

@@ -67,12 +67,19 @@ class Filmstrips:
     def __init__(self, style: Style) -> None:
         self.strips: dict[Key, Strip] = {}
         self._style = style
+        self._own: dict[Key, None] = {}  # those that this training adds to, in the order of execution
+
+    @property
+    def own(self) -> dict[Key, Strip]:
+        """The strips that this training adds to; the file may hold those of others."""
+        return {key: self.strips[key] for key in self._own}
 
     def add(self, step: int, image: str, layers: Iterable[LayerResult]) -> None:
         """Add the maps of one step; those of the same step or of later ones, to which a training went back, are dropped."""
         for layer in layers:
             if layer.maps is None or layer.of != "output" or not layer.maps.shape[1]:
                 continue
+            self._own[layer.layer, image] = None
             strip = self.strips.get((layer.layer, image))
             if strip is None or max(strip.channels, default=0) >= layer.maps.shape[1]:
                 strip = self.strips[layer.layer, image] = Strip(self._choose(layer), {})
@@ -100,7 +107,7 @@ class Filmstrips:
         """
         others = Filmstrips(self._style)
         others.load(path)
-        strips = {**others.strips, **self.strips}
+        strips = {**others.strips, **self.own}
         index = [[layer, image, strip.channels, sorted(strip.maps)] for (layer, image), strip in strips.items()]
         arrays = {
             f"{number}_{step}": maps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,10 @@ from fmapviz.core.registry import WRITERS
 from fmapviz.engine.watch.curves import Curves
 from fmapviz.engine.watch.drawing import StepDrawer
 from fmapviz.engine.watch.filmstrip import Filmstrips
-from fmapviz.engine.watch.targets import RunTarget, WriterTarget
+from fmapviz.engine.watch.numbering import Numbering
+from fmapviz.engine.watch.targets import RUN, RunTarget, WriterTarget
 from fmapviz.render.sheets.filmstrip import draw_filmstrip
+from fmapviz.runs.run import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +53,7 @@ class Recorder:
         network: See `fmapviz.Watch`.
         images: Likewise.
         to: Likewise.
+        name: Likewise.
         **options: What to draw, fields of `RunConfig`.
 
     Raises:
@@ -62,21 +66,58 @@ class Recorder:
         notices: Remarks on the network and its layers.
     """
 
-    def __init__(self, network: Network, images: Inputs, to: str | Path | SummaryWriter, **options: Any) -> None:
+    def __init__(
+        self, network: Network, images: Inputs, to: str | Path | SummaryWriter, *, name: str | None = None, **options: Any
+    ) -> None:
         # Any: of fields of all types.
         config = configure(options)
+        check_name(name)
         if not isinstance(to, str | Path) and not (hasattr(to, "add_image") and hasattr(to, "add_scalar")):
             raise RequestError(f"no SummaryWriter, and no directory: {quote(type(to).__name__)}", hint="to='runs/mine'")
         self._drawer = StepDrawer(network, images, config)
         session = self._drawer.session
-        self.target = RunTarget(to, session) if isinstance(to, str | Path) else WriterTarget(to)
-        self.strips = Filmstrips(session.config.style)
+        self._name = name
+        self.target = RunTarget(to, session, name or RUN) if isinstance(to, str | Path) else WriterTarget(to, name or "")
+        self.strips = self._load_strips()
         self.images, self.notices = len(self._drawer.probes), self._drawer.notices
-        self._curves = Curves()
+        self._curves, self._numbers = Curves(), Numbering()
         self._count = 0
         self._strips_at: int | None = None  # the step at which they were written last
+
+    @property
+    def subject(self) -> object:
+        """What is drawn; two that draw the same may share tags and files."""
+        session = self._drawer.session
+        units = tuple(probe.file.unit for probe in self._drawer.probes)
+        return id(session.model.module), session.info.fingerprint, units
+
+    @property
+    def steps_before(self) -> set[int]:
+        """The steps that an earlier training drew of the same images, as far as they are known."""
+        images = [probe.file.unit for probe in self._drawer.probes]
+        films = {step for (_, image), strip in self.strips.strips.items() if image in images for step in strip.maps}
+        return films | self.target.steps_of(images)
+
+    def use_name(self, number: int) -> str:
+        """Draw under another name; return it.
+
+        Args:
+            number: Distinguishes it.
+
+        Raises:
+            RefusedError: There is a run with other settings.
+            OutputError: It cannot be written.
+        """
+        name = f"{self._name or RUN}-{number}"
+        self.target = self.target.renamed(name)
+        self.strips = self._load_strips()
+        return name
+
+    def _load_strips(self) -> Filmstrips:
+        strips = Filmstrips(self._drawer.session.config.style)
         if self.target.filmstrip_file:
-            self.strips.load(self.target.filmstrip_file)
+            strips.load(self.target.filmstrip_file)
+        return strips
 
     def record(self, step: int) -> None:
         """Draw and write one step, and the filmstrips when the number of steps has doubled.
@@ -87,10 +128,16 @@ class Recorder:
         """
         self._strips_at = None
         drawn, weights = self._drawer.draw(step)
+        numbers = self._numbers
         for each in drawn:
+            numbers.add(each.image.result.layers)
             self.strips.add(step, each.probe.file.unit, each.image.result.layers)
+        numbers.add(picture.layer for picture in weights if picture.layer)
+        drawn = [replace(each, pictures=list(map(numbers.rename, each.pictures))) for each in drawn]
+        weights = list(map(numbers.rename, weights))
         self._count += 1
-        self.target.write(step, drawn, weights, self._curves.measure([each.image.result for each in drawn]))
+        curves = self._curves.measure([each.image.result for each in drawn], numbers)
+        self.target.write(step, drawn, weights, curves)
         if self._count & (self._count - 1) == 0:  # 1, 2, 4, 8, ...
             self.write_strips(step)
 
@@ -107,11 +154,11 @@ class Recorder:
             return
         films = [
             (
-                layer,
+                self._numbers.name(layer),
                 image,
                 draw_filmstrip(strip.rows, strip.steps, strip.channels, title=f"{layer}: {image}", note=_NOTE),
             )
-            for (layer, image), strip in self.strips.strips.items()
+            for (layer, image), strip in self.strips.own.items()
         ]
         if self._count:
             self.target.write_films(step, films)

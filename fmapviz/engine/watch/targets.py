@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.file_names import FILMSTRIP_FILE, STEP, picture_file
+from fmapviz.core.file_names import FILMSTRIP_FILE, STEP, event_tag, picture_file
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.types import ImageFile, ImageResult, UnitImage
 from fmapviz.core.urls import expand_home, is_url
@@ -49,10 +49,11 @@ if TYPE_CHECKING:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int) -> Any:
             """Add a number."""
 
-    Film = tuple[str, str, NDArray[np.uint8]]  # feature map, image, pixels
+    Film = tuple[str, str, NDArray[np.uint8]]  # number and name of the feature map, image, pixels
 
 RUN = "fmapviz"
 FILMSTRIP = "filmstrip"
+_STEP = STEP.partition("{")[0]
 
 
 class WriterTarget:
@@ -60,12 +61,14 @@ class WriterTarget:
 
     Args:
         writer: It stays open at the end.
+        name: Begins all tags; empty for none.
 
     Attributes:
         folder: Where it writes, None if it does not say.
     """
 
-    def __init__(self, writer: SummaryWriter | EventLog) -> None:
+    def __init__(self, writer: SummaryWriter | EventLog, name: str = "") -> None:
+        self._name = name
         found = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
         self.folder = Path(found) if isinstance(found, str | Path) and found and not is_url(str(found)) else None
         self._writer: Any = writer
@@ -74,7 +77,21 @@ class WriterTarget:
     @property
     def filmstrip_file(self) -> Path | None:
         """The file of small maps."""
-        return self.folder / FILMSTRIP_FILE if self.folder and self.folder.is_dir() else None
+        name = f"{self._name}.{FILMSTRIP_FILE}" if self._name else FILMSTRIP_FILE
+        return self.folder / name if self.folder and self.folder.is_dir() else None
+
+    @property
+    def place(self) -> object:
+        """What is the same for two that would write under the same tags."""
+        return self.folder.resolve() if self.folder else id(self._writer), self._name
+
+    def steps_of(self, _images: Sequence[str]) -> set[int]:
+        """Return nothing: the pictures of an earlier training are not read."""
+        return set()
+
+    def renamed(self, name: str) -> WriterTarget:
+        """Return the same writer under another name."""
+        return WriterTarget(self._writer, name)
 
     def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
         """Add what was drawn at one step; an input is the same at all steps, and added once."""
@@ -89,7 +106,7 @@ class WriterTarget:
         for picture in weights:
             self._add(tag_of(picture), picture, step)
         for tag, value in numbers.items():
-            self._writer.add_scalar(tag, value, step)
+            self._writer.add_scalar(self._tag(tag), value, step)
 
     def write_films(self, step: int, films: Sequence[Film]) -> None:
         """Add filmstrips."""
@@ -103,8 +120,12 @@ class WriterTarget:
         if flush := getattr(self._writer, "flush", None):
             flush()
 
+    def _tag(self, text: str) -> str:
+        return event_tag(f"{self._name}/{text}" if self._name else text)
+
     def _add_png(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
         """Add a picture: the file itself, if the writer takes it; `add_image` would encode it once more."""
+        tag = self._tag(tag)
         if add_summary := _takes_summaries(self._writer):
             from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415  as heavy as TensorBoard
 
@@ -123,7 +144,7 @@ class WriterTarget:
             edges, counts = bin_edges(content), content.counts
             middles = (edges[1:] + edges[:-1]) / 2
             add_histogram(
-                f"values/{tag.partition('/')[2]}",
+                self._tag(f"values/{tag.partition('/')[2]}"),
                 min=float(edges[0]),
                 max=float(edges[-1]),
                 num=int(counts.sum()),
@@ -141,13 +162,14 @@ class RunTarget:
     Args:
         out: The directory of all runs of the training.
         session: What is drawn.
+        name: Name of the run.
 
     Raises:
         OutputError: It cannot be written.
         RefusedError: There is a run with other settings.
     """
 
-    def __init__(self, out: str | Path, session: Session) -> None:
+    def __init__(self, out: str | Path, session: Session, name: str = RUN) -> None:
         if is_url(str(out)):
             raise RequestError(f"no local directory: {quote(out)}", hint="a path, or a SummaryWriter that writes there")
         if "\0" in str(out):
@@ -155,16 +177,31 @@ class RunTarget:
         destination = LocalDestination(Path(expand_home(out)).absolute())  # the training may change its directory
         try:
             destination.check()
-            self.folder = destination.open_run(session.info, name=RUN, sync=False)
+            self.folder = destination.open_run(session.info, name=name, sync=False)
         except (OutputError, RefusedError) as error:
             raise type(error)(str(error), hint="another directory, to='runs/other'") from error
         self._session = replace(session, output=destination, directory=self.folder)
+        self.place: object = self.folder.resolve()
         self._events: WriterTarget | None = None
 
     @property
     def filmstrip_file(self) -> Path:
         """The file of small maps."""
         return self.folder / FILMSTRIP_FILE
+
+    def steps_of(self, images: Sequence[str]) -> set[int]:
+        """Return the steps at which images were drawn."""
+        units = (unit for image in images for unit in (self.folder / image).glob(f"{_STEP}*"))
+        return {int(unit.name.removeprefix(_STEP)) for unit in units if unit.name.removeprefix(_STEP).isdecimal()}
+
+    def renamed(self, name: str) -> RunTarget:
+        """Open another run beside this one, which stays if something is in it.
+
+        Raises:
+            OutputError: It cannot be written.
+            RefusedError: There is a run with other settings.
+        """
+        return RunTarget(self.folder.parent, self._session, name)
 
     def write(self, step: int, drawn: Sequence[Drawn], weights: Sequence[Picture], numbers: Mapping[str, float]) -> None:
         """Write what was drawn at one step.
@@ -195,8 +232,8 @@ class RunTarget:
             for image in dict.fromkeys(image for _, image, _ in films):
                 unit = f"{image}/_{FILMSTRIP}"
                 with stage(self.folder) as staging:
-                    for number, (layer, _, pixels) in enumerate(film for film in films if film[1] == image):
-                        name = picture_file(f"{number:02d} {layer}", FILMSTRIP)
+                    for layer, _, pixels in (film for film in films if film[1] == image):
+                        name = picture_file(layer, FILMSTRIP)
                         files.write(staging / name, encode(pixels, _facts(layer)))
                     record = {**self._record(), "kind": FILMSTRIP, "series": image}
                     commit(staging, self.folder, ImageFile(f"{FILMSTRIP}:{image}", unit, 0, step), record, force=True)
@@ -235,14 +272,14 @@ def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:
 
 
 def tag_of(picture: Picture, image: str = "") -> str:
-    """Return the tag of a picture in TensorBoard: view, layer and image.
+    """Return the tag of a picture in TensorBoard: view, layer with its number, and image.
 
     Example:
         >>> from fmapviz.core.types import Picture
         >>> tag_of(Picture("input", "input", b"", 1, 1, {}), "cat.png")
         'input/cat.png'
     """
-    layer = picture.name.partition(" ")[2] if picture.layer else ""
+    layer = picture.name if picture.layer else ""
     return "/".join(filter(None, (picture.group, layer, image)))
 
 
@@ -251,4 +288,4 @@ def _at(name: str, step: int) -> str:
 
 
 def _facts(layer: str) -> dict[str, str]:
-    return {"Shows": "a filmstrip of the training", "Layer": layer}
+    return {"Shows": "a filmstrip of the training", "Layer": layer.partition(" ")[2]}

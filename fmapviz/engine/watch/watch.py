@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import time
 import warnings
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import torch
 
+from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, Style, check_type, explain_arguments
-from fmapviz.core.errors import ArgumentError, FmapvizError, RequestError, quote
+from fmapviz.core.errors import ArgumentError, FmapvizError, RefusedError, RequestError, quote
 from fmapviz.core.events import Notice
+from fmapviz.core.registry import WRITERS
 from fmapviz.engine.watch.recorder import Recorder, configure
 from fmapviz.engine.watch.schedule import NEVER, Schedule
 from fmapviz.engine.watch.targets import RunTarget
+from fmapviz.runs.run import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.watch.targets import SummaryWriter
 
 T = TypeVar("T")
-_FLAG = "--samples_per_plugin images=0"  # TensorBoard keeps ten images of a tag otherwise
+_DRAWING: WeakSet[Recorder] = WeakSet()  # of all that are not closed
 
 
 class Watch:
@@ -40,13 +48,15 @@ class Watch:
     random generators and training flags are as before. Of several processes, the one of rank 0 draws. A failure is a
     warning, once, and the training goes on.
 
-    Into a `SummaryWriter` go pictures under `VIEW/LAYER/IMAGE`, filmstrips under `film/LAYER/IMAGE`, and the numbers
-    `zeros/LAYER`, `dead/LAYER` and `change/LAYER`; into a directory, a run `fmapviz` with the same, and a report.
+    Into a `SummaryWriter` go pictures under `VIEW/NN LAYER/IMAGE`, where NN counts layers in the order of execution,
+    filmstrips under `film/NN LAYER/IMAGE`, and the numbers `zeros/NN LAYER`, `dead/NN LAYER` and `change/NN LAYER`; into a
+    directory, a run `fmapviz` with the same, and a report.
 
     Args:
         model: The network, or a function that returns it, such as `lambda: ema.module`.
         images: One or several, the same at every step: paths, Pillow pictures, arrays or tensors, as of `fmapviz.visualize`.
         to: A `SummaryWriter` of PyTorch or tensorboardX, or a directory.
+        name: Name of the run in the directory, or what all tags begin with. Two that draw at once get distinct names.
         every: A number of steps, `"epoch"`, `"log"` (1, 2, 4, 8, ...), or a function of the step. The first step is drawn
             too, and the last one by `close`.
         layers: As of `fmapviz.visualize`; likewise `views`, `style` and the other `options` of a run, such as `types`,
@@ -85,6 +95,7 @@ class Watch:
         images: Inputs,
         *,
         to: str | Path | SummaryWriter,
+        name: str | None = None,
         every: Every = 500,
         layers: str | Sequence[str] = (),
         views: str | Sequence[str] = RunConfig.views,
@@ -112,9 +123,8 @@ class Watch:
         self._is_first = not _is_other_process()
         if not self._is_first:
             return
-        self._recorder = Recorder(model, images, to, layers=layers, views=views, style=style, **options)
-        target = self._recorder.target
-        self.directory = target.folder if isinstance(target, RunTarget) else None
+        self._recorder = Recorder(model, images, to, name=name, layers=layers, views=views, style=style, **options)
+        self._set_directory()
 
     def __call__(self, step: int, *, epoch: int | None = None) -> None:
         """Draw the images if this step is due.
@@ -157,6 +167,7 @@ class Watch:
             return
         if self._step is None:
             return
+        _DRAWING.discard(self._recorder)
         if self._step != self._drawn:
             self._try(self._record, self._step)
         self._try(self._recorder.write_strips, self._step)
@@ -168,6 +179,27 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
         self.close()
+
+    def _set_directory(self) -> None:
+        target = self._recorder.target
+        self.directory = target.folder if isinstance(target, RunTarget) else None
+
+    def _separate(self) -> None:
+        """Take another name if another watch that is not closed draws something else under the same one.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        own, name = self._recorder, ""
+        for number in count(2):
+            if all(each.subject == own.subject or each.target.place != own.target.place for each in _DRAWING):
+                break
+            with suppress(RefusedError):  # a run of other settings has that name
+                name = own.use_name(number)
+        _DRAWING.add(own)
+        if name:
+            self._set_directory()
+            self._tell("name", f"another Watch draws there: the name of this one is {name!r} (name= chooses another)")
 
     def _visit(self, step: int, epoch: int | None) -> None:
         """Draw a step if it is due."""
@@ -192,7 +224,15 @@ class Watch:
             tell = self._on_event or bool
             for notice in self._recorder.notices:
                 tell(Notice(notice))
+            self._try(self._separate)
             self._tell("begin", _describe(self._recorder))
+            last = max(self._recorder.steps_before, default=number)
+            if last > number:
+                self._tell(
+                    "later",
+                    f"an earlier training drew up to step {last}: filmstrips continue from step {number}, and pictures of "
+                    "later steps stay until they are drawn again",
+                )
             self._try(self._recorder.record, number)
             self._begun = time.perf_counter()  # the first time takes longer than all others
         else:
@@ -254,8 +294,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     Raises:
         RequestError: One is wrong, or there is none of that name.
     """
-    own = {"every", "budget", "strict", "on_event"}
+    own = {"every", "budget", "strict", "on_event", "name"}
     Schedule(options.get("every", 500))
+    check_name(options.get("name"))
     configure({name: value for name, value in options.items() if name not in own})
 
 
@@ -263,11 +304,19 @@ def _describe(recorder: Recorder) -> str:
     """Return where pictures go, and how TensorBoard shows them all."""
     shown = "an image" if recorder.images == 1 else f"{recorder.images} images"
     folder = recorder.target.folder
-    command = f"; all steps: tensorboard --logdir {folder} {_FLAG}" if folder else ""
-    return f"drawing {shown} during the training{command}"
+    opened = registry.constants(WRITERS, "OPEN_STEPS_WITH").values()
+    commands = [f"; all steps: {each.format(out=shlex.quote(str(folder)))}" for each in opened if folder]
+    return f"drawing {shown} during the training{''.join(commands)}"
 
 
 def _is_other_process() -> bool:
     """Return True in a process of a distributed training whose rank is not 0."""
     distributed = torch.distributed
-    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0)
+    if distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() != 0)
+    # Launched by torchrun, and `init_process_group` is called later.
+    return _number(os.environ.get("WORLD_SIZE")) > 1 and _number(os.environ.get("RANK")) > 0
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0

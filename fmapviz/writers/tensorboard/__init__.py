@@ -23,7 +23,9 @@ UNIT_FILES = "events.out.tfevents.fmapviz"
 MANY = True
 SERIES = True
 OPEN_WITH = "tensorboard --logdir {out}"
-OPEN_SHARDS_WITH = "tensorboard --logdir {out} --samples_per_plugin images={shard}"  # the default is ten images a shard
+# TensorBoard shows ten images of a tag by default, and none of them for 0, which its help calls "all" (2.21, both loaders).
+# The number of steps is not known while a network is trained; a number that is too large costs nothing.
+OPEN_STEPS_WITH = "tensorboard --logdir {out} --samples_per_plugin images=1000000"
 CROWD = 40  # runs, `maxNamesToEnableByDefault` in TensorBoard's `tf-multi-checkbox.ts`
 CROWDED = "TensorBoard ticks none of more than 40 runs: click TOGGLE ALL RUNS on its page Images"
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
@@ -21,6 +20,7 @@ from tensorboard.plugins.image import metadata as images
 
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import printable
+from fmapviz.core.file_names import event_tag
 from fmapviz.render.histogram import bin_edges
 from fmapviz.writers.tensorboard import wire
 from fmapviz.writers.tensorboard.event_file import Record
@@ -87,7 +87,9 @@ def scalars(result: ImageResult) -> Iterator[Record]:
         numbers = layer.difference.numbers if layer.difference else {}
         for name, value in numbers.items():
             if isfinite(value):
-                summary = Summary(value=[Summary.Value(tag=_tag(f"{name}/{layer.layer}"), simple_value=value)])
+                summary = Summary(
+                    value=[Summary.Value(tag=event_tag(f"{name}/{layer.index:02d} {layer.layer}"), simple_value=value)]
+                )
                 yield Record(Event(wall_time=time.time(), summary=summary).SerializeToString())
 
 
@@ -112,27 +114,12 @@ def _summary(
         )
     )
     tail = wire.delimited(_METADATA, metadata)
-    value = wire.delimited(_TAG, _tag(tag).encode()) + _TENSOR + wire.varint(len(tensor) + len(png)) + tensor
+    value = wire.delimited(_TAG, event_tag(tag).encode()) + _TENSOR + wire.varint(len(tensor) + len(png)) + tensor
     size = len(value) + len(png) + len(tail)
     summary = _VALUE + wire.varint(size)
     event = _WALL_TIME + struct.pack("<d", time.time()) + (_STEP + wire.varint(step) if step else b"")
     event += _SUMMARY + wire.varint(len(summary) + size)
     return Record(event + summary + value, png, tail)
-
-
-def _tag(text: str) -> str:
-    """Return a tag whose picture TensorBoard's fast loader can find.
-
-    It cannot if the tag holds a character that JSON escapes: a quotation mark, a backslash, a control character
-    (`WireBlobKey` borrows its strings, https://github.com/tensorflow/tensorboard/pull/4545).
-
-    Example:
-        >>> _tag('maps/00 a"b')
-        'maps/00 a%22b'
-    """
-    if text.isprintable() and not set(text) & {'"', "\\"}:
-        return text
-    return "".join(ch if ch.isprintable() and ch not in '"\\' else quote(ch, errors="surrogatepass") for ch in text)
 
 
 def _table(facts: Mapping[str, str]) -> str:

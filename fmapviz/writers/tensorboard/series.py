@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fmapviz.core import files
-from fmapviz.core.file_names import EVENTS
+from fmapviz.core.file_names import EVENTS, event_tag
 from fmapviz.core.types import DIFFERENCES
 from fmapviz.runs.aggregates import base, differences
 from fmapviz.runs.unit import read_unit
@@ -27,7 +27,7 @@ _GRAY, _RGB = 1, 3  # colour spaces of a summary
 
 
 def write_series(run: Path, units: Sequence[Path]) -> None:
-    """Write the event file of a run, anew: tags are `VIEW/LAYER/IMAGE`, and `sqnr/LAYER` over all images.
+    """Write the event file of a run, anew: tags are `VIEW/NN LAYER/IMAGE`, and `sqnr/NN LAYER` over all images.
 
     Args:
         run: The run directory.
@@ -45,7 +45,13 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
             for at, layers in sorted(known.powers.items(), key=lambda item: item[0] or 0):
                 for name, powers in layers.items():
                     if abs(powers.sqnr) != float("inf"):
-                        _append(append, at or 0, Summary.Value(tag=f"{DIFFERENCES[5]}/{name}", simple_value=powers.sqnr))
+                        _append(
+                            append,
+                            at or 0,
+                            Summary.Value(
+                                tag=event_tag(f"{DIFFERENCES[5]}/{powers.index:02d} {name}"), simple_value=powers.sqnr
+                            ),
+                        )
         files.replace(staging / FILE, run / FILE)
 
 
@@ -62,7 +68,8 @@ def _pictures(unit: Path) -> Iterator[tuple[int, Summary.Value]]:
         with Image.open(io.BytesIO(png)) as image:
             facts, size, mode = dict(getattr(image, "text", {})), image.size, image.mode
         view = name.removesuffix(".png").rpartition(".")[2]
-        tag = "/".join(filter(None, (view, facts.get("Layer"), str(record.get("series")))))
+        layer = f"{name.partition('_')[0]} {facts['Layer']}" if "Layer" in facts else ""
+        tag = event_tag("/".join(filter(None, (view, layer, str(record.get("series"))))))
         shown = Summary.Image(
             width=size[0], height=size[1], colorspace=_GRAY if mode == "L" else _RGB, encoded_image_string=png
         )

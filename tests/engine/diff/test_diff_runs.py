@@ -105,7 +105,7 @@ def test_a_run_has_pictures_tables_and_the_alignment_of_layers(checkpoints, tmp_
     assert (run / "_model" / "cka.png").exists()
     events = EventAccumulator(str(run / "star.jpg"), {"tensors": 0}).Reload()
     assert "diff/00 features.0.conv" in events.Tags()["tensors"]
-    (scalar,) = events.Scalars("sqnr/features.0.conv")
+    (scalar,) = events.Scalars("sqnr/00 features.0.conv")
     assert scalar.value == pytest.approx(expected[0].numbers["sqnr"], rel=1e-6)
 
 
@@ -288,8 +288,8 @@ def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path)
     page = (run / "index.html").read_text()
     assert '"steps"' in page
     events = EventAccumulator(str(run), {"images": 0}).Reload()
-    assert [event.step for event in events.Images("diff/features.0.conv/star.jpg")] == [0, 10, 20]
-    assert [event.step for event in events.Scalars("sqnr/features.0.conv")] == [10, 20]
+    assert [event.step for event in events.Images("diff/00 features.0.conv/star.jpg")] == [0, 10, 20]
+    assert [event.step for event in events.Scalars("sqnr/00 features.0.conv")] == [10, 20]
 
 
 def test_a_network_is_gone_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):

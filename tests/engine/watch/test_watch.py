@@ -292,17 +292,17 @@ def test_tensorboard_has_every_step_and_the_filmstrip_too(picture, tmp_path):
     writer.close()
     assert len(list(tmp_path.glob("events.*"))) == 1
     images, events = images_of(tmp_path)
-    assert sorted(images["maps/first/noise.png"]) == list(range(25))
+    assert sorted(images["maps/00 first/noise.png"]) == list(range(25))
     assert sorted(images["input/noise.png"]) == [0]
     kept, _ = images_of(tmp_path, most=10)
-    assert len(kept["maps/first/noise.png"]) == 10  # what TensorBoard shows without the flag
-    film = kept["film/first/noise.png"]
+    assert len(kept["maps/00 first/noise.png"]) == 10  # what TensorBoard shows without the flag
+    film = kept["film/00 first/noise.png"]
     assert max(film) == 24
     assert len(watch._recorder.strips.strips["first", "noise.png"].steps) == 25
     assert film[24].shape[0] > film[0].shape[0] + 24 * 14
     tags = events.Tags()["scalars"]
-    assert {"zeros/first", "dead/first", "change/first", "zeros/second"} <= set(tags)
-    assert [each.step for each in events.Scalars("change/first")] == list(range(1, 25))
+    assert {"zeros/00 first", "dead/00 first", "change/00 first", "zeros/01 second"} <= set(tags)
+    assert [each.step for each in events.Scalars("change/00 first")] == list(range(1, 25))
 
 
 def test_a_second_writer_in_one_directory_would_be_noticed(picture, tmp_path):
@@ -323,10 +323,10 @@ def test_a_step_that_is_repeated_is_drawn_once(picture, tmp_path):
         for step in (0, 0, 0, 0, 1, 1, 2, 2, 2, 2):
             watch(step)
     writer.close()
-    assert sorted(images_of(tmp_path)[0]["maps/first/noise.png"]) == [0, 2]
+    assert sorted(images_of(tmp_path)[0]["maps/00 first/noise.png"]) == [0, 2]
     events = EventAccumulator(str(tmp_path), {"images": 0})
     events.Reload()
-    assert [each.step for each in events.Images("maps/first/noise.png")] == [0, 2]
+    assert [each.step for each in events.Images("maps/00 first/noise.png")] == [0, 2]
 
 
 def test_numbers_are_those_of_the_layers(tmp_path):
@@ -345,11 +345,11 @@ def test_numbers_are_those_of_the_layers(tmp_path):
     writer.close()
     events = EventAccumulator(str(tmp_path), {"scalars": 0})
     events.Reload()
-    found = {tag: [each.value for each in events.Scalars(tag)] for tag in ("zeros/1", "dead/1", "change/1")}
-    assert found["zeros/1"] == pytest.approx([float((each == 0).float().mean()) for each in (before, after)])
+    found = {tag: [each.value for each in events.Scalars(tag)] for tag in ("zeros/00 1", "dead/00 1", "change/00 1")}
+    assert found["zeros/00 1"] == pytest.approx([float((each == 0).float().mean()) for each in (before, after)])
     constant = (before.amax((2, 3)) == before.amin((2, 3))).all(0)
-    assert 0 < found["dead/1"][0] == pytest.approx(float(constant.float().mean()))
-    assert found["change/1"] == pytest.approx([float((after - before).norm() / before.norm())])
+    assert 0 < found["dead/00 1"][0] == pytest.approx(float(constant.float().mean()))
+    assert found["change/00 1"] == pytest.approx([float((after - before).norm() / before.norm())])
 
 
 def test_a_filmstrip_has_one_range_for_each_column(tmp_path, picture):
@@ -631,7 +631,7 @@ def test_filmstrips_are_written_once_at_a_step(picture, tmp_path):
         for step in range(4):
             watch(step)
     events = EventAccumulator(str(tmp_path / "fmapviz"), {"images": 0}).Reload()
-    assert [event.step for event in events.Images("film/first/noise.png")] == [0, 1, 3]
+    assert [event.step for event in events.Images("film/00 first/noise.png")] == [0, 1, 3]
 
 
 def test_a_step_that_is_no_number_is_refused(picture, tmp_path):
@@ -686,16 +686,153 @@ def test_inference_mode_is_off_while_it_is_drawn(picture, tmp_path):
     assert any("gradcam" in name for name in names)
 
 
-def test_two_watches_share_a_directory(picture, tmp_path):
+# --- several at once
+
+
+def told_by(messages):
+    return lambda event: messages.append(event.message)
+
+
+def draw_together(one, other, steps=3):
+    with one, other:
+        for step in range(steps):
+            one(step)
+            other(step)
+
+
+def pixels_at(images, tag, steps=(0, 1, 2)):
+    return [images[tag][step] for step in steps]
+
+
+@pytest.mark.parametrize("writers", [1, 2], ids=["one writer", "two writers of one directory"])
+def test_two_networks_in_one_writer_have_tags_of_their_own(picture, tmp_path, writers):
+    messages, opened = [], [SummaryWriter(tmp_path / "both") for _ in range(writers)]
+    nets = [nn.Sequential(nn.Conv2d(3, 4, 3)) for _ in range(2)]
+    draw_together(
+        watching(picture, opened[0], every=1)(nets[0]),
+        watching(picture, opened[-1], every=1, on_event=told_by(messages))(nets[1]),
+    )
+    for each in opened:
+        each.close()
+    for number, net in enumerate(nets):
+        with watching(picture, tmp_path / str(number), every=1)(net) as watch:
+            draw_steps(lambda _, watch=watch: watch, range(3))
+    both, events = images_of(tmp_path / "both")
+    expected = [images_of(tmp_path / str(number) / "fmapviz")[0] for number in range(2)]
+    for tag in ("maps/00 0/noise.png", "film/00 0/noise.png"):
+        steps = (0, 1, 2) if tag.startswith("maps") else (2,)
+        assert np.array_equal(pixels_at(both, tag, steps), pixels_at(expected[0], tag, steps))
+        assert np.array_equal(pixels_at(both, f"fmapviz-2/{tag}", steps), pixels_at(expected[1], tag, steps))
+    assert [each.step for each in events.Scalars("zeros/00 0")] == [0, 1, 2]
+    assert [each.step for each in events.Scalars("fmapviz-2/zeros/00 0")] == [0, 1, 2]
+    assert [message for message in messages if "another Watch" in message and "'fmapviz-2'" in message]
+
+
+def test_two_that_watch_other_images_in_a_directory_have_runs_of_their_own(picture, tmp_path):
     other = picture.with_name("other.png")
     other.write_bytes(picture.read_bytes())
-    net = Net()
-    with watching(picture, tmp_path, every=1)(net) as first, watching(other, tmp_path, every=1)(net) as second:
-        for step in range(3):
-            first(step)
-            second(step)
-    with watching(picture, tmp_path)(net) as again:
-        assert {image for _, image in again._recorder.strips.strips} == {"noise.png", "other.png"}
+    net, messages = Net(), []
+    first = watching(picture, tmp_path, every=1)(net)
+    second = watching(other, tmp_path, every=1, on_event=told_by(messages))(net)
+    draw_together(first, second)
+    assert (first.directory, second.directory) == (tmp_path / "fmapviz", tmp_path / "fmapviz-2")
+    assert fmapviz_units(tmp_path) == [0, 1, 2]
+    assert sorted(path.name for path in (tmp_path / "fmapviz-2" / "other.png").glob("step_*")) == [
+        "step_000000", "step_000001", "step_000002",
+    ]  # fmt: skip
+    assert problems(tmp_path) == []
+    assert len([message for message in messages if "another Watch" in message]) == 1
+
+
+def test_a_name_keeps_two_apart(picture, tmp_path):
+    writer, messages = SummaryWriter(tmp_path / "writer"), []
+    for to in (writer, tmp_path):
+        draw_together(
+            watching(picture, to, every=1, name="teacher", on_event=told_by(messages))(Net()),
+            watching(picture, to, every=1, name="student", on_event=told_by(messages))(Net()),
+        )
+    writer.close()
+    images, events = images_of(tmp_path / "writer")
+    assert {tag.partition("/")[0] for tag in images} == {"teacher", "student"}
+    assert "student/zeros/00 first" in events.Tags()["scalars"]
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "writer", "teacher", "student"}
+    assert not any("another Watch" in message for message in messages)
+    assert sorted(path.name for path in (tmp_path / "writer").glob("*.npz")) == ["student.film.npz", "teacher.film.npz"]
+    with pytest.raises(RequestError, match="not a directory name"):
+        watching(picture, tmp_path, name="a/b")(Net())
+
+
+@pytest.mark.parametrize("to_writer", [False, True], ids=["run", "writer"])
+def test_a_training_that_is_started_again_continues_under_the_same_names(picture, tmp_path, to_writer):
+    messages = []
+    for begin in (0, 4):  # the second from a checkpoint, in the same process or another
+        to = SummaryWriter(tmp_path / "out") if to_writer else tmp_path / "out"
+        with watching(picture, to, every=2, on_event=told_by(messages))(Net()) as watch:
+            for step in range(begin, begin + 9):
+                watch(step)
+        if to_writer:
+            to.close()
+    assert watch.directory == (None if to_writer else tmp_path / "out" / "fmapviz")
+    images, _ = images_of(tmp_path / "out" / ("" if to_writer else "fmapviz"))
+    assert sorted(images["maps/00 first/noise.png"]) == [0, 2, 4, 6, 8, 10, 12]
+    assert watch._recorder.strips.strips["first", "noise.png"].steps == [0, 2, 4, 6, 8, 10, 12]
+    assert not any("another Watch" in message for message in messages)
+    assert [message for message in messages if "drew up to step 8" in message and "from step 4" in message]
+
+
+def test_of_several_processes_that_torchrun_starts_the_first_draws(picture, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with watching(picture, tmp_path / "out")(Net()) as watch:
+        watch(0)
+    assert "another process draws" in repr(watch)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setenv("RANK", "0")
+    with watching(picture, tmp_path / "out")(Net()) as watch:
+        watch(0)
+    assert fmapviz_units(tmp_path / "out") == [0]
+
+
+# --- tags
+
+
+def test_tags_are_in_the_order_of_execution_at_all_steps(picture, tmp_path):
+    class Reversed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for number in range(11):
+                self.add_module(f"conv{number}", nn.Conv2d(3, 3, 1))
+            self.more = nn.Sequential()
+
+        def forward(self, x):
+            for number in reversed(range(11)):
+                x = getattr(self, f"conv{number}")(x)
+            return self.more(x)
+
+    net = Reversed()
+    run = fmapviz.visualize(net, picture, to="tensorboard", out=tmp_path / "run", options=AS_IT_IS, style=Style()).directory
+    of_run = images_of(run / "noise.png")[1].Tags()["tensors"]
+    expected = [tag for tag in sorted(of_run) if tag.startswith("maps/")]
+    writer = SummaryWriter(tmp_path / "writer")
+    with watching(picture, writer, every=1, views="maps,kernels,histogram")(net) as watch:
+        watch(0)
+        watch(1)
+        net.more.append(nn.Conv2d(3, 3, 1))
+        net.conv4 = nn.Identity()
+        watch(2)
+    writer.close()
+    images, events = images_of(tmp_path / "writer")
+    assert len(expected) == 11
+    named = [tag.removesuffix("/noise.png") for tag in sorted(images) if tag.startswith("maps/")]
+    assert named == [*expected, "maps/10 more.0"]  # of then eleven layers
+    for tag in expected:
+        layer = tag.partition("/")[2]
+        steps = [0, 1] if layer.endswith("conv4") else [0, 1, 2]
+        assert sorted(images[f"{tag}/noise.png"]) == steps
+        assert sorted(images[f"kernels/{layer}"]) == steps
+        assert sorted(images[f"histogram/{layer}/noise.png"]) == steps
+        assert [each.step for each in events.Scalars(f"zeros/{layer}")] == steps
+        assert f"values/{layer}/noise.png" in events.Tags()["histograms"]
 
 
 def test_images_of_one_name_have_a_folder_each(picture, tmp_path):
@@ -745,7 +882,7 @@ def test_files_that_may_not_grow_for_a_while_are_one_warning(picture, tmp_path):
     assert len(caught) == 1
     assert fmapviz_units(tmp_path) == [0, 1, 4, 5, 6, 7]
     images, _ = images_of(tmp_path / "fmapviz")
-    assert {0, 1, 4, 5, 6, 7} <= set(images["maps/first/noise.png"])
+    assert {0, 1, 4, 5, 6, 7} <= set(images["maps/00 first/noise.png"])
     assert problems(tmp_path) == []
 
 
