@@ -35,5 +35,6 @@ class Bands:
         return self.planes[0].height
 
     def each(self, change: Callable[[PillowImage.Image], PillowImage.Image]) -> Bands:
-        """Apply a function to every channel."""
-        return Bands(tuple(map(change, self.planes)))
+        """Apply a function to every channel, once to one that is repeated."""
+        changed = {id(plane): change(plane) for plane in self.planes}
+        return Bands(tuple(changed[id(plane)] for plane in self.planes))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.core.centres import Centres
     from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Drawing, Strips, Tiles
+    from fmapviz.core.samples import Samples
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
     Inputs = Input | Iterable[Input]
@@ -58,13 +59,13 @@ class Image:
     """A decoded input.
 
     Attributes:
-        pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or bands.
+        pixels: Upright, with the requested number of channels: a Pillow image in mode RGB or L, or the samples of the file.
         notices: Remarks on its decoding, for the user.
         orientation: EXIF orientation, 1 to 8, that made the stored pixels upright; from 5 on it swapped width and height.
     """
 
     file: ImageFile
-    pixels: PillowImage.Image | Bands
+    pixels: PillowImage.Image | Samples
     notices: tuple[str, ...] = ()
     orientation: int = 1
 
@@ -205,13 +206,13 @@ class Preparation:
         frame: Converts one frame of a clip to a float32 tensor `(C, H, W)`; None if the network takes pictures.
     """
 
-    apply: Callable[[PillowImage.Image | Bands], Tensor]
+    apply: Callable[[PillowImage.Image | Bands | Samples], Tensor]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     description: str
     channels: int = 3
     frames: int = 1
-    frame: Callable[[PillowImage.Image | Bands], Tensor] | None = None
+    frame: Callable[[PillowImage.Image | Bands | Samples], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,13 @@
-"""Read .npy files without trusting them, and convert the samples of any file to a picture or to bands."""
+"""Read .npy files without trusting them, and decide which of a file's samples are black and white.
+
+`compose` is the one place of that decision, for every format, type, depth and number of channels.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,28 +18,60 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
+from fmapviz.core.samples import Samples
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, wrong_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
 _LONGEST_HEADER = 10_000  # bytes: NumPy's own limit, which it checks only after reading them
 _PIECE_VALUES = 1 << 22  # 32 MiB as float64
 _OTHER_KINDS = {"c": "complex numbers", "O": "Python objects", "V": "records"}
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in Pillow's mode L
 
 
-def read_npy(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a file says about its samples.
+
+    Attributes:
+        range: The samples that are black and white; None if the file only says how many bits it stores.
+        source: What in the file says so, for a notice; empty if it needs none.
+        zero_is_white: Whether the smallest sample is white.
+        nodata: The sample of pixels without a value.
+        alpha: Whether the last channel is opacity.
+        premultiplied: Whether the colours have been multiplied by it.
+    """
+
+    range: tuple[float, float] | None = None
+    source: str = ""
+    zero_is_white: bool = False
+    nodata: float | None = None
+    alpha: bool = False
+    premultiplied: bool = False
+
+
+_NOTHING = Said()
+
+
+def read_npy(
+    stream: BinaryIO, *, channels: int, volume: bool = False
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
     """Read a picture from a .npy file: `(H, W)`, `(H, W, C)` or `(C, H, W)`, or one of these after an axis of length 1.
 
     Of three axes, the channels are the last one with the length that the model takes, as is usual in NumPy. If neither the
     last nor the first has it, an axis of length 1 is grey for a model of RGB, and one of length 3 is RGB for a model of
     grey.
 
+    Of a volume the shape is `(C, D, H, W)`, `(D, H, W, C)`, or `(D, H, W)` for a model of one channel, or one of these after
+    an axis of length 1. If both the first and the last axis have C, the first one holds the channels, and a notice says so.
+
     Args:
         stream: At the beginning of the file.
         channels: C, the number of channels that the model takes.
+        volume: Whether the model takes volumes.
 
     Raises:
         InputError: `E_DECODE` (damaged, truncated or without pixels), `E_FORMAT` (not real numbers; Python objects are not
@@ -42,15 +79,18 @@ def read_npy(stream: BinaryIO, *, channels: int) -> tuple[PillowImage.Image | Ba
     """
     shape, order, dtype = _read_header(stream)
     require_numbers(dtype)
-    stored, axis = _fitting_layout(shape, channels)
+    stored, axis, remarks = _fitting_layout(shape, channels, volume=volume)
     count = prod(shape)
     if os.fstat(stream.fileno()).st_size - stream.tell() < count * dtype.itemsize:
         raise InputError("E_DECODE", "array is cut off")
     values = np.fromfile(stream, dtype, count).reshape(stored, order=order)
-    return compose(np.moveaxis(values, axis, 0), channels)
+    pixels, notices = compose(np.moveaxis(values, axis, 0), channels)
+    return pixels, (*remarks, *notices)
 
 
-def read_array(values: NDArray[Any], *, channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
+def read_array(
+    values: NDArray[Any], *, channels: int, volume: bool = False
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
     """Read a picture from an array as from a .npy file of its content; see `read_npy`.
 
     Raises:
@@ -61,8 +101,9 @@ def read_array(values: NDArray[Any], *, channels: int) -> tuple[PillowImage.Imag
         (6, 8)
     """
     require_numbers(values.dtype)
-    stored, axis = _fitting_layout(values.shape, channels)
-    return compose(np.moveaxis(values.reshape(stored), axis, 0), channels)
+    stored, axis, remarks = _fitting_layout(values.shape, channels, volume=volume)
+    pixels, notices = compose(np.moveaxis(values.reshape(stored), axis, 0), channels)
+    return pixels, (*remarks, *notices)
 
 
 def require_numbers(dtype: np.dtype[Any]) -> None:
@@ -72,19 +113,20 @@ def require_numbers(dtype: np.dtype[Any]) -> None:
         raise InputError("E_FORMAT", f"holds {found}, not real numbers")
 
 
-def require_size(shape: Sequence[int], *, channels: int) -> None:
+def require_size(shape: Sequence[int], *, channels: int, volume: bool = False) -> None:
     """Check the shape of an array before it is read.
 
     Args:
         shape: Shape of the whole array.
         channels: Number of values for each pixel.
+        volume: Whether the pixels are those of many slices.
 
     Raises:
         InputError: `E_DECODE` (no pixels) or `E_TOO_LARGE`.
     """
     if min(shape, default=1) <= 0:
         raise InputError("E_DECODE", "array without a pixel")
-    if prod(shape) > min(MAX_VALUES, MAX_PIXELS * channels):
+    if prod(shape) > (MAX_VALUES if volume else min(MAX_VALUES, MAX_PIXELS * channels)):
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels or {MAX_VALUES:,} values")
 
 
@@ -103,45 +145,77 @@ def format_shape(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "a single value"
 
 
-def compose(planes: NDArray[Any], channels: int) -> tuple[PillowImage.Image | Bands, tuple[str, ...]]:
-    """Scale stored samples to 0..1.
+def compose(
+    planes: NDArray[Any], channels: int, said: Said = _NOTHING, *, is_picture: bool = False
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...]]:
+    """Decide which samples are black and white.
 
+    * The range that the file declares holds, if no sample is outside of it.
     * uint8 has the range 0..255; with 1 or 3 channels it becomes an ordinary picture. Booleans are 0 and 1.
     * Floating-point numbers within 0..1 are not scaled.
-    * All others are scaled from the finite minimum to the maximum of all channels. If these are equal, all is black.
-    * NaN becomes black.
+    * All others are scaled from the finite minimum to the maximum of all channels. If these are equal, all is black. A file
+      of 16 bits does not say how many of them its samples use: cameras and scanners store 10, 12 or 14.
+    * NaN, and what the file calls no data, becomes black. Transparent pixels are laid over black, which is then zero.
 
     Args:
-        planes: `(C, H, W)`, real numbers; `fits(C, channels)` is True.
+        planes: `(C, H, W)`, or `(C, D, H, W)`, real numbers; without opacity, `fits(C, channels)` is True.
         channels: Number of channels that the model takes. RGB is converted to grey, grey is repeated.
+        said: What the file says about them.
+        is_picture: Whether they are those of a picture, not of an array.
 
     Returns:
-        A Pillow image in mode L or RGB, or bands; and the notices.
+        A Pillow image in mode L or RGB, or samples; and the notices.
     """
-    if planes.dtype == np.uint8 and channels in {1, 3}:
-        grey_or_rgb = planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
+    colours, straight, remarks = _over_black(planes, said)
+    if colours.dtype == np.uint8 and channels in {1, 3} and colours.ndim == 3 and said.range is None and said.nodata is None:
+        colours = 255 - colours if said.zero_is_white else colours
+        grey_or_rgb = colours[0] if len(colours) == 1 else np.moveaxis(colours, 0, -1)
         return PillowImage.fromarray(np.ascontiguousarray(grey_or_rgb)).convert("L" if channels == 1 else "RGB"), ()
-    low, high, notices = _limits(planes)
-    scaled: Iterable[NDArray[np.float32]] = (_scale(plane, low, high) for plane in planes)
-    if channels == 1 and len(planes) == 3:
-        red, green, blue = scaled
-        scaled = [0.299 * red + 0.587 * green + 0.114 * blue]  # ITU-R BT.601, as in Pillow's mode L
-    bands = [PillowImage.fromarray(plane) for plane in scaled]
-    return Bands(tuple(bands * (channels // len(bands)))), notices
+    black, white, notices = _limits(straight, said, least=0.0 if straight is not colours else None)
+    nodata = said.nodata
+    if channels == 1 and len(colours) == 3:
+        colours, nodata = _grey(colours, nodata), None
+    if said.zero_is_white:
+        black, white = white, black
+    return Samples(colours, black, white, nodata=nodata, channels=channels, is_picture=is_picture), (*remarks, *notices)
 
 
-def stretch(image: PillowImage.Image) -> tuple[PillowImage.Image, str]:
-    """Scale samples of more than 8 bits from their finite range to 0..255."""
-    stored = np.asarray(image)
-    low, high = finite_range(stored) or (0.0, 0.0)
-    grey = np.zeros(stored.shape, np.uint8)
-    pieces = zip(in_pieces(stored), in_pieces(grey), strict=True) if high > low else ()
-    with np.errstate(all="ignore"):  # of infinity and NaN, which are handled below
-        for piece, out in pieces:
-            values = (piece.astype(np.float64) - low) * (255 / (high - low))
-            out[:] = np.nan_to_num(values.clip(0, 255), nan=0).round()
-    notice = f"more than 8 bits per pixel: {low:g}..{high:g} scaled to 0..255"
-    return PillowImage.fromarray(grey).convert("RGB"), notice
+def scale(samples: Samples) -> Bands:
+    """Scale samples to 0..1, and repeat grey for a network of RGB.
+
+    Example:
+        >>> bands = scale(Samples(np.array([[[10, 20, 30]]]), black=10, white=30))
+        >>> len(bands.planes), np.asarray(bands.planes[0]).tolist()
+        (3, [[0.0, 0.5, 1.0]])
+    """
+    planes = [PillowImage.fromarray(_scale(plane, samples)) for plane in samples.values]
+    return Bands(tuple(planes * (samples.channels // len(planes))))
+
+
+def scale_volume(samples: Samples) -> NDArray[np.float32]:
+    """Scale the samples of a volume to 0..1, float32 `(C, D, H, W)`."""
+    return np.stack([[_scale(plane, samples) for plane in channel] for channel in samples.values])
+
+
+def number_type(name: str) -> np.dtype[Any]:
+    """Return the type of real numbers of this name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if not re.fullmatch(r"[<>|=][buif][1248]", name):
+        raise ValueError(name)
+    return np.dtype(name)
+
+
+def copy_into(buffer: Any, values: NDArray[Any]) -> None:  # Any: an mmap, of which NumPy's types know nothing
+    """Copy an array to the beginning of a buffer, in the order of its axes."""
+    np.copyto(np.frombuffer(buffer, values.dtype, values.size).reshape(values.shape), values)
+
+
+def copy_from(buffer: Any, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:  # Any: as above
+    """Return a copy of an array at the beginning of a buffer."""
+    return np.frombuffer(buffer, dtype, prod(shape)).reshape(shape).copy()
 
 
 def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -155,14 +229,18 @@ def in_pieces(plane: NDArray[Any]) -> Iterator[NDArray[Any]]:
     return (plane[first : first + rows] for first in range(0, len(plane), rows))
 
 
-def finite_range(plane: NDArray[Any]) -> tuple[float, float] | None:
-    """Return the finite minimum and maximum of rows, or None if no number is finite.
+def finite_range(plane: NDArray[Any], nodata: float | None = None) -> tuple[float, float] | None:
+    """Return the finite minimum and maximum of rows, without those that are no data, or None if no number is finite.
 
     Example:
         >>> finite_range(np.array([[1, np.nan], [np.inf, 3]]))
         (1.0, 3.0)
     """
-    ranges = [(float(values.min()), float(values.max())) for values in map(_finite, in_pieces(plane)) if values.size]
+    ranges = [
+        (float(values.min()), float(values.max()))
+        for values in (_finite(piece, nodata) for piece in in_pieces(plane))
+        if values.size
+    ]
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
 
 
@@ -184,20 +262,33 @@ def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], Any, np.dtype[Any]]
     return shape, "F" if fortran_order else "C", dtype
 
 
-def _fitting_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, int, int], int]:
-    """Return the shape with three axes and the axis of the channels.
+def _fitting_layout(shape: tuple[int, ...], channels: int, *, volume: bool) -> tuple[tuple[int, ...], int, tuple[str, ...]]:
+    """Return the shape with an axis for the channels, that axis, and a notice if another one could be meant.
 
     Raises:
         InputError: See `require_size`; or no axis has as many channels as the model takes.
     """
-    layout = _find_layout(shape, channels)
-    require_size(shape, channels=3 if layout is None else layout[0][layout[1]])
+    layout = _find_volume(shape, channels) if volume else _find_layout(shape, channels)
+    require_size(shape, channels=3 if layout is None else layout[0][layout[1]], volume=volume)
     if layout is None:
-        raise wrong_channels(format_shape(shape), channels=channels)
-    return layout
+        raise wrong_channels(format_shape(shape), channels=channels, volume=volume)
+    stored, axis = layout
+    is_double = volume and channels > 1 and stored[0] == stored[-1]
+    return stored, axis, (f"axes of {format_shape(shape)} are read as channels, depth, height, width",) if is_double else ()
 
 
-def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, int, int], int] | None:
+def _find_volume(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], int] | None:
+    """Return the shape of a volume with four axes and the axis of the channels, or None."""
+    if len(shape) == 5 and shape[0] == 1:
+        shape = shape[1:]
+    if len(shape) == 3 and channels == 1:
+        shape = (1, *shape)
+    if len(shape) != 4:
+        return None
+    return next(((shape, axis) for axis in (0, 3) if shape[axis] == channels), None)
+
+
+def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], int] | None:
     """Return the shape with three axes and the axis of the channels, or None."""
     match shape:
         case (height, width):
@@ -211,32 +302,72 @@ def _find_layout(shape: tuple[int, ...], channels: int) -> tuple[tuple[int, int,
     return (stored, (exact or fitting)[0]) if fitting else None
 
 
-def _limits(planes: NDArray[Any]) -> tuple[float, float, tuple[str, ...]]:
-    """Return the values that become 0 and 1, and the notices."""
-    if planes.dtype.kind == "b" or planes.dtype == np.uint8:
-        return 0.0, 255.0 if planes.dtype == np.uint8 else 1.0, ()
-    ranges = [found for found in map(finite_range, planes) if found]
+def _over_black(planes: NDArray[Any], said: Said) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
+    """Return the colours laid over black, those whose range counts, which are the same without opacity, and notices."""
+    if not said.alpha:
+        return planes, planes, ()
+    colours, opacity = planes[:-1], planes[-1]
+    notices: tuple[str, ...] = ()
+    opaque = 1.0 if planes.dtype.kind == "f" else float(said.range[1] if said.range else np.iinfo(planes.dtype).max)
+    if 0 < opacity.max() < opaque and planes.dtype.itemsize > 1 and planes.dtype.kind != "f":
+        opaque = float(opacity.max())  # of fewer bits than the file stores
+        notices = (f"the largest opacity, {opaque:g}, is taken as opaque",)
+    if (opacity >= opaque).all():
+        return colours, colours, notices
+    visible = np.where(opacity > 0, colours, 0)
+    if said.premultiplied:
+        return colours.astype(np.float32), visible, notices
+    share = (opacity / opaque).astype(np.float32)
+    top = opaque if said.zero_is_white else 0.0
+    return (top + (colours - np.float32(top)) * share).astype(np.float32), visible, notices
+
+
+def _limits(planes: NDArray[Any], said: Said, *, least: float | None) -> tuple[float, float, tuple[str, ...]]:
+    """Return the samples that become 0 and 1, the smaller one first, and the notices."""
+    missing: tuple[str, ...] = (
+        ("no data is shown as black",) if said.nodata is not None and (planes == said.nodata).any() else ()
+    )
+    is_byte = planes.dtype == np.uint8
+    if (planes.dtype.kind == "b" or is_byte) and said.range is None:
+        return 0.0, 255.0 if is_byte else 1.0, missing
+    flat = planes.reshape(-1, *planes.shape[-2:])
+    ranges = [found for found in (finite_range(plane, said.nodata) for plane in flat) if found]
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
-    nonfinite: tuple[str, ...] = ()
     if planes.dtype.kind == "f":
-        nan, infinite = (any(test(plane).any() for plane in planes) for test in (np.isnan, np.isinf))
-        nonfinite += ("NaN is shown as black",) if nan else ()
-        nonfinite += ("infinity is shown as the end of the range",) if infinite else ()
-    if planes.dtype.kind == "f" and 0 <= low <= high <= 1:
-        return 0.0, 1.0, nonfinite
-    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *nonfinite)
+        nan, infinite = (any(test(plane).any() for plane in flat) for test in (np.isnan, np.isinf))
+        missing += ("NaN is shown as black",) if nan else ()
+        missing += ("infinity is shown as the end of the range",) if infinite else ()
+    if said.range and said.range[0] <= low <= high <= said.range[1]:
+        words = f"{said.source}: {said.range[0]:g}..{said.range[1]:g} scaled to 0..1"
+        return *said.range, ((words, *missing) if said.source else missing)
+    if planes.dtype.kind == "f" and 0 <= low <= high <= 1 and not said.range:
+        return 0.0, 1.0, missing
+    low = low if least is None else min(low, least)
+    return low, high, (f"more than 8 bits per channel: {low:g}..{high:g} scaled to 0..1", *missing)
 
 
-def _finite(values: NDArray[Any]) -> NDArray[Any]:
+def _finite(values: NDArray[Any], nodata: float | None) -> NDArray[Any]:
+    values = values if nodata is None else values[values != nodata]
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
-def _scale(plane: NDArray[Any], low: float, high: float) -> NDArray[np.float32]:
+def _grey(colours: NDArray[Any], nodata: float | None) -> NDArray[Any]:
+    """Return RGB as grey `(1, H, W)`, NaN where a channel has no data."""
+    precise = np.float64 if colours.dtype.itemsize > 4 or colours.dtype in {np.int32, np.uint32} else np.float32
+    grey = sum(share * colour.astype(precise) for share, colour in zip(_LUMA, colours, strict=True))
+    if nodata is not None:
+        grey = np.where((colours == nodata).any(axis=0), np.nan, grey)
+    return np.asarray(grey, precise)[np.newaxis]
+
+
+def _scale(plane: NDArray[Any], samples: Samples) -> NDArray[np.float32]:
     scaled = np.zeros(plane.shape, np.float32)
-    if not high > low:
+    if samples.white == samples.black:
         return scaled
     with np.errstate(all="ignore"):  # of infinity and NaN, which are handled below
         for piece, out in zip(in_pieces(plane), in_pieces(scaled), strict=True):
-            values = (piece.astype(np.float64) - low) / (high - low)
+            values = (piece.astype(np.float64) - samples.black) / (samples.white - samples.black)
             out[:] = np.nan_to_num(values, copy=False, nan=0, posinf=1, neginf=0).clip(0, 1)
+            if samples.nodata is not None:
+                out[piece == samples.nodata] = 0
     return scaled

@@ -11,17 +11,21 @@ import warnings
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
 
-from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
+from fmapviz.core.samples import Samples
+from fmapviz.images.depth import is_deep, is_read_whole
 from fmapviz.images.errors import MAX_PIXELS, wrong_channels
+from fmapviz.images.tiff_tags import SEVERAL, is_for_pillow, remark_on_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fmapviz.images.deep import Stored
 
 # What Pillow may try. Nothing that starts another program or reads another file (PDF, EPS, WMF), nothing that holds
 # images of other formats (ICO). TGA has no signature and must come last.
@@ -35,26 +39,27 @@ _TIFF = re.compile(rb"II[*+]\0|MM\0[*+]")
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 # `<unknown>`: NumPy lets Python parse the header of a .npy file under this name.
 _DECODERS = re.compile(r"(PIL|pillow_heif|tifffile|fmapviz\.images\.arrays|numpy\.lib\._?format\w*)\b|<unknown>$")
+_REDUCED_DEPTH = "more than 8 bits per channel, of which the upper 8 are used"
 _MOST_PASSES = 50  # over the largest picture, more over smaller ones; cameras and encoders write 1 to 20
 _SILENCING = threading.Lock()
 
 
 def decode(
-    stream: BinaryIO, *, channels: int, expect: Callable[[int], object] = lambda _pixels: None
-) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
+    stream: BinaryIO, *, channels: int, volume: bool = False, expect: Callable[[int], object] = lambda _pixels: None
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
     """Decode the first picture of an open file. The format is that of its content, not of its name.
 
     Safe to call from several threads. Warnings of the decoders are switched off for the whole process; the notices report
     what matters in them.
 
     * Transparent pixels are blended with black. The EXIF orientation is applied, a colour profile is not.
-    * More than 8 bits per pixel are scaled from their own minimum and maximum to 0..255. NaN becomes black.
     * For one channel, a picture is converted to grey (ITU-R BT.601).
-    * For arrays (.npy) and TIFF files of other samples, see `fmapviz.images.arrays` and `fmapviz.images.tiff`.
+    * For arrays (.npy), and samples of other than 8 bits, see `fmapviz.images.arrays.compose`.
 
     Args:
         stream: At the beginning of the file.
         channels: Number of channels that the model takes.
+        volume: Whether the model takes volumes, which an array may hold.
         expect: Called before decoding, with the number of pixels or an upper limit.
 
     Returns:
@@ -72,24 +77,19 @@ def decode(
         from fmapviz.images.arrays import read_npy
 
         expect(MAX_PIXELS)
-        return *read_npy(stream, channels=channels), 1
+        return *read_npy(stream, channels=channels, volume=volume), 1
     is_tiff = _TIFF.match(head) is not None
     image = None if is_tiff and channels not in {1, 3} else _identify(stream, head=head)
     if image is None:
-        from fmapviz.images.tiff import read_tiff
-
-        expect(MAX_PIXELS)
-        pixels, tag, notices = read_tiff(stream, channels=channels)
-        orientation = _known(tag)
-        turn = partial(_upright, orientation=orientation)
-        return pixels.each(turn) if isinstance(pixels, Bands) else turn(pixels), notices, orientation
+        return _decode_tiff(stream, channels=channels, expect=expect)
     if channels not in {1, 3}:
         raise wrong_channels("a picture of grey or RGB", channels=channels)
-    picture, notices, orientation = _decode_picture(stream, image, expect=expect)
-    return picture.convert("L") if channels == 1 else picture, notices, orientation
+    if is_tiff and (decoded := _decode_tiff_samples(stream, image, channels=channels, expect=expect)):
+        return decoded
+    return _decode_picture(stream, image, channels=channels, expect=expect)
 
 
-def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowImage.Image, tuple[str, ...], int]:
+def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
     """Return the pixels of a Pillow picture as `decode` returns those of its file; the picture is not changed.
 
     Of several frames it is the current one.
@@ -106,13 +106,16 @@ def decode_picture(image: PillowImage.Image, *, channels: int) -> tuple[PillowIm
     orientation = read_orientation(image)[0]  # which may be set in the picture, and not in what is copied of it
     if orientation > 1:
         own.getexif()[ExifTags.Base.Orientation] = orientation
-    pixels, notices, orientation = _finish(own)
-    return pixels.convert("L") if channels == 1 else pixels, notices, orientation
+    if own.mode.startswith(("I", "F")):
+        from fmapviz.images.deep import planes_of
+
+        return _finish(own, planes_of(image), channels=channels)  # a copy has lost the tags of a TIFF file
+    return _finish(own, None, channels=channels)
 
 
 def upright_rgb(image: PillowImage.Image, orientation: int = 1) -> PillowImage.Image:
     """Return a copy of a decoded picture in mode RGB, blended with black, and turned upright by an EXIF orientation."""
-    pixels = _to_rgb(image)[0].copy()
+    pixels = _to_rgb(image).copy()
     pixels.info.clear()
     return _upright(pixels, orientation)
 
@@ -151,9 +154,39 @@ def _silence_libraries() -> None:
         libtiff.TIFFSetWarningHandler(None)
 
 
+def _decode_tiff(
+    stream: BinaryIO, *, channels: int, expect: Callable[[int], object]
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+    from fmapviz.images.tiff import read_tiff
+
+    expect(MAX_PIXELS)
+    pixels, tag, notices = read_tiff(stream, channels=channels)
+    orientation = _known(tag)
+    return _turn(pixels, orientation), notices, orientation
+
+
+def _decode_tiff_samples(
+    stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int] | None:
+    """Decode a TIFF file of other samples than Pillow decodes; None if Pillow is to decode it, from its current page.
+
+    Its compressions need another package here; Pillow has its own decoders of these.
+    """
+    if is_for_pillow(image):
+        return None
+    try:
+        return _decode_tiff(stream, channels=channels, expect=expect)
+    except InputError as error:
+        if error.code != "E_FORMAT":
+            raise
+        if is_read_whole(image):
+            return None
+        raise
+
+
 def _decode_picture(
-    stream: BinaryIO, image: PillowImage.Image, *, expect: Callable[[int], object]
-) -> tuple[PillowImage.Image, tuple[str, ...], int]:
+    stream: BinaryIO, image: PillowImage.Image, *, channels: int, expect: Callable[[int], object]
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise InputError("E_TOO_LARGE", f"more than {MAX_PIXELS:,} pixels ({width} x {height})")
@@ -165,21 +198,47 @@ def _decode_picture(
         image = PillowImage.open(stream, formats=("PNG",))
     # Pillow turns TIFF while loading, and removes the tag.
     applied = read_orientation(image)[0] if image.format == "TIFF" else 1
+    stored, remarks = None, _remarks_on_pages(image)
+    if is_deep(stream, image):
+        from fmapviz.images.deep import read_deep
+
+        stored = read_deep(stream, image)
+        remarks += (_REDUCED_DEPTH,) if stored is None else stored[2]
     image.load()
-    pixels, notices, orientation = _finish(image)
-    several = getattr(image, "is_animated", False) and image.format != "MPO"  # MPO: a camera's JPEG and its preview
-    if several:
-        notices = ("holds several pictures: only the first is used", *notices)
-    return pixels, notices, applied if orientation == 1 else orientation
+    pixels, notices, orientation = _finish(image, stored, channels=channels)
+    return pixels, (*filter(None, remarks), *notices), applied if orientation == 1 else orientation
 
 
-def _finish(image: PillowImage.Image) -> tuple[PillowImage.Image, tuple[str, ...], int]:
-    """Turn the pixels of a decoded picture to upright RGB."""
+def _remarks_on_pages(image: PillowImage.Image) -> tuple[str, ...]:
+    """Return a notice if a file holds several pictures; MPO is a camera's JPEG and its preview."""
+    if image.format == "TIFF":
+        return tuple(filter(None, [remark_on_pages(image)]))
+    several = getattr(image, "is_animated", False) and image.format != "MPO"
+    return (SEVERAL,) if several else ()
+
+
+def _finish(
+    image: PillowImage.Image, stored: Stored | None, *, channels: int
+) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
+    """Turn the pixels of a decoded picture, or its samples of more than 8 bits, upright.
+
+    Args:
+        image: Loaded.
+        stored: Its samples, if they are not its pixels.
+        channels: Number of channels that the model takes.
+    """
     orientation, exif_notice = read_orientation(image)
-    pixels, depth_notice = _to_rgb(image)
-    pixels.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
-    notices = tuple(notice for notice in (exif_notice, depth_notice) if notice)
-    return _upright(pixels, orientation), notices, orientation
+    remark = (exif_notice,) if exif_notice else ()
+    if stored is None:
+        picture = _to_rgb(image)
+        picture.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
+        picture = _upright(picture, orientation)
+        return picture.convert("L") if channels == 1 else picture, remark, orientation
+    from fmapviz.images.arrays import compose
+
+    planes, said, _ = stored
+    pixels, notices = compose(planes, channels, said, is_picture=True)
+    return _turn(pixels, orientation), (*remark, *notices), orientation
 
 
 def _require_few_passes(stream: BinaryIO, pixels: int) -> None:
@@ -235,15 +294,31 @@ def _upright(picture: PillowImage.Image, orientation: int) -> PillowImage.Image:
     return picture
 
 
-def _to_rgb(image: PillowImage.Image) -> tuple[PillowImage.Image, str | None]:
-    """Convert a picture to mode RGB, and return it with a notice."""
-    if image.mode.startswith(("I", "F")):
-        from fmapviz.images.arrays import stretch
+def _turn(pixels: PillowImage.Image | Samples, orientation: int) -> PillowImage.Image | Samples:
+    """Turn a picture, or the samples of one, upright."""
+    if isinstance(pixels, Samples):
+        if orientation > 1:
+            pixels.values = _TURNS[orientation](pixels.values).copy()
+        return pixels
+    return _upright(pixels, orientation)
 
-        return stretch(image)
+
+_TURNS: dict[int, Callable[[Any], Any]] = {  # of arrays (C, H, W)
+    2: lambda values: values[..., ::-1],
+    3: lambda values: values[..., ::-1, ::-1],
+    4: lambda values: values[..., ::-1, :],
+    5: lambda values: values.swapaxes(-1, -2),
+    6: lambda values: values.swapaxes(-1, -2)[..., ::-1],
+    7: lambda values: values.swapaxes(-1, -2)[..., ::-1, ::-1],
+    8: lambda values: values.swapaxes(-1, -2)[..., ::-1, :],
+}
+
+
+def _to_rgb(image: PillowImage.Image) -> PillowImage.Image:
+    """Convert a picture of 8 bits to mode RGB."""
     if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB"), None
+        return image if image.mode == "RGB" else image.convert("RGB")
     opaque = PillowImage.new("RGB", image.size)
     with_alpha = image.convert("RGBA")
     opaque.paste(with_alpha, mask=with_alpha)
-    return opaque, None
+    return opaque

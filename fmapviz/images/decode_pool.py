@@ -34,18 +34,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache, partial
+from math import prod
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from PIL import Image as PillowImage
 from PIL.ImageFile import ImageFile as PillowFile
 
-from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError, printable, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.object_store import download
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import Image
 from fmapviz.core.urls import is_url
+from fmapviz.images.arrays import copy_from, number_type
 from fmapviz.images.decode import decode
 from fmapviz.images.decode_worker import create_shared_memory
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, explain
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.types import ImageFile
 
-    _Pixels = tuple[str, tuple[int, int], int, tuple[str, ...], int]  # mode, size, planes, notices, orientation
+    _Stored = tuple[list[Any], tuple[str, ...], int]  # description of the pixels, notices, orientation
 
 T = TypeVar("T")
 
@@ -104,12 +106,13 @@ def stop() -> None:
         _kept.pop().end()
 
 
-def read_image(file: ImageFile, *, channels: int = 3) -> Image:
+def read_image(file: ImageFile, *, channels: int = 3, volume: bool = False) -> Image:
     """Read an image in this process; see `fmapviz.images.decode.decode`. Safe to call from several threads.
 
     Args:
         file: As found.
         channels: Number of channels that the model takes.
+        volume: Whether it takes volumes.
 
     Raises:
         InputError: `E_MISSING`, `E_PERM`, `E_TYPE` (not a regular file), `E_READ` (any other error of the system),
@@ -117,7 +120,7 @@ def read_image(file: ImageFile, *, channels: int = 3) -> Image:
     """
     with open_file(file.path) as stream:
         try:
-            pixels, notices, orientation = decode(stream, channels=channels)
+            pixels, notices, orientation = decode(stream, channels=channels, volume=volume)
             return Image(file, pixels.copy() if isinstance(pixels, PillowFile) else pixels, notices, orientation)
         except Exception as error:
             raise explain(error, file.path) from error
@@ -158,12 +161,13 @@ class DecodePool:
             else:
                 worker.end()
 
-    def read(self, file: ImageFile, *, channels: int, notify: Callable[[Notice], None]) -> Image:
+    def read(self, file: ImageFile, *, channels: int, volume: bool = False, notify: Callable[[Notice], None]) -> Image:
         """Read an image as `read_image` does. Safe to call from several threads.
 
         Args:
             file: As found.
             channels: Number of channels that the model takes.
+            volume: Whether it takes volumes.
             notify: Called once if no worker can be started; images are then decoded in this process.
 
         Raises:
@@ -173,12 +177,12 @@ class DecodePool:
             worker = self._take(notify)
             if worker:
                 try:
-                    return Image(file, *worker.decode(stream, channels=channels))
+                    return Image(file, *worker.decode(stream, channels=channels, volume=volume))
                 except Exception as error:
                     raise explain(error, file.path) from error
                 finally:
                     self._put_back(worker)
-        return read_image(file, channels=channels)
+        return read_image(file, channels=channels, volume=volume)
 
     def _take(self, notify: Callable[[Notice], None]) -> DecodeProcess | None:
         """Return a worker that is ready, or None if none can be started."""
@@ -273,8 +277,8 @@ class DecodeProcess:
         return not poll.poll(0)  # an idle worker sends nothing, an ended one has closed its end
 
     def decode(
-        self, stream: BinaryIO, *, channels: int, frame: int | None = None
-    ) -> tuple[PillowImage.Image | Bands, tuple[str, ...], int]:
+        self, stream: BinaryIO, *, channels: int, volume: bool = False, frame: int | None = None
+    ) -> tuple[PillowImage.Image | Samples, tuple[str, ...], int]:
         """Decode an open file, or a frame of an open film; see `fmapviz.images.decode.decode`.
 
         Raises:
@@ -282,19 +286,23 @@ class DecodeProcess:
             Exception: The pixels cannot be copied.
         """
 
-        def receive(begun: float) -> _Pixels:
+        def receive(begun: float) -> _Stored:
             if frame is not None:
-                return _check_answer(self._receive_alive(begun), channels)
+                return _check_answer(self._receive_alive(begun), channels, volume=False)
             answer = self._receive(begun + self._limit)
             if isinstance(answer, int):
                 self._limit += min(answer, MAX_PIXELS) / 1e6
                 answer = self._receive(begun + self._limit)
-            return _check_answer(answer, channels)
+            return _check_answer(answer, channels, volume=volume)
 
         about_film = [] if frame is None else ["read", frame]
-        mode, size, planes, notices, orientation = self._request(stream, channels, about_film, receive)
-        pixels = self._load(mode, size, planes)
-        return Bands(pixels * (channels // planes)) if mode == "F" else pixels[0], notices, orientation
+        stored, notices, orientation = self._request(stream, [channels, volume], about_film, receive)
+        if len(stored) == 3:
+            return self._load_picture(*stored), notices, orientation
+        dtype, shape, black, white, nodata, is_picture = stored
+        values = self._load_samples(dtype, shape)
+        facts = {"nodata": nodata, "channels": channels, "is_picture": is_picture}
+        return Samples(values, black, white, **facts), notices, orientation
 
     def ask_film(self, stream: BinaryIO, question: str, number: int = 0) -> list[Any]:
         """Return what the worker answers to a question about an open film; see `fmapviz.images.decode_worker`.
@@ -303,7 +311,7 @@ class DecodeProcess:
             InputError: As `decode`.
         """
         return self._request(
-            stream, 3, [question, number], lambda begun: _check_film_answer(self._receive_alive(begun), question)
+            stream, [3, False], [question, number], lambda begun: _check_film_answer(self._receive_alive(begun), question)
         )
 
     def _receive_alive(self, begun: float) -> Any:  # Any: what JSON can hold
@@ -312,12 +320,12 @@ class DecodeProcess:
             pass
         return answer
 
-    def _request(self, stream: BinaryIO, channels: int, about_film: list[object], receive: Callable[[float], T]) -> T:
+    def _request(self, stream: BinaryIO, taken: list[object], about_film: list[object], receive: Callable[[float], T]) -> T:
         """Send a request about an open file, and return what is received.
 
         Args:
             stream: The file.
-            channels: Number of channels that the model takes.
+            taken: Number of channels that the model takes, and whether it takes volumes.
             about_film: The question about a film, and the number of a frame; empty for an image.
             receive: Takes the time of the request, and returns the answer; raises `ValueError` if that is impossible.
 
@@ -330,7 +338,7 @@ class DecodeProcess:
         try:
             self._connection.settimeout(seconds)
             socket.send_fds(self._connection, [b"\0"], [stream.fileno()])
-            self._connection.sendall(json.dumps([channels, seconds, *about_film]).encode() + b"\n")
+            self._connection.sendall(json.dumps([taken[0], seconds, taken[1], *about_film]).encode() + b"\n")
             answer = receive(begun)
         except InputError:
             self.is_usable = True
@@ -396,23 +404,28 @@ class DecodeProcess:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def _load(self, mode: str, size: tuple[int, int], planes: int) -> tuple[PillowImage.Image, ...]:
-        """Copy planes out of the shared memory."""
-        plane_bytes = size[0] * size[1] * (1 if mode == "L" else 4)  # as Pillow keeps them
-        used = planes * plane_bytes
-        if self._memory is None or len(self._memory) < used:
-            self._memory = mmap.mmap(self._shared.fileno(), used)
-        if mode == "F":
-            pieces = (self._memory[start : start + plane_bytes] for start in range(0, used, plane_bytes))
-            loaded = tuple(PillowImage.frombytes("F", size, piece) for piece in pieces)
-        else:
-            loaded = (PillowImage.new(mode, size, None),)
-            stored_mode = "RGBX" if mode == "RGB" else mode
-            buffer: Any = self._memory  # as in `fmapviz.images.decode_worker`
-            view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
-            loaded[0].im.paste(view.im, (0, 0, *size))
+    def _load_picture(self, mode: str, width: int, height: int) -> PillowImage.Image:
+        """Copy a picture out of the shared memory."""
+        used = width * height * (1 if mode == "L" else 4)  # as Pillow keeps them
+        buffer = self._map(used)
+        loaded = PillowImage.new(mode, (width, height), None)
+        stored_mode = "RGBX" if mode == "RGB" else mode
+        view = PillowImage.frombuffer(stored_mode, (width, height), buffer, "raw", stored_mode, 0, 1)
+        loaded.im.paste(view.im, (0, 0, width, height))
         self.release_memory(max(_KEPT_BYTES, 4 * used))
         return loaded
+
+    def _load_samples(self, dtype: Any, shape: list[int]) -> Any:  # Any: real numbers of any type
+        """Copy the values of samples out of the shared memory."""
+        used = prod(shape) * dtype.itemsize
+        values = copy_from(self._map(used), dtype, shape)
+        self.release_memory(max(_KEPT_BYTES, 4 * used))
+        return values
+
+    def _map(self, used: int) -> Any:  # Any: an mmap, as in `fmapviz.images.decode_worker`
+        if self._memory is None or len(self._memory) < used:
+            self._memory = mmap.mmap(self._shared.fileno(), used)
+        return self._memory
 
 
 def pop_idle(workers: list[DecodeProcess]) -> DecodeProcess | None:
@@ -463,8 +476,8 @@ def _check_film_answer(answer: Any, question: str) -> list[Any]:
 
 
 # Any: the worker may have sent anything.
-def _check_answer(answer: Any, channels: int) -> _Pixels:
-    """Return mode, size, number of planes, notices and orientation of the pixels that a worker reports.
+def _check_answer(answer: Any, channels: int, *, volume: bool) -> _Stored:
+    """Return the description of the pixels that a worker reports, the notices and the orientation.
 
     Raises:
         InputError: It reports that the file cannot be decoded.
@@ -472,12 +485,18 @@ def _check_answer(answer: Any, channels: int) -> _Pixels:
     """
     _raise_reported(answer)
     match answer:
-        case [str(mode), int(width), int(height), int(planes), list(notices), int(orientation)] if min(width, height) > 0:
-            is_picture = mode == {1: "L", 3: "RGB"}.get(channels) and planes == 1
-            is_bands = mode == "F" and (planes == channels or (planes == 1 and channels == 3))
-            is_small = width * height <= MAX_PIXELS and planes * width * height <= MAX_VALUES
-            if (is_picture or is_bands) and is_small and orientation in range(1, 9):
-                return mode, (width, height), planes, tuple(printable(str(notice)) for notice in notices), orientation
+        case [str(mode), int(width), int(height), 1, list(notices), int(orientation)] if min(width, height) > 0:
+            if mode == {1: "L", 3: "RGB"}.get(channels) and width * height <= MAX_PIXELS and orientation in range(1, 9):
+                return [mode, width, height], tuple(printable(str(notice)) for notice in notices), orientation
+        case [str(dtype), [*shape], black, white, nodata, bool(is_picture), list(notices), int(orientation)]:
+            is_shape = len(shape) in ({3, 4} if volume else {3}) and all(
+                isinstance(side, int) and side > 0 for side in shape
+            )
+            is_fitting = is_shape and (shape[0] == channels or (shape[0] == 1 and channels == 3))
+            is_known = all(isinstance(each, int | float) for each in (black, white, nodata or 0))
+            if is_fitting and is_known and prod(shape) <= MAX_VALUES and orientation in range(1, 9):
+                facts = [number_type(dtype), shape, black, white, nodata, is_picture]
+                return facts, tuple(printable(str(notice)) for notice in notices), orientation
     raise ValueError
 
 

@@ -1,15 +1,16 @@
 """The worker process of `fmapviz.images.decode_pool`: decode one open file after the other into shared memory.
 
-Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[channels, seconds]`. The
-answer is a line of JSON: the stored pixels, `[mode, width, height, planes, notices, orientation]`, or an error,
-`[code, message, hint]`. A large image is announced by its number of pixels, which extends the time limit.
+Nothing here needs PyTorch. A request is a byte with an open file, then a line of JSON: `[channels, seconds, volume]`. The
+answer is a line of JSON: `[mode, width, height, planes, notices, orientation]` of a picture, of other samples
+`[dtype, shape, black, white, nodata, is_picture, notices, orientation]`, or an error, `[code, message, hint]`. A large image
+is announced by its number of pixels, which extends the time limit.
 
-A request about a film is `[channels, seconds, question, number]`; the film stays open until the next one is asked about.
-The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` what the header says. A sign of
-life, a number, extends the time limit while many frames are decoded.
+A request about a film is `[channels, seconds, volume, question, number]`; the film stays open until the next one is asked
+about. The answer to `read` is the pixels of a frame, to `has` whether there is one, to `facts` what the header says. A sign
+of life, a number, extends the time limit while many frames are decoded.
 
 Shared memory is a nameless file (`memfd_create`): it is freed however the processes end, and is not bounded by the size of
-`/dev/shm`, as `multiprocessing.shared_memory` is. Planes follow each other. Those of 8 bits are stored as Pillow stores
+`/dev/shm`, as `multiprocessing.shared_memory` is. Pictures of 8 bits are stored as Pillow stores
 them, because its `tobytes` and `frombytes` take ten times as long as a copy.
 """
 
@@ -34,8 +35,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
+from fmapviz.core.samples import Samples
 from fmapviz.images.decode import decode
 from fmapviz.images.errors import MAX_VALUES, classify, wrong_channels
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from fmapviz.images.film_decoder import FilmDecoder
 
-SHARED_BYTES = 4 * MAX_VALUES
+SHARED_BYTES = 8 * MAX_VALUES
 _ANNOUNCED_PIXELS = 1_000_000
 _IDLE_MILLISECONDS = 1000  # until Pillow's cache of memory blocks is emptied
 _PR_SET_PDEATHSIG = 1
@@ -104,17 +105,17 @@ def _serve(connection: socket.socket, memory: mmap.mmap) -> None:
         _, files, _, _ = socket.recv_fds(connection, 1, 1)
         if not files:
             return
-        channels, seconds, *about_film = json.loads(requests.readline())
+        channels, seconds, volume, *about_film = json.loads(requests.readline())
         stream = os.fdopen(files[0], "rb")
         if about_film:
             _send(connection, films.answer(stream, channels, *about_film, limit=_Limit(connection, seconds), memory=memory))
             continue
         with stream:
-            _send(connection, _answer(stream, channels, seconds=seconds, connection=connection, memory=memory))
+            _send(connection, _answer(stream, channels, volume, seconds=seconds, connection=connection, memory=memory))
 
 
 def _answer(
-    stream: BinaryIO, channels: int, *, seconds: float, connection: socket.socket, memory: mmap.mmap
+    stream: BinaryIO, channels: int, volume: bool, *, seconds: float, connection: socket.socket, memory: mmap.mmap
 ) -> list[object]:
     def announce(pixels: int) -> None:
         if pixels >= _ANNOUNCED_PIXELS:
@@ -123,7 +124,7 @@ def _answer(
 
     _end_in(seconds)
     try:
-        pixels, notices, orientation = decode(stream, channels=channels, expect=announce)
+        pixels, notices, orientation = decode(stream, channels=channels, volume=volume, expect=announce)
         return [*_store(pixels, memory), notices, orientation]
     except Exception as error:  # noqa: BLE001 - a decoder may raise anything
         refusal = error if isinstance(error, InputError) else classify(error)
@@ -225,21 +226,20 @@ def ask_film(
     return [*store(picture.convert("L") if channels == 1 else picture), [], orientation]
 
 
-def _store(pixels: PillowImage.Image | Bands, memory: mmap.mmap) -> tuple[str, int, int, int]:
-    """Copy pixels into the shared memory, plane after plane. Return their mode, width, height and number of planes."""
-    planes = pixels.planes if isinstance(pixels, Bands) else (pixels,)
-    planes = planes[:1] if all(plane is planes[0] for plane in planes) else planes  # grey, repeated for a network of RGB
-    mode, size = planes[0].mode, planes[0].size
-    if mode == "F":
-        memory.seek(0)
-        for plane in planes:
-            memory.write(plane.tobytes())
-    else:
-        stored_mode = "RGBX" if mode == "RGB" else mode
-        buffer: Any = memory  # Pillow's types do not accept an mmap, its code accepts any buffer
-        view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
-        view.im.paste(planes[0].im, (0, 0, *size))
-    return mode, *size, len(planes)
+def _store(pixels: PillowImage.Image | Samples, memory: mmap.mmap) -> tuple[object, ...]:
+    """Copy pixels into the shared memory, and describe them."""
+    buffer: Any = memory  # Pillow's types do not accept an mmap, its code accepts any buffer
+    if isinstance(pixels, Samples):
+        from fmapviz.images.arrays import copy_into  # noqa: PLC0415  NumPy is there if these are
+
+        copy_into(buffer, pixels.values)
+        facts = (pixels.black, pixels.white, pixels.nodata, pixels.is_picture)
+        return pixels.values.dtype.str, pixels.values.shape, *facts
+    mode, size = pixels.mode, pixels.size
+    stored_mode = "RGBX" if mode == "RGB" else mode
+    view = PillowImage.frombuffer(stored_mode, size, buffer, "raw", stored_mode, 0, 1)
+    view.im.paste(pixels.im, (0, 0, *size))
+    return mode, *size, 1
 
 
 def create_shared_memory() -> BinaryIO:

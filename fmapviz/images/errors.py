@@ -52,9 +52,12 @@ def system_error(error: OSError) -> InputError:
     return InputError("E_READ", f"cannot be read ({error.strerror})", hint=hint)
 
 
-def wrong_channels(found: str, *, channels: int) -> InputError:
+def wrong_channels(found: str, *, channels: int, volume: bool = False) -> InputError:
     """Return the error for a file with another number of channels than the model takes."""
     expected = "1 channel" if channels == 1 else f"{channels} channels"
-    message = f"the model takes {expected}, this is {found}"
+    message = f"the model takes {'volumes of ' if volume else ''}{expected}, this is {found}"
+    if volume:
+        axes = "(D, H, W)" if channels == 1 else f"({channels}, D, H, W)"
+        return InputError("E_CHANNELS", message, hint=f"a .npy array {axes}; channels_in= changes the number of channels")
     hint = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {expected}"
     return InputError("E_CHANNELS", message, hint=hint)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image as PillowImage
 from torch import Tensor
@@ -16,7 +17,9 @@ from fmapviz.core.bands import Bands
 from fmapviz.core.config import sides_of
 from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import Preparation
+from fmapviz.images.arrays import scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from fmapviz.core.config import InputOptions
 
     Geometry = Callable[[PillowImage.Image], PillowImage.Image]
+    Pixels = PillowImage.Image | Bands | Samples
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)  # averages of ImageNet's
@@ -77,7 +81,8 @@ def standard(
         channels=channels,
     )
 
-    def apply(picture: PillowImage.Image | Bands) -> Tensor:
+    def apply(picture: Pixels) -> Tensor:
+        picture = _scaled(picture)
         pixels = functional.convert_image_dtype(_to_tensor(_each(picture, geometry)), torch.float32)
         normalized: Tensor = functional.normalize(pixels, mean=list(means), std=list(stds))
         return normalized
@@ -129,7 +134,8 @@ def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, ch
         return standard(options, size=(sides[0], sides[-1]), mean=mean, std=std, channels=channels, resampling=resampling)
     preset.mean, preset.std = list(mean), list(std)
 
-    def apply(picture: PillowImage.Image | Bands) -> Tensor:
+    def apply(picture: Pixels) -> Tensor:
+        picture = _scaled(picture)
         limited = _each(picture, lambda plane: _limit_strip(plane, preset.resize_size, crops=crop is not None))
         if is_video:
             clip_of_one: Tensor = preset(_to_tensor(limited)[None])
@@ -196,17 +202,21 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
 
 
 # Callable[..., object]: a function of the user, whose result is checked.
-def by_callable(preprocess: Callable[..., object], *, description: str, channels: int = 3) -> Preparation:
-    """Preprocess with a function of the user.
+def by_callable(
+    preprocess: Callable[..., object], *, description: str, channels: int = 3, as_stored: bool = False
+) -> Preparation:
+    """Preprocess with a function.
 
     The mean and the standard deviation are its attributes `mean` and `std`, as in torchvision's presets, or those of the
     last of its `transforms` that has them. Without them they are unknown.
 
     Args:
-        preprocess: Takes a Pillow image in mode RGB or L, or a float32 tensor `(C, H, W)` of values 0..1 for other images.
-            Returns a floating-point tensor `(C, H, W)` or `(1, C, H, W)`. It is called from several threads.
+        preprocess: Takes a Pillow image in mode RGB or L, or for other images a float32 tensor `(C, H, W)` of values 0..1,
+            or what `stored_values` returns. Returns a floating-point tensor `(C, H, W)` or `(1, C, H, W)`. It is called
+            from several threads.
         description: One line that names it.
         channels: C, the number of channels that the model takes.
+        as_stored: Whether it takes the values of the file; see `stored_values`.
 
     Example:
         >>> from torchvision.transforms import ToTensor
@@ -214,17 +224,51 @@ def by_callable(preprocess: Callable[..., object], *, description: str, channels
         torch.Size([3, 48, 64])
     """
 
-    def apply(picture: PillowImage.Image | Bands) -> Tensor:
+    def apply(picture: Pixels) -> Tensor:
+        given: PillowImage.Image | Tensor
+        if isinstance(picture, Samples) and as_stored:
+            given = stored_values(picture)
+        else:
+            shown = _scaled(picture)
+            given = _to_tensor(shown) if isinstance(shown, Bands) else shown
+        hint = _describe_given(given) if isinstance(picture, Samples) and as_stored else None
         try:
-            returned = preprocess(_to_tensor(picture) if isinstance(picture, Bands) else picture)
+            returned = preprocess(given)
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
             reason = printable(str(error).partition("\n")[0])
             message = f"the preprocessing failed ({type(error).__name__}{': ' if reason else ''}{reason})"
-            raise InputError("E_PREPARE", message) from error
-        return _require_prepared(returned, channels)
+            raise InputError("E_PREPARE", message, hint=hint) from error
+        return _require_prepared(returned, channels, hint)
 
     mean, std = _find_normalization(preprocess, channels) or ((), ())
     return Preparation(apply, mean, std, description, channels)
+
+
+def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
+    """Return the values of a file as a preprocessing of the user gets them: nothing is scaled.
+
+    Returns:
+        For a grey picture, a Pillow image in mode L, I;16, I or F, if one of them holds its values. Otherwise a tensor
+        `(C, H, W)`, or `(C, D, H, W)` of a volume: uint8 or bool as in the file, else float32, or float64 if float32 would
+        lose digits. Grey is repeated for a network of RGB.
+
+    Example:
+        >>> depth = np.array([[[500, 65000]]], np.uint16)
+        >>> stored_values(Samples(depth, 500, 65000, channels=1, is_picture=True)).mode
+        'I;16'
+        >>> stored_values(Samples(depth, 500, 65000, channels=1))
+        tensor([[[  500., 65000.]]])
+    """
+    values = samples.values
+    if samples.mode:
+        types = {"L": np.uint8, "I;16": np.uint16, "I": np.int32, "F": np.float32}
+        return PillowImage.fromarray(np.ascontiguousarray(values[0], types[samples.mode]))
+    if values.dtype.str[1:] not in {"u1", "b1"}:
+        short = values.astype(np.float32)
+        is_exact = values.dtype.itemsize < 4 or values.dtype == np.float32 or np.array_equal(short, values, equal_nan=True)
+        values = short if is_exact else values.astype(np.float64)
+    repeated = values if len(values) == samples.channels else np.repeat(values, samples.channels, axis=0)
+    return torch.from_numpy(np.ascontiguousarray(repeated))
 
 
 def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
@@ -277,6 +321,10 @@ def _count(channels: int) -> str:
     return "" if channels == 3 else "1 channel, " if channels == 1 else f"{channels} channels, "
 
 
+def _scaled(picture: Pixels) -> PillowImage.Image | Bands:
+    return scale(picture) if isinstance(picture, Samples) else picture
+
+
 def _each(picture: PillowImage.Image | Bands, change: Geometry) -> PillowImage.Image | Bands:
     return picture.each(change) if isinstance(picture, Bands) else change(picture)
 
@@ -287,15 +335,21 @@ def _to_tensor(picture: PillowImage.Image | Bands) -> Tensor:
     return torch.cat([functional.pil_to_tensor(plane) for plane in planes])
 
 
-def _require_prepared(returned: object, channels: int) -> Tensor:
+def _describe_given(given: PillowImage.Image | Tensor) -> str:
+    if isinstance(given, PillowImage.Image):
+        return f"it is given the values of the file, here a Pillow image in mode {given.mode}"
+    return f"it is given the values of the file, here {str(given.dtype).removeprefix('torch.')} {tuple(given.shape)}"
+
+
+def _require_prepared(returned: object, channels: int, hint: str | None = None) -> Tensor:
     """Return the result of a user's function as float32 `(C, H, W)` on the CPU, if it is possible."""
     if not isinstance(returned, Tensor):
-        raise InputError("E_PREPARE", f"the preprocessing must return a tensor, not {type(returned).__name__}")
+        raise InputError("E_PREPARE", f"the preprocessing must return a tensor, not {type(returned).__name__}", hint=hint)
     prepared = returned[0] if returned.ndim == 4 and len(returned) == 1 else returned
     shape = f"{str(returned.dtype).removeprefix('torch.')} {tuple(returned.shape)}"
     if prepared.ndim != 3 or len(prepared) != channels or not prepared.numel() or not prepared.is_floating_point():
         wanted = f"floating-point numbers ({channels}, height, width)"
-        raise InputError("E_PREPARE", f"the preprocessing must return {wanted} for this model, not {shape}")
+        raise InputError("E_PREPARE", f"the preprocessing must return {wanted} for this model, not {shape}", hint=hint)
     return prepared.detach().as_subclass(Tensor).to("cpu", torch.float32)
 
 

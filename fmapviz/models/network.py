@@ -72,7 +72,7 @@ def describe_network(
         module=network,
         weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code),
-        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels)
+        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True)
         if preprocess is not None
         else as_for_imagenet(options, channels=channels),
         forward=forward or call,

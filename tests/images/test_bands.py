@@ -26,7 +26,9 @@ from waiting import PATIENCE
 from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import Image, ImageFile
+from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images
 from fmapviz.images.preprocess import (
@@ -57,11 +59,12 @@ def refusal(path: Path, channels: int = 3) -> InputError:
 
 
 def values(image: Image) -> np.ndarray:
-    """What was read, as `(C, H, W)`."""
-    assert isinstance(image.pixels, Bands)
-    assert {plane.mode for plane in image.pixels.planes} == {"F"}
-    assert {plane.size for plane in image.pixels.planes} == {(image.pixels.width, image.pixels.height)}
-    return np.stack([np.asarray(plane) for plane in image.pixels.planes])
+    """What was read, as `(C, H, W)`, scaled to 0..1."""
+    assert isinstance(image.pixels, Samples)
+    bands = scale(image.pixels)
+    assert {plane.mode for plane in bands.planes} == {"F"}
+    assert {plane.size for plane in bands.planes} == {(image.pixels.width, image.pixels.height)}
+    return np.stack([np.asarray(plane) for plane in bands.planes])
 
 
 def stack(channels: int, dtype: object = np.uint8) -> np.ndarray:
@@ -105,11 +108,12 @@ def test_a_grey_picture_is_upright(orientation, tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_a_grey_picture_keeps_its_grey(dtype, tmp_path):
-    """Pictures of more than 8 bits are scaled to 0..255, for one channel as for three."""
+    """Pictures of more than 8 bits are scaled to 0..1, for one channel as for three."""
     levels = np.arange(256).reshape(8, 32)
     (tmp_path / "a").write_bytes(encoded((levels * (1 if dtype is np.uint8 else 7)).astype(dtype), "TIFF"))
     image = read(tmp_path / "a", 1)
-    np.testing.assert_array_equal(np.asarray(image.pixels), levels)
+    pixels = image.pixels if dtype is np.uint8 else values(image)[0] * 255
+    np.testing.assert_array_equal(np.rint(pixels), levels)
     assert len(image.notices) == (dtype is not np.uint8)
 
 

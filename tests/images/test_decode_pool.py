@@ -29,13 +29,14 @@ from tiny_models import TwoConvolutions
 from waiting import PATIENCE, wait_until
 from warm import ask
 
-from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError
 from fmapviz.core.events import Notice
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import ImageFile
 from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
+from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.images.decode_worker import SHARED_BYTES
 
@@ -195,8 +196,11 @@ def offspring(root=None):
 
 
 def contents(image):
-    planes = image.pixels.planes if isinstance(image.pixels, Bands) else [image.pixels]
-    return image.notices, image.orientation, [(plane.mode, plane.size, plane.tobytes()) for plane in planes]
+    pixels = image.pixels
+    if isinstance(pixels, Samples):
+        facts = pixels.values.dtype, pixels.values.shape, pixels.black, pixels.white, pixels.nodata, pixels.is_picture
+        return image.notices, image.orientation, facts, pixels.values.tobytes()
+    return image.notices, image.orientation, (pixels.mode, pixels.size), pixels.tobytes()
 
 
 def answer(read, *arguments):
@@ -254,17 +258,17 @@ def test_pixels_of_any_shape(shape, reading, tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 6])
-def test_bands_come_as_they_were_stored(channels, reading, tmp_path):
+def test_samples_come_as_they_were_stored(channels, reading, tmp_path):
     values = np.random.default_rng(0).random((channels, 40, 30), dtype=np.float32)
     np.save(tmp_path / "a.npy", values)
-    bands = reading(tmp_path / "a.npy", channels).pixels
-    np.testing.assert_array_equal([np.asarray(plane) for plane in bands.planes], values)
+    samples = reading(tmp_path / "a.npy", channels).pixels
+    np.testing.assert_array_equal(samples.values, values)
 
 
 def test_grey_values_are_repeated_for_red_green_and_blue(reading, tmp_path):
     values = np.random.default_rng(0).random((40, 30), dtype=np.float32)
     np.save(tmp_path / "a.npy", values)
-    planes = reading(tmp_path / "a.npy").pixels.planes
+    planes = scale(reading(tmp_path / "a.npy").pixels).planes
     assert len(planes) == 3
     for plane in planes:
         np.testing.assert_array_equal(np.asarray(plane), values)
@@ -652,6 +656,7 @@ def test_a_forked_process_leaves_the_workers_alone(picture):
     program = """
 import os, sys
 from fmapviz.images import decode_pool
+from fmapviz.images.arrays import scale
 from fmapviz.core.types import ImageFile
 decode_pool.start()
 read = lambda pool: pool.read(ImageFile(sys.argv[1], "", 0, 0), channels=3, notify=print).pixels.size
@@ -681,6 +686,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # see HEEDING in warm.py
 os.setsid()
 Path("pid").write_text(str(os.getpid()))
 from fmapviz.images import decode_pool
+from fmapviz.images.arrays import scale
 from fmapviz.cli.app import main
 decode_pool.TIMEOUT_SECONDS = float(sys.argv.pop(1))
 main()

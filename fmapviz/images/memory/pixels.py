@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image as PillowImage
 
-from fmapviz.images.arrays import compose, fits, format_shape, read_array, require_size
+from fmapviz.images.arrays import Said, compose, fits, format_shape, read_array, require_size
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.errors import explain, wrong_channels
 from fmapviz.images.load import read_prepared
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.bands import Bands
+    from fmapviz.core.samples import Samples
     from fmapviz.core.types import ImageFile, Preparation
     from fmapviz.images.memory.image import MemoryImage
 
-    _Decoded = tuple[PillowImage.Image | Bands, tuple[str, ...], int]  # pixels, notices, orientation
+    _Decoded = tuple[PillowImage.Image | Samples, tuple[str, ...], int]  # pixels, notices, orientation
 
 _TRANSPARENT = {2: "LA", 4: "RGBA"}
 
@@ -85,6 +85,10 @@ def _decode(kind: str, value: Any, channels: int) -> _Decoded:  # Any: see `Memo
         return _decode_planes(as_array(value), channels)
     if value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 4 and channels in {1, 3}:
         return decode_picture(PillowImage.fromarray(np.ascontiguousarray(value), "RGBA"), channels=channels)
+    is_transparent = value.ndim == 3 and value.shape[-1] in _TRANSPARENT and not fits(value.shape[0], channels)
+    if is_transparent and channels in {1, 3} and value.dtype.kind in "uif":
+        require_size(value.shape, channels=value.shape[-1])
+        return *compose(np.moveaxis(value, -1, 0), channels, Said(alpha=True)), 1
     return *read_array(value, channels=channels), 1
 
 
