@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.store_connection import attempts, call, connect, obstore, open_address
-from fmapviz.core.urls import INSTALL, is_web, join, split
+from fmapviz.core.urls import INSTALL, check_address, is_web, join, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -243,6 +243,7 @@ def open_store(url: str) -> Store:
     Raises:
         RequestError: obstore is missing, or the address is invalid.
     """
+    check_address(url)
     try:
         return Store(url)
     except OSError as error:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from fmapviz.core.errors import RequestError, quote
 
 # Other text with `://`, such as `nope://x`, may be the name of a local file.
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
 INSTALL = "pip install 'fmapviz[remote]'"  # obstore, which reads and writes them
 HINT = f"a local path, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
+_HOLDERS = dict.fromkeys(("az", "abfs", "abfss"), "container")  # of objects, where it is no bucket
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 
 
@@ -36,6 +40,33 @@ def is_unknown(text: object) -> bool:
 def is_web(url: str) -> bool:
     """Return True for an address of the web, which cannot be listed."""
     return url.lower().startswith(("http://", "https://"))
+
+
+def check_address(text: object) -> None:
+    """Check that an address names a bucket, a container or a host; all other text, such as a path, passes.
+
+    Raises:
+        RequestError: The address is incomplete.
+
+    Example:
+        >>> check_address("s3://photos"), check_address("photos/lena.png")
+        (None, None)
+    """
+    if not isinstance(text, str) or not is_url(text):
+        return
+    scheme, _, rest = text.partition("://")
+    if scheme.lower() == "memory":
+        return
+    try:
+        host = urlsplit(text).hostname  # also of `container@account`
+    except ValueError:  # such as an unclosed bracket
+        host = None
+    bucket = rest.partition("/")[0]
+    if host and bucket == bucket.strip() and "\\" not in bucket:
+        return
+    kind, example = ("host", "example.org/photo.jpg") if is_web(text) else (_HOLDERS.get(scheme.lower(), "bucket"), None)
+    hint = f"{scheme}://{example or f'{kind.upper()}/FOLDER'}"
+    raise RequestError(f"the address names no {kind}: {quote(text)}", hint=hint)
 
 
 def split(url: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core.config import InputOptions, RunConfig, Style
 from fmapviz.core.errors import RefusedError, RequestError, quote
 from fmapviz.core.file_names import RUN_FILE
-from fmapviz.core.urls import UrlPath, is_url
+from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.engine.session import load_session, moved
 from fmapviz.runs.run import IN_TRAINING, describe_contents, read_run
 from fmapviz.runs.storage.destination import open_destination
@@ -94,8 +94,15 @@ def _explaining(config: RunConfig) -> Iterator[None]:
 
 
 def _split(run: str | Path) -> tuple[str | Path, str]:
-    """Return the directory of all runs, and the name of the run in it."""
+    """Return the directory of all runs, and the name of the run in it.
+
+    Raises:
+        RequestError: It is an incomplete address, or that of a bucket.
+    """
     if is_url(run):
+        check_address(run)
+        if not split(str(run))[1]:
+            raise RequestError(f"no run of fmapviz: {quote(run)}", hint=join(str(run), "RUN"))
         address = UrlPath(str(run).rstrip("/"))
         return str(address.parent), address.name
     directory = Path(run).absolute()

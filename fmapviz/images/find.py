@@ -23,7 +23,7 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.file_names import RUN_FILE, UNIT_FILE, own_run_files
 from fmapviz.core.object_store import Store
 from fmapviz.core.types import Failure, ImageFile
-from fmapviz.core.urls import HINT, expand_home, is_unknown, is_url, is_web, join
+from fmapviz.core.urls import HINT, check_address, expand_home, is_unknown, is_url, is_web, join
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.errors import explain, system_error
 from fmapviz.images.frames import FILMS, frame_of, frames_of, may_be_film, numbered
@@ -55,7 +55,17 @@ def find_images(
     Args:
         inputs: Files and folders as typed, addresses, `s3://bucket/folder`, or images in memory.
         avoid: The output: a folder that is skipped inside other folders.
+
+    Raises:
+        RequestError: One of several inputs that are known is an incomplete address; in a stream, it is a failure.
     """
+    if isinstance(inputs, list | tuple):
+        for each in inputs:
+            check_address(each)
+    return _find(inputs, avoid)
+
+
+def _find(inputs: Iterable[str | Path | MemoryImage], avoid: Path | str | None) -> Iterator[ImageFile | Failure]:
     here = avoid if isinstance(avoid, Path) else None
     remote = _RemoteFinder(avoid if isinstance(avoid, str) else None)
     walked: set[_Folder] = set()
@@ -329,8 +339,13 @@ class _RemoteFinder:
             for film in _RemoteFinder(self._avoid).find(frames.film):
                 yield film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
             return
-        scheme, _, rest = url.partition("://")
+        given, (scheme, _, rest) = url, url.partition("://")
         url = f"{scheme.lower()}://{rest if is_web(url) else rest.strip('/')}"
+        try:
+            check_address(given)
+        except RequestError as error:  # in a stream
+            yield Failure(given, "E_MISSING", str(error), error.hint)
+            return
         folder, _, name = url.rpartition("/")
         try:
             entry = object_store.find(url)
@@ -347,7 +362,6 @@ class _RemoteFinder:
 
     def _walk(self, top: str) -> Iterator[ImageFile | Failure]:
         """Find the files below an address in natural order, or those of many files in the order of the store."""
-        store = Store(top)
         skipped = {"": False}
         records: set[str] | None = None  # folders with a run.json; None: not known yet
 
@@ -366,6 +380,7 @@ class _RemoteFinder:
             return skipped[folder]
 
         try:
+            store = Store(top)
             entries = filter(_is_relevant, store.list())
             first = list(islice(entries, SORTED + 1))
             if len(first) <= SORTED:

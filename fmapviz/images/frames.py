@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from fmapviz.core.errors import InputError, quote
 from fmapviz.core.urls import is_url
@@ -109,4 +108,4 @@ def may_be_film(path: str) -> bool:
 
 
 def _name_of(path: str) -> str:
-    return (urlsplit(path).path if is_url(path) else path).lower()
+    return (re.split("[?#]", path, maxsplit=1)[0] if is_url(path) else path).lower()  # it may be no valid address

@@ -18,7 +18,7 @@ from fmapviz.core.errors import RefusedError, RequestError, quote
 from fmapviz.core.file_names import FAILURES_FILE, RUN_FILE, RUN_FILES_RECORD, UNIT_FILE, own_run_files
 from fmapviz.core.files import leftovers, reading_from, stage, writing_to
 from fmapviz.core.object_store import open_store
-from fmapviz.core.urls import UrlPath, is_web
+from fmapviz.core.urls import UrlPath, check_address, is_web
 from fmapviz.runs import run as runs
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import names_of, unit_files
@@ -47,6 +47,7 @@ def open_remote(url: str) -> Iterator[RemoteDestination]:
     Raises:
         RequestError: The address is invalid, or read-only.
     """
+    check_address(url)
     if is_web(url):
         raise RequestError(f"cannot write to a web address: {quote(url)}", hint="s3://..., or a local directory")
     store = open_store(url)
