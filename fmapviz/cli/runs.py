@@ -135,17 +135,19 @@ def _record(run: ListedRun) -> dict[str, Any]:
 
 
 def _cells(run: ListedRun) -> tuple[str, ...]:
-    states = {"damaged": run.damaged, "being written": run.being_written, "killed": run.killed}
+    killed = run.killed and run.state in {"finished", "running"}  # of another command than those that are recorded
+    states = {"damaged": run.damaged, run.state: run.state != "finished", "killed": killed}
+    reason = f" ({printable(run.reason)})" if run.reason else ""
     return (
         printable(run.name),
         printable(run.model or "-"),
         printable(run.weights or "-"),
-        str(run.images),
+        str(run.images) if run.expected is None else f"{run.images} of {run.expected}",
         str(run.failures),
         format_bytes(run.bytes),
         format_age(time.time() - run.written),
         printable(",".join(run.formats)) or "-",
-        ", ".join(state for state, applies in states.items() if applies),
+        ", ".join(state for state, applies in states.items() if applies) + reason,
     )
 
 

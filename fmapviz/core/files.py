@@ -11,6 +11,7 @@ import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,7 +21,6 @@ from fmapviz.core.file_names import HIDDEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -29,6 +29,7 @@ BUFFER_BYTES = 2**20
 SMALL_BYTES = 2**20
 FOREIGN_SECONDS = 86_400  # age after which what another host staged counts as left over
 _MOMENT_SECONDS = 0.02
+_SLACK_SECONDS = 5.0  # of clocks that are compared
 _THIS = token_hex(3)  # another process of this number, in another container, say, has another
 _under_way: set[Path] = set()
 
@@ -332,7 +333,9 @@ def is_left_over(staging: Path) -> bool:
             return staging.lstat().st_mtime < time.time() - FOREIGN_SECONDS
         except OSError:
             return False
-    return not (rest.startswith(f"{_THIS}-") if int(pid) == os.getpid() else is_running(int(pid)))
+    if int(pid) == os.getpid():
+        return not rest.startswith(f"{_THIS}-")
+    return not is_running(int(pid)) or _began_later(int(pid), staging)
 
 
 def is_running(pid: int) -> bool:
@@ -344,6 +347,17 @@ def is_running(pid: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def _began_later(pid: int, staging: Path) -> bool:
+    """Return True if a process began after a directory was last changed: another process has the number by now."""
+    try:
+        age = time.time() - staging.lstat().st_mtime
+        ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])  # since the system was started
+        running = float(Path("/proc/uptime").read_bytes().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):  # no Linux
+        return False
+    return running < age - _SLACK_SECONDS
 
 
 def read(path: Path, *, start: int = 0, most: int = -1) -> bytes:

@@ -48,12 +48,20 @@ class RunWatch:
         self._total_shown = False
         self._images = self._bytes = self._accounted = self._staged = 0
         self._next = _ENOUGH
+        self._counting: threading.Thread | None = None
         listable = isinstance(session.inputs, Sequence) and session.plan.of_images
         # Units that are replaced free their space.
         self._is_bounded = listable and session.output.is_local and not (config.force or config.repair)
         if listable:
             # The run begins before it is known how many inputs there are.
-            threading.Thread(target=self._count, daemon=True).start()
+            self._counting = threading.Thread(target=self._count, daemon=True)
+            self._counting.start()
+
+    def count(self, seconds: float = 0.0) -> int | None:
+        """Return the number of inputs of all parts; None until they are counted, for which it may wait."""
+        if seconds and self._counting:
+            self._counting.join(seconds)
+        return self._total
 
     def note(self, event: Event) -> None:
         """Pass an event on.

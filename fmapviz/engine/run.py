@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence, Sized
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from inspect import cleandoc, signature
 from itertools import chain
@@ -55,6 +55,7 @@ from fmapviz.runs.run import (
 from fmapviz.runs.run_files import has_more_units
 from fmapviz.runs.shards import remove_damaged_shards
 from fmapviz.runs.storage.destination import find_info, open_destination
+from fmapviz.runs.unfinished import unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -140,8 +141,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             stack.enter_context(moved(session.model.module, session.device))
             stack.enter_context(removed_if_refused(session.directory, out_too=is_new))
             stack.push(_add_hint)
-            stack.enter_context(marked(session.directory) if destination.is_local else nullcontext())
-            summary = (draw or draw_all)(session, found, watch.note)
+            summary = _draw_recorded(session, found, watch, draw or draw_all)
         if bar:
             bar.total = summary.found
             bar.show()
@@ -152,6 +152,28 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
         return replace(summary, notices=tuple(told))
+
+
+def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
+    """Draw all images; mark a local run as being written, and keep a record until all inputs are accounted for."""
+    if not session.output.is_local:
+        return draw(session, found, watch.note)
+    config, listed = session.request, isinstance(session.inputs, Sequence)
+    given = [each.name if isinstance(each, MemoryImage) else str(each) for each in (session.inputs if listed else ())]
+    with suppress(OSError):  # the working directory was removed
+        given = [each if is_url(each) else os.path.abspath(each) for each in given]  # noqa: PTH100  not resolved
+    given += [repr((listed, config.every, config.frames))]
+    part = f"{config.part.number}/{config.part.count}" if config.part else ""
+    with marked(session.directory), unfinished(session.directory, given, watch.count, part=part) as command:
+
+        def note(event: Event) -> None:
+            watch.note(event)
+            command.note(event)
+
+        summary = draw(session, found, note)
+        if summary.stopped:
+            command.end("failed", "stopped at the first failure")
+        return summary
 
 
 def _advance(bar: Bar, event: Event) -> None:

@@ -19,7 +19,8 @@ from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.images.find import natural
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import differences, flat_settings, is_run, read_run
-from fmapviz.runs.shards import is_named_like_shard
+from fmapviz.runs.run_files import is_named_like_image
+from fmapviz.runs.unfinished import State, expected_images, read_unfinished, state_of
 from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
@@ -38,11 +39,15 @@ class ListedRun:
         weights: Source of the weights; likewise.
         formats: Its formats.
         images: Number of finished images.
+        expected: Number of inputs of the command that has not finished; None if all have, or if it is unknown.
+        state: `finished`; `running`, while a command is writing; `interrupted`, also by a kill or a power failure; or
+            `failed`, for instance at a full disk.
+        reason: Why it was interrupted or failed, if that is known.
         failures: Number of inputs that failed and were not finished since.
         bytes: Space on the disk.
         written: When its newest file was written, in seconds since 1970.
         damaged: Whether `run.json` is not as it was written.
-        being_written: Whether a command is writing a file of it at this moment.
+        being_written: Whether a command is writing to it at this moment.
         killed: Whether a command was killed that wrote to it; the next one removes what it left.
         first: Name of the run of the same model that it is compared with, of comparisons a comparison: the one whose
             settings most others share, of several the first that was made. None for that run itself.
@@ -54,6 +59,9 @@ class ListedRun:
     weights: str | None
     formats: tuple[str, ...]
     images: int
+    expected: int | None
+    state: State
+    reason: str | None
     failures: int
     bytes: int
     written: float
@@ -116,17 +124,22 @@ def describe_run(run: Path, *, first: str | None = None, others: object = None) 
     for folder in _walk(run):
         found.add(folder, run)
     formats = settings.get("formats")
+    commands = read_unfinished(run)
+    state, reason = state_of(run, commands)
     return ListedRun(
         run,
         _text(settings.get("model")),
         _text(settings.get("weights")),
         tuple(map(str, formats)) if isinstance(formats, list) else (),
         images=found.images,
+        expected=expected_images(commands, found.images),
+        state=state,
+        reason=reason,
         failures=len(found.failed),
         bytes=found.bytes,
         written=found.written or run.stat().st_mtime,
         damaged=checksummed_json.load(run / RUN_FILE, intact=True) is None,
-        being_written=not all(map(files.is_left_over, found.hidden)),
+        being_written=state == "running",
         killed=any(map(files.is_left_over, found.hidden)),
         first=first,
         differences=tuple(differences(settings, others)) if first is not None else (),
@@ -248,7 +261,7 @@ class _Found:
             if len(parts) == 1:
                 self.hidden.append(folder.path)
         elif folder.recorded is not None and parts:
-            self._add_unit(folder.path, folder.recorded, is_plain=all(map(_is_of_an_image, parts)))
+            self._add_unit(folder.path, folder.recorded, is_plain=is_named_like_image(parts))
 
     def _add_unit(self, unit: Path, recorded: float, *, is_plain: bool) -> None:
         """Count the images of a unit. Records are only read if they must be: 100,000 of them take 20 seconds."""
@@ -261,8 +274,3 @@ class _Found:
         for path in paths:
             if recorded >= self.failed.get(path, recorded + 1):
                 del self.failed[path]
-
-
-def _is_of_an_image(part: str) -> bool:
-    """Return True if a unit is of one image by this part of its name; those of shards and of the model have others."""
-    return not part.startswith("_") and not is_named_like_shard(part)

@@ -19,9 +19,11 @@ from fmapviz.core.file_names import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
 from fmapviz.core.files import stage
 from fmapviz.images.find import in_natural_order
 from fmapviz.runs.failures import read_failures
+from fmapviz.runs.shards import is_named_like_shard
+from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -78,6 +80,19 @@ def find_units(run: Path) -> list[Path]:
 def has_units(run: Path) -> bool:
     """Return True if a run has any unit."""
     return next(_units(run), None) is not None
+
+
+def count_images(run: Path) -> int:
+    """Return the number of finished images of a run; only the records of shards and of the model are read."""
+    return sum(
+        1 if is_named_like_image(unit.relative_to(run).parts) else len(paths_of(read_unit(unit) or {"kind": "damaged"}))
+        for unit in _units(run)
+    )
+
+
+def is_named_like_image(parts: Sequence[str]) -> bool:
+    """Return True if a unit is of one image by the parts of its name; those of shards and of the model have others."""
+    return not any(part.startswith("_") or is_named_like_shard(part) for part in parts)
 
 
 def has_more_units(out: Path, file: str, most: int) -> bool:

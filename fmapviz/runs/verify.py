@@ -30,6 +30,7 @@ from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import IN_TRAINING, is_series, is_surveyed, read_run, shares_values
 from fmapviz.runs.storage.local_copy import local_copy
+from fmapviz.runs.unfinished import is_record
 from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def own_names(run: Path, present: AbstractSet[str]) -> set[str]:
         ours = {entry["name"] for entry in made["files"]}
     else:
         ours = {*()}.union(*map(run_files_of, (*settings["formats"], *settings["views"])))
-    ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE}
+    ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, *filter(is_record, present)}
     if settings["weights"] == IN_TRAINING or is_series(settings):
         ours |= {name for name in present if name == FILMSTRIP_FILE or name.startswith(EVENTS)}
     return ours & present
