@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.errors import FmapvizError, RequestError
-from fmapviz.core.events import Outcome
+from fmapviz.core.errors import FmapvizError, RefusedError, RequestError
+from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.file_names import HIDDEN
+from fmapviz.core.files import stage
 from fmapviz.runs.run_files import count_images, has_units
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ class Unfinished:
 
     def write(self, run: Path) -> None:
         """Write the record, if that is possible: a run that is finished may be read-only, and a disk may be full."""
-        with suppress(OSError):
-            files.write_over(run / self.name, checksummed_json.dumps({"fmapviz": FORMAT, **asdict(self)}))
+        with suppress(OSError), stage(run) as staging:
+            files.write(staging / self.name, checksummed_json.dumps({"fmapviz": FORMAT, **asdict(self)}))
+            files.rename(staging / self.name, run / self.name)
 
 
 class Command:
@@ -75,10 +77,11 @@ class Command:
 
     Attributes:
         is_stopped: Whether the command has ended with inputs left.
+        has_drawn: Whether it has drawn an image.
     """
 
     def __init__(self, run: Path, record: Unfinished, before: int, total: Callable[[float], int | None]) -> None:
-        self.is_stopped = False
+        self.is_stopped = self.has_drawn = False
         self._run = run
         self._record = record
         self._left = before
@@ -88,6 +91,7 @@ class Command:
     def note(self, event: Event) -> None:
         """Note an event."""
         known = replace(self._record, found=self._total(0))
+        self.has_drawn |= isinstance(event, Staged) or (isinstance(event, Outcome) and event.status == "done")
         if isinstance(event, Outcome) and event.status == "skipped":
             self._left -= 1
             if self._left == 0:
@@ -129,8 +133,10 @@ def unfinished(
     command = Command(run, replace(record, alone=bool(before) or not images), images, total)
     try:
         yield command
-    except RequestError:  # it has drawn nothing
-        if same:
+    except (RequestError, RefusedError) as error:
+        if command.has_drawn:
+            command.end("failed", str(error))
+        elif same:
             same.write(run)
         else:
             _remove(run / record.name)

@@ -89,7 +89,8 @@ def test_json_has_an_object_per_run_and_a_summary(out, fmapviz):
     assert abs(first.pop("written") - time.time()) < PATIENCE
     assert first == {
         "event": "run", "name": "alexnet", "directory": "runs/alexnet", "model": "alexnet",
-        "weights": "random weights, seed 0", "formats": ["png"], "images": 2, "failures": 1, "bytes": 237_568,
+        "weights": "random weights, seed 0", "formats": ["png"], "images": 2, "expected": None,
+        "state": "running", "reason": None, "failures": 1, "bytes": 237_568,
         "damaged": False, "being_written": True, "killed": False, "first": None, "differences": [],
     }  # fmt: skip
     assert (second["first"], second["differences"]) == ("alexnet", ["norm: layer, not channel"])
@@ -106,7 +107,7 @@ def test_the_state_of_a_run_is_marked(out, fmapviz):
     (out / "alexnet-2" / "run.json").write_bytes(b"")
     with stage(out / "vgg11"):
         table = lines(fmapviz("runs").stdout)
-    assert [re.split(r" {2,}", line)[-1] for line in table[1:4]] == ["killed", "damaged", "being written"]
+    assert [re.split(r" {2,}", line)[-1] for line in table[1:4]] == ["killed", "damaged", "running"]
     assert re.split(r" {2,}", table[2])[:4] == ["alexnet-2", "-", "-", "1"]
     assert len(table) == 4
 

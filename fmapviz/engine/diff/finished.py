@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,9 @@ from fmapviz.render.png import encode
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import UNREADABLE
 from fmapviz.runs.failures import append_failure
-from fmapviz.runs.run import read_run
+from fmapviz.runs.run import marked, read_run
 from fmapviz.runs.storage.destination import open_destination
+from fmapviz.runs.unfinished import read_unfinished, state_of, unfinished
 from fmapviz.runs.unit import find_done, image_of, read_unit
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from fmapviz.core.events import Event
     from fmapviz.core.types import ImageFile
     from fmapviz.engine.diff.kept_values import KeptValues
+    from fmapviz.runs.unfinished import Command
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,11 +116,18 @@ def compare_runs(config: RunConfig) -> RunSummary:
         tell(Started(directory, session.info))
         for notice in _notices(first, second, common):
             tell(Notice(notice))
-        outcomes = [_compare_image(session, name, first, second, tell) for name in common]
-        pictures = draw_alignment(session)
-        publisher = Publisher(session)
-        publisher.publish()
-        results, highlights = publisher.report()
+        with ExitStack() as stack:
+            note = tell
+            if destination.is_local:
+                stack.enter_context(marked(directory))
+                given = [str(run.directory.absolute()) for run in (first, second)]
+                command = stack.enter_context(unfinished(directory, given, lambda _: len(common)))
+                note = partial(_note, command, tell)
+            outcomes = [_compare_image(session, name, first, second, note) for name in common]
+            pictures = draw_alignment(session)
+            publisher = Publisher(session)
+            publisher.publish()
+            results, highlights = publisher.report()
         for line in highlights:
             tell(Notice(line))
     statuses = [outcome.status for outcome in outcomes]
@@ -139,6 +149,11 @@ def compare_runs(config: RunConfig) -> RunSummary:
     )
 
 
+def _note(command: Command, tell: Callable[[Event], None], event: Event) -> None:
+    tell(event)
+    command.note(event)
+
+
 def _inputs_of(config: RunConfig) -> list[object]:
     given = config.inputs
     return [given] if isinstance(given, str | Path) else list(given) if isinstance(given, list | tuple) else []
@@ -153,7 +168,8 @@ def _read(directory: Path) -> _Run:
         known = read_unit(unit)
         if known and known.get("kind") is None and known.get("series") is None:
             units[str(known["unit"])] = unit
-    return _Run(directory, record.get("settings") or {}, units, bool(list(leftovers(directory))))
+    is_finished = state_of(directory, read_unfinished(directory))[0] == "finished" and not any(leftovers(directory))
+    return _Run(directory, record.get("settings") or {}, units, not is_finished)
 
 
 def _notices(first: _Run, second: _Run, common: list[str]) -> Iterator[str]:
