@@ -31,7 +31,7 @@ State = Literal["finished", "running", "interrupted", "failed"]
 _NAME = re.compile(r"unfinished-[0-9a-f]{12}\.json")
 _ENDS = ("failed", "interrupted")
 _LONGEST_REASON = 500
-_WAIT_SECONDS = 0.3  # for the inputs of a command to be counted, when it is interrupted
+_WAIT_SECONDS = 0.8  # for the inputs of a command to be counted, when it is interrupted
 
 
 @dataclass(frozen=True, slots=True)
