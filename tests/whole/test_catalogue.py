@@ -598,7 +598,7 @@ def test_a_name_that_is_html(house):
     ended = house.run(*RUN, "in", "--to", "html")
     assert ended.code == 3
     made = {"out/run/index.html", "out/run/products.json"}
-    assert house.tree() == tree_of(hostile, failures=True, files=GRID | {"report.js"}) | made
+    assert house.tree() == tree_of(hostile, failures=True, files=GRID | {"report.js", "pixels.js"}) | made
     page = (house.place / "out/run/index.html").read_bytes()
     script = (house.place / "out/run" / hostile / "report.js").read_bytes()
     for harm in (b"<img src=x", b"<b>&bad", b"onerror=alert(1)>"):
