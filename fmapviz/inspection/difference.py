@@ -1,7 +1,8 @@
 """Measure how the values of a layer differ between two networks.
 
 All sums are in float64. The signal-to-quantization-noise ratio is `10 log10(sum(a ** 2) / sum((b - a) ** 2))` dB: infinite
-where nothing differs, -infinite where A is zero everywhere and B is not, and NaN where all that differs is not finite.
+where nothing differs, -infinite where A is zero everywhere and B is not, and NaN where all that differs is not finite. A
+position with NaN differs, also if it is NaN in both.
 """
 
 from __future__ import annotations
@@ -101,14 +102,13 @@ def _add(sums: Sums, first: NDArray[np.generic], second: NDArray[np.generic], bu
     a, b, difference = buffers
     np.copyto(a, first)
     np.copyto(b, second)
-    differing, bad = _count_differing(first, second), np.zeros(len(a))
+    differing, bad = _count_differing(first, second), np.zeros(len(a))  # of NaN as NumPy: it differs from everything
     with np.errstate(invalid="ignore", over="ignore"):
         np.subtract(b, a, out=difference)
         squares = np.vecdot(difference, difference)
     if not np.isfinite(squares).all():
         usable = np.isfinite(a) & np.isfinite(b)
         bad = (~usable).sum(1)
-        differing = ((a != b) & ~(np.isnan(a) & np.isnan(b))).sum(1)
         for values in (a, b):
             np.copyto(values, 0, where=~usable)
         np.subtract(b, a, out=difference)

@@ -85,11 +85,34 @@ def test_values_that_are_not_finite_are_counted_and_take_no_other_part():
     usable = (a.isfinite() & b.isfinite()).numpy()
     found = compare(a, b)
     expected = literal(a.numpy()[usable], b.numpy()[usable])
-    assert found.numbers == pytest.approx({**expected, "nonfinite": 3, "differing": 191 / 192}, rel=1e-10)
+    assert found.numbers == pytest.approx({**expected, "nonfinite": 3, "differing": 1}, rel=1e-10)
     assert found.channels[:, -1].tolist() == [2, 0, 1]
     nothing = compare(torch.full((1, 1, 2, 2), torch.nan), torch.ones(1, 1, 2, 2))
     assert np.isnan(list(nothing.numbers.values())[:6]).all()
     assert np.isnan(means_of(torch.full((1, 1, 2, 2), torch.inf))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("width", [3, 300], ids=["small", "of several parts"])
+def test_nan_differs_from_everything_as_in_numpy(dtype, share, width):
+    random = np.random.default_rng(0)
+    both = [torch.from_numpy(random.integers(0, 3, (1, 4, width, width)).astype(float)) for _ in range(2)]
+    for values in both:
+        for odd in (np.nan, np.inf, -np.inf):
+            values[torch.from_numpy(random.random(values.shape) < share / 3)] = odd
+    hidden = torch.from_numpy(random.random(both[0].shape) < share / 2)
+    for values in both:
+        values[hidden] = np.nan  # in both
+        values[:, 3] = np.nan if share else 1
+    a, b = (values.to(dtype) for values in both)
+    found = compare(a, b)
+    differ = a.double().numpy() != b.double().numpy()
+    assert found.numbers["differing"] == pytest.approx(differ.mean(), rel=1e-12)
+    assert found.channels[:, DIFFERENCES.index("differing")] == pytest.approx(differ.mean((0, 2, 3)), rel=1e-12)
+    assert found.channels[3, DIFFERENCES.index("differing")] == (1 if share else 0)
+    nonfinite = ~(np.isfinite(a.double().numpy()) & np.isfinite(b.double().numpy()))
+    assert found.channels[:, -1].tolist() == nonfinite.sum((0, 2, 3)).tolist()
 
 
 def test_zeros_have_the_limits_of_the_numbers():
