@@ -353,6 +353,7 @@ class Measures:
         std: Their population standard deviation, likewise.
         zeros: Number of values that are exactly zero, int64 `(C)`.
         nonfinite: Number of values that are NaN or infinite, int64 `(C)`.
+        rest: What float32 lost of the mean, float32 `(C)`; None if it is negligible beside the deviation.
     """
 
     values: int
@@ -362,13 +363,15 @@ class Measures:
     std: NDArray[np.float32]
     zeros: NDArray[np.int64]
     nonfinite: NDArray[np.int64]
+    rest: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
     """How the values of a layer differ between two networks, A and B, for one image.
 
-    Positions at which either value is NaN or infinite take no part, except in `nonfinite`.
+    Positions at which either value is NaN or infinite take no part, except in `nonfinite` and `differing`. NaN differs from
+    everything, also from NaN: what it stands for is not known.
 
     Attributes:
         means: Of A and of B, the mean over the positions of each channel, float64 `(C)`; None where the layer is missing.

@@ -228,7 +228,8 @@ def measures_of(ranges: Ranges) -> list[Measures]:
     assert moments
     low, high, mean, std, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.std, moments.zeros))
     bad = np.zeros_like(zeros) if ranges.bad is None else _numbers(ranges.bad)
-    return [Measures(moments.values, *own) for own in zip(low, high, mean, std, zeros, bad, strict=True)]
+    rest = [None] * len(low) if moments.rest is None else _numbers(moments.rest)
+    return [Measures(moments.values, *own) for own in zip(low, high, mean, std, zeros, bad, rest, strict=True)]
 
 
 def _measure(

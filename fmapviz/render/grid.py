@@ -86,12 +86,14 @@ class Moments:
         std: Population standard deviation, float32 `(N, C)`; NaN for a channel without a finite value.
         zeros: Number of values that are exactly zero, int64 `(N, C)`.
         values: Number of values per channel, NaN and infinite ones included.
+        rest: What float32 lost of the mean, float32 `(N, C)`; None if it is negligible beside the deviation.
     """
 
     mean: Tensor
     std: Tensor
     zeros: Tensor
     values: int
+    rest: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,11 +250,11 @@ def measure(maps: Tensor, *, moments: bool = False) -> Ranges:
     ranges = Ranges(low, high, known.nanmean((1, 2, 3)).float(), (~finite).sum((-2, -1)))
     if not moments:
         return ranges
-    means = known.nanmean((-2, -1))
+    means, rest, std = _measure_moments(known)
     # The rounded mean of a constant channel may differ from its value.
-    std = _deviation(known, means).where(low != high, 0.0)
+    means, rest, std = means.where(low != high, low), rest.where(low != high, 0.0), std.where(low != high, 0.0)
     zeros = (known == 0).sum((-2, -1))
-    return replace(ranges, moments=Moments(means.float(), std, zeros, maps.shape[-2] * maps.shape[-1]))
+    return replace(ranges, moments=Moments(means, std, zeros, maps.shape[-2] * maps.shape[-1], rest))
 
 
 def _finite_moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Moments:
@@ -270,25 +272,41 @@ def _finite_moments(maps: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Mo
     std = np.sqrt(np.maximum(above, 0)) * np.sqrt(size + middle)
     # float32 cannot hold the variance of values far from zero, or of very small and very large ones.
     sure = above > np.maximum(size / 128, _SMALL)
+    rest = None
     if not sure.all():
         varied = (low != high).numpy()
         doubtful = varied & ~sure
         std[~varied] = 0
+        mean = mean.where(low != high, low)
         if doubtful.any():
-            chosen = torch.from_numpy(doubtful)
-            std[doubtful] = _deviation(maps[chosen][None], mean[chosen][None])[0].numpy()
+            chosen, rest = torch.from_numpy(doubtful), torch.zeros_like(mean)
+            mean[chosen], rest[chosen], exact = (each[0] for each in _measure_moments(_widen(maps[chosen][None])))
+            std[doubtful] = exact.numpy()
     zero = maps.float().numpy() == 0
     # The output of a convolution hardly ever contains a zero.
     zeros = np.count_nonzero(zero.reshape(*mean.shape, -1), axis=2) if zero.any() else np.zeros(mean.shape, np.int64)
-    return Moments(mean, torch.from_numpy(std), torch.from_numpy(zeros), values)
+    return Moments(mean, torch.from_numpy(std), torch.from_numpy(zeros), values, rest)
 
 
-def _deviation(maps: Tensor, mean: Tensor) -> Tensor:
-    """Compute standard deviations that ignore NaN. On the CPU `torch.var_mean` takes thirteen times as long."""
-    away = _widen(maps) - _widen(mean)[..., None, None]
+def _measure_moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the mean, what float32 loses of it, and the standard deviation, of values that are not NaN.
+
+    The sums are of distances from a first mean: float32 may not hold the mean of values far from zero as precisely as they
+    differ. On the CPU `torch.var_mean` takes thirteen times as long.
+
+    Args:
+        maps: `(N, C, H, W)` as returned by `_widen`.
+
+    Returns:
+        float32 `(N, C)` each.
+    """
+    first = maps.nanmean((-2, -1))
+    away = maps - first[..., None, None]
+    shift = away.nanmean((-2, -1))
     counts = (~away.isnan()).sum((-2, -1))
-    norm: Tensor = torch.linalg.vector_norm(away.nan_to_num(nan=0.0), dim=(-2, -1))
-    return (norm / counts.sqrt()).float()
+    norm = torch.linalg.vector_norm((away - shift[..., None, None]).nan_to_num(nan=0.0), dim=(-2, -1))
+    mean = (first + shift).float()
+    return mean, ((first - mean) + shift).float(), (norm / counts.sqrt()).float()
 
 
 def _widen(maps: Tensor) -> Tensor:

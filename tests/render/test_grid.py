@@ -537,3 +537,41 @@ def test_taken_channels_have_their_own_range_or_that_of_the_layer(poisoned):
             alone, every = Style(norm=norm, columns=1, padding=0), tile(maps, Style(norm=norm, columns=1, padding=0))[image]
             tiles = every.view(9, 6, 5, *every.shape[2:])[row].flatten(0, 1)
             assert torch.equal(tile(taken, alone, of_taken)[image], tiles)
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@settings(max_examples=20, deadline=None)
+@given(
+    level=st.tuples(st.sampled_from([0.0, 1.0, -3e3, 1e4, 6e4, 1e30]), st.sampled_from([0.3, 2, 100, 1e5])),
+    size=st.sampled_from([(1, 2), (3, 3), (17, 23), (160, 160)]),
+    missing=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_moments_are_numpys_in_float64_for_any_mean_and_deviation(device, dtype, level, size, missing, seed):  # noqa: PLR0917
+    """Deviations are counted in the last digits of the mean; a GPU computes in float32, which holds no large squares."""
+    mean, digits = level
+    if mean > 1e5 and (dtype == torch.float16 or device == "GPU"):
+        mean = 1e4
+    noise = np.random.default_rng(seed).normal(size=(1, 3, *size))
+    maps = torch.from_numpy(mean + noise * digits * torch.finfo(dtype).eps * max(abs(mean), 1)).to(dtype)
+    if missing:
+        maps[0, 1, 0, 0], maps[0, 2] = NAN, INF
+    with pytest.MonkeyPatch.context() as patch:
+        if device == "GPU":
+            patch.setattr("fmapviz.render.grid._NUMPY_DEVICE", "none")
+        moments = measure(maps, moments=True).moments
+    rest = 0 if moments.rest is None else moments.rest.double().numpy()[0]
+    found_mean, found_std = moments.mean.double().numpy()[0] + rest, moments.std.double().numpy()[0]
+    values = maps.double().numpy()[0].reshape(3, -1)
+    for channel, row in enumerate(values):
+        finite = row[np.isfinite(row)]
+        if not len(finite):
+            assert np.isnan(found_std[channel])
+            continue
+        assert found_std[channel] == pytest.approx(finite.std(), rel=3e-5)
+        assert found_mean[channel] == pytest.approx(
+            finite.mean(), rel=2e-7, abs=2e-7 * np.abs(finite).max() + 1e-5 * finite.std()
+        )
+        if finite.std() < 1e-3 * abs(finite.mean()):
+            assert abs(found_mean[channel] - finite.mean()) <= 1e-5 * finite.std()

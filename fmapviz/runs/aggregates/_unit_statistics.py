@@ -29,6 +29,7 @@ IMAGE_FILE, TABLE_FILE = "stats.safetensors", "stats.parquet"
 DIGEST = "input"
 _TENSORS = {"output", "input", "gradient", "input gradient", "attention"}
 _COUNTS = ("zeros", "nonfinite")
+_REST = "rest"  # of the mean
 _TEXTS = ("layer", "of", "target", "type")
 
 
@@ -50,6 +51,13 @@ def columns_of(image: ImageResult) -> tuple[str, dict[str, NDArray[Any]]]:
         for dtype, names in ((np.float32, ("low", "high", "mean", "std")), (np.uint32, _COUNTS))
         for column in names
     }
+    columns[_REST] = np.concatenate(
+        [
+            np.zeros(0, np.float32),
+            *(np.zeros_like(each.mean) if each.rest is None else np.nan_to_num(each.rest) for _, each in maps.values()),
+        ],
+        dtype=np.float32,
+    )
     return json.dumps(described), columns
 
 
@@ -63,9 +71,10 @@ def statistics_of(maps: str, columns: Mapping[str, NDArray[Any]]) -> ChannelStat
     if any(column.shape != values.shape or column.dtype.kind not in "fu" for column in columns.values()):
         raise ValueError(columns.keys())
     low, high = columns["low"], columns["high"]
-    zeros, nonfinite = (columns.get(name, np.zeros(len(values), np.uint32)) for name in _COUNTS)
+    zeros, nonfinite, rest = (columns.get(name, np.zeros(len(values), np.uint32)) for name in (*_COUNTS, _REST))
     finite = values - nonfinite
     mean, std = (np.where(finite > 0, columns[name], 0).astype(np.float64) for name in ("mean", "std"))
+    mean += rest
     converted = {
         "images": np.broadcast_to(np.int64(1), values.shape),
         "single": values == 1,
@@ -112,14 +121,15 @@ def write_image(directory: Path, image: ImageResult, *, digest: str = "") -> Non
     """Write `stats.safetensors` of one image.
 
     The tensors `low`, `high`, `mean` and `std`, float32, and `zeros` and `nonfinite`, uint32, hold the channels of all
-    feature maps; a count that is zero everywhere is left out. The metadata describe the feature maps. `input` is the SHA-256
+    feature maps; a count that is zero everywhere is left out. So is `rest`, what float32 loses of means that are large
+    beside the deviation, float32. The metadata describe the feature maps. `input` is the SHA-256
     of the prepared input, uint8. (A second entry of the metadata would be written in an order that is not always the same.)
 
     Raises:
         OSError: The disk is full, for example, or the file exists.
     """
     maps, columns = columns_of(image)
-    needed = {name: values for name, values in columns.items() if name not in _COUNTS or values.any()}
+    needed = {name: values for name, values in columns.items() if name not in (*_COUNTS, _REST) or values.any()}
     identity = {DIGEST: np.frombuffer(bytes.fromhex(digest), np.uint8)} if digest else {}
     files.write(directory / IMAGE_FILE, save(needed | identity, {"layers": maps}))
 
