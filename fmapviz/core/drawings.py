@@ -59,6 +59,8 @@ class Grid:
         pixels: uint8 `(H, W)` or `(H, W, 3)`.
         tiles: Position of the tiles.
         rows: Whether each of them is a row of tiles that belong together: a filter.
+        cells: Position of the single tiles of which `tiles` has several each, with padding between them; None if they are
+            the same.
         channels: The channels shown, in the order of the tiles; None for all.
         limits: Values at the ends of the scale; None if each channel has its own, or no value is finite.
         bars: Whether the tiles are bars.
@@ -76,6 +78,7 @@ class Grid:
     total: int = 0
     ends: NDArray[np.float32] | None = None
     palette: str | None = None
+    cells: Tiles | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ What a format writes is said in its module; see `fmapviz.writers.base`.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from urllib.parse import quote
 
@@ -28,6 +29,8 @@ EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files of a 
 ALIGNMENT = "cka"  # of two networks, the group of the picture that is made of all images
 STEP = "step_{:06d}"  # the unit of an image, or of the model, at a step of a series
 RUN_FILES_RECORD = "products.json"  # the record of the files that are made of all units
+_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|(.)", re.DOTALL)  # of a name: a key, a position, a character
+_KEY = re.compile(r"[A-Za-z_-][\w-]*", re.ASCII)  # that looks like no other step, or several
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written
 
 
@@ -94,13 +97,20 @@ def picture_file(name: str, group: str) -> str:
         name: The picture's name: index and layer.
         group: The view, and the class if there is one.
 
+    A plus is before keys and positions in what a layer returns. Other keys than words, and names that are too long, end in a
+    part of their hash, so that no two names become the same.
+
     Example:
         >>> picture_file("00 features.0", "maps"), picture_file("03 ../a b", "maps")
         ('00_features.0.maps.png', '03_..%2Fa%20b.maps.png')
+        >>> picture_file("04 head['aux'][0]", "maps"), picture_file("04 head['a.0']", "maps")
+        ('04_head+aux+0.maps.png', '04_head+a.0~e5c90fc4.maps.png')
     """
     number, _, layer = name.partition(" ")
-    stem = "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#[]'") else _percent(ch) for ch in layer)
-    if len(stem) > 180:  # file systems allow 255 bytes
+    steps = [found[1] for found in _PART.finditer(layer) if found[1] is not None]
+    stem = _PART.sub(lambda found: _plain(found[3]) if found[3] else f"+{_plain(found[1] or found[2] or '')}", layer)
+    ambiguous = not all(map(_KEY.fullmatch, steps))
+    if ambiguous or len(stem) > 180:  # file systems allow 255 bytes
         stem = f"{stem[:160]}~{hashlib.sha256(layer.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     return f"{number}_{stem}.{group}.png" if stem else f"{number}.png"
 
@@ -118,6 +128,10 @@ def event_tag(text: str) -> str:
     if text.isprintable() and not set(text) & {'"', "\\"}:
         return text
     return "".join(ch if ch.isprintable() and ch not in '"\\' else quote(ch, errors="surrogatepass") for ch in text)
+
+
+def _plain(text: str) -> str:
+    return "".join(ch if ch.isascii() and (ch.isalnum() or ch in "._-#") else _percent(ch) for ch in text)
 
 
 def _percent(ch: str) -> str:

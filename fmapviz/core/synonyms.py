@@ -65,6 +65,10 @@ _OPTIONS = {
     "labels": "annotate annotations titles title captions caption show-labels text channel-numbers",
     "colorbar": "legend color-bar colour-bar colourbar cbar bar show-scale",
     "single_file": "standalone self-contained one-file embed inline bundle",
+    "background": "bg bg-color background-color background-colour padding-color padding-value pad-value pad-color facecolor "
+    "ground",
+    "text_size": "font-size fontsize label-size font text-scale",
+    "with_input": "show-input input-tile include-input add-input prepend-input",
     "name": "run-name experiment experiment-name exp exp-name tag run-id id n",
     "every": "vid-stride stride frame-step step skip-frames frame-stride interval sample-rate fps",
     "frames": "frame-range start-frame end-frame max-frames start end",

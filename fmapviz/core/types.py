@@ -529,6 +529,7 @@ class Picture:
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
         strips: The images that its tiles show, row by row, if they show images.
+        svg: The picture as SVG, with its texts as text, if that is requested.
     """
 
     group: str
@@ -543,6 +544,7 @@ class Picture:
     tiles: Tiles | None = None
     page: int = 0
     strips: Strips | None = None
+    svg: str = ""
 
     @property
     def tag(self) -> str:

@@ -133,9 +133,11 @@ def _of_channels(
     else:
         scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
     samples = f"the layer saw {layer.samples} samples for this image; the first is drawn"
+    low, high = number(statistics.minimum), number(statistics.maximum)
+    of_values = {"Range": f"{low} to {high}" if known else "no finite value", "Mean": number(statistics.mean)}
     return {
-        "Range": f"{number(statistics.minimum)} to {number(statistics.maximum)}" if known else "no finite value",
-        "Mean": number(statistics.mean),
+        # Clusters, components and matches have directions of vectors, not values.
+        **(of_values if isinstance(content, Grid | Histogram) else {}),
         "Scaling": scaling,
         **more,
         "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,

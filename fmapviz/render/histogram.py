@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fmapviz.render.layout import WHITE, Box, column, draw, row
+from fmapviz.render.layout import WHITE, Box, column, row
 from fmapviz.render.text import Typeface, set_lines, wrap
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def bin_edges(histogram: Histogram) -> NDArray[np.float64]:
     return np.linspace(low - half, high + half, len(histogram.counts) + 1)
 
 
-def draw_histogram(histogram: Histogram, *, title: str, note: str) -> NDArray[np.uint8]:
-    """Draw a histogram with its axes.
+def lay_out_histogram(histogram: Histogram, *, title: str, note: str) -> Box:
+    """Lay out a histogram with its axes.
 
     Args:
         histogram: A histogram of any range.
@@ -53,19 +53,20 @@ def draw_histogram(histogram: Histogram, *, title: str, note: str) -> NDArray[np
         note: Small print below the bars.
 
     Returns:
-        uint8 `(H, W)`, dark on white, the bars at level 70. The highest bar fills the height; the others are proportional,
+        A page, dark on white, the bars at level 70. The highest bar fills the height; the others are proportional,
         rounded up to whole pixels. A bar more than four times as high as all others is cut a quarter above them, and the
         picture says so.
 
     Example:
         >>> from fmapviz.core.drawings import Histogram
-        >>> draw_histogram(Histogram(np.arange(64), -1.0, 2.0, nonfinite=0), title="features.0", note="").shape
+        >>> page = lay_out_histogram(Histogram(np.arange(64), -1.0, 2.0, nonfinite=0), title="features.0", note="")
+        >>> page.height, page.width
         (249, 532)
     """
     lines = [_text(title, _TITLE, lines=2), *(_text(text, lines=3) for text in (*_remarks(histogram), note))]
     heading, *remarks = [row([Box(_LEFT, 0), line]) for line in lines]
     edge = Box(_PAGE, _GAP)
-    return draw(column([edge, heading, _lay_out_chart(histogram), _lay_out_extremes(histogram), *remarks, edge]), WHITE)
+    return column([edge, heading, _lay_out_chart(histogram), _lay_out_extremes(histogram), *remarks, edge])
 
 
 def _lay_out_extremes(histogram: Histogram) -> Box:

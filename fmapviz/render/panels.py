@@ -62,7 +62,7 @@ def draw_panels(panels: Panels, *, numbered: bool, indexed: bool = True) -> NDAr
         if numbered and panels.tiles:
             shown, _ = number_tiles(shown, panels.tiles, panels.channels or range(panels.tiles.count))
         width = max(shown.shape[1], _NARROWEST)
-        text = set_lines(wrap(caption, face, width, lines=3), ground=BLACK)
+        text = set_lines(wrap(caption, face, width, lines=3))
         heads.append(text.within(width, text.height, x=0))
         grids.append(picture(shown).within(width, shown.shape[0], x=0))
     height = max(text.height for text in heads)

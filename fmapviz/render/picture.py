@@ -6,6 +6,7 @@ Each class of content has one renderer, found in a table by its type.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,22 @@ from fmapviz.core.types import Picture
 from fmapviz.core.version import __version__
 from fmapviz.render.facts import describe, number, shape_of
 from fmapviz.render.heatmap import colormap_of, draw_heat_map, interpolate_colours, nearest_values
-from fmapviz.render.histogram import draw_histogram
-from fmapviz.render.labels import add_colorbar, add_header, add_legend, number_rows, number_tiles
+from fmapviz.render.histogram import lay_out_histogram
+from fmapviz.render.labels import (
+    Lettering,
+    Placed,
+    add_colorbar,
+    add_header,
+    add_legend,
+    lay_tiles,
+    number_rows,
+    number_tiles,
+)
+from fmapviz.render.layout import WHITE, Box, Ground, draw, row
+from fmapviz.render.layout import picture as box_of
 from fmapviz.render.panels import draw_panels, panel_palette
 from fmapviz.render.png import encode
+from fmapviz.render.svg import to_svg
 from fmapviz.render.tokens.marks import cluster_colours, colour_labels, draw_matches, mark_position
 
 if TYPE_CHECKING:
@@ -37,7 +50,9 @@ if TYPE_CHECKING:
     Marks = Sequence[tuple[float, str]]
 
 
+SVG = "svg"  # the format whose pictures have their texts as text
 _NOTHING = np.zeros((0, 0), np.uint8)
+_INPUT_GAP = 4  # pixels between the input and what is beside it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +66,7 @@ class Rendered:
         alpha: Opacity of the colours, over a grey picture.
         legend: Texts of the colours of clusters; none: no legend.
         palette: Colours whose numbers the pixels are, uint8 `(256, 3)`; such a picture gets no frame.
+        page: A page with texts of its own, on white, in place of pixels and frame.
     """
 
     pixels: NDArray[np.uint8]
@@ -59,6 +75,7 @@ class Rendered:
     alpha: float = 1.0
     legend: Sequence[str] = ()
     palette: NDArray[np.uint8] | None = None
+    page: Box | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,14 +167,17 @@ def make_picture(
         content = replace(content, mark=None)
     facts = describe(layer, content, info.config.style)
     rendered = _RENDERERS[type(content)](layer, content, seen, info)
-    pixels, tiles = frame(rendered, content, info.config.style, _header(layer, drawing, facts, info))
+    framed = partial(frame, rendered, content, info.config.style, _header(layer, drawing, facts, info), seen)
+    page, ground, tiles = framed()
+    pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
     if target := layer.target:
         name, title = f"{name}.{target.label}", f"{name}: {target.title}"
     facts |= _provenance(info) if common is None else common
     height, width = pixels.shape[:2]
     png = encode(pixels, facts, palette=rendered.palette)
-    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles)
+    svg = to_svg(*framed(as_text=True)[:2], title=title or name, facts=facts) if SVG in info.config.to else ""
+    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles, svg=svg)
 
 
 def is_numbered(style: Style) -> bool:
@@ -165,26 +185,60 @@ def is_numbered(style: Style) -> bool:
     return bool(style.labels or (style.labels is None and style.top))
 
 
+def lettering(style: Style) -> Lettering:
+    """Return the look of numbers, headers and colour bars."""
+    ground = Ground((WHITE, WHITE, WHITE), opaque=False) if style.ground is None else Ground(style.ground)
+    return Lettering(ground, style.text_size)
+
+
 def frame(
-    rendered: Rendered, content: Content, style: Style, lines: Sequence[str]
-) -> tuple[NDArray[np.uint8], Tiles | None]:
-    """Add what `style.labels` and `style.colorbar` ask for; return the tiles' position in the framed picture too."""
-    pixels, tiles = rendered.pixels, None
-    if isinstance(content, Grid):
+    rendered: Rendered,
+    content: Content,
+    style: Style,
+    lines: Sequence[str],
+    seen: NDArray[np.uint8] = _NOTHING,
+    *,
+    as_text: bool = False,
+) -> tuple[Box, Ground | int, Tiles | None]:
+    """Add what a style asks for: the ground, numbers, the input, a colour bar, a header.
+
+    Args:
+        rendered: The picture.
+        content: What it shows.
+        style: How it looks.
+        lines: Of the header.
+        seen: The input as the network saw it; nothing for a drawing of the model itself.
+        as_text: Whether the numbers of tiles stay text.
+
+    Returns:
+        The page, its ground, and the position of the tiles in it.
+    """
+    if rendered.page:
+        return rendered.page, WHITE, None
+    look = lettering(style) if rendered.palette is None else Lettering()
+    pixels, tiles, texts = rendered.pixels, None, list[Placed]()
+    if isinstance(content, Grid) and content.tiles:
         tiles = content.tiles
-        if tiles and is_numbered(style):
+        if content.bars and not look.ground.is_dark:
+            pixels = WHITE - pixels
+        pixels = lay_tiles(pixels, content.cells or tiles, look)
+        if is_numbered(style):
             add_numbers = number_rows if content.rows else number_tiles
-            pixels, tiles = add_numbers(pixels, tiles, content.channels or range(tiles.count))
-        tiles = None if content.rows else tiles
+            numbers = content.channels or range(tiles.count)
+            pixels, tiles = add_numbers(pixels, tiles, numbers, look, texts=texts if as_text else None)
+    box = Box(pixels.shape[1], pixels.shape[0], [(pixels, 0, 0), *texts])
+    if style.with_input and seen.size:
+        box = row([box_of(seen.repeat(style.scale, 0).repeat(style.scale, 1)), box], gap=_INPUT_GAP)
+        tiles = tiles and replace(tiles, left=tiles.left + box.width - pixels.shape[1])
     if style.colorbar and rendered.marks:
-        pixels = add_colorbar(pixels, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha)
+        box = add_colorbar(box, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha, look=look)
     if style.colorbar and rendered.legend:
-        pixels = add_legend(pixels, cluster_colours()[: len(rendered.legend)], rendered.legend)
+        box = add_legend(box, cluster_colours()[: len(rendered.legend)], rendered.legend, look)
     if style.labels and lines:
-        height = pixels.shape[0]
-        pixels = add_header(pixels, lines)
-        tiles = tiles and replace(tiles, top=tiles.top + pixels.shape[0] - height)
-    return pixels, tiles
+        below = box.height
+        box = add_header(box, lines, look)
+        tiles = tiles and replace(tiles, top=tiles.top + box.height - below)
+    return box, look.ground, None if isinstance(content, Grid) and content.rows else tiles
 
 
 def _encode(view: str, name: str, pixels: NDArray[np.uint8], facts: Mapping[str, str]) -> Picture:
@@ -229,7 +283,7 @@ def _render_rgb(layer: LayerResult, rgb: Rgb, seen: NDArray[np.uint8], info: Run
 
 def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
     title = f"{layer.layer}  {layer.type}  {shape_of(layer)}"
-    return Rendered(draw_histogram(histogram, title=title, note=info.label))
+    return Rendered(_NOTHING, page=lay_out_histogram(histogram, title=title, note=info.label))
 
 
 def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:

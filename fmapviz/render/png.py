@@ -38,7 +38,7 @@ def encode(
     r"""Encode pixels as a PNG file. Large pictures are compressed without the interpreter lock.
 
     Args:
-        pixels: uint8, `(H, W)` for grey or `(H, W, 3)` for RGB; not changed.
+        pixels: uint8, `(H, W)` for grey, `(H, W, 3)` for RGB or `(H, W, 4)` for RGB with alpha; not changed.
         text: Text chunks by keyword. A keyword is 1 to 79 printable Latin-1 characters.
         palette: Colours, uint8 `(256, 3)`, whose numbers the pixels `(H, W)` are; None for grey.
 
@@ -49,8 +49,8 @@ def encode(
         >>> encode(np.zeros((2, 3), np.uint8), {"layer": "features.0"})[:8]
         b'\x89PNG\r\n\x1a\n'
     """
-    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        raise ValueError(f"pixels must be uint8 (H, W) or (H, W, 3): {pixels.dtype} {pixels.shape}")
+    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in {3, 4})):
+        raise ValueError(f"pixels must be uint8 (H, W), (H, W, 3) or (H, W, 4): {pixels.dtype} {pixels.shape}")
     if not pixels.size:
         raise ValueError(f"pixels must not be empty: {pixels.shape}")
     rows = _filter_rows(pixels)
@@ -58,7 +58,7 @@ def encode(
     # memory held before. zlib takes some microseconds more for these. ISA-L's levels 2 and 3 are slower, and no smaller.
     data = zlib.compress(rows.data, level=1) if rows.nbytes <= _SMALL_BYTES else isal_zlib.compress(rows, level=1)
     height, width = pixels.shape[:2]
-    color_type = 2 if pixels.ndim == 3 else 0 if palette is None else 3
+    color_type = {3: 2, 4: 6}[pixels.shape[2]] if pixels.ndim == 3 else 0 if palette is None else 3
     colours = [] if palette is None else [_chunk(b"PLTE", palette.tobytes())]
     header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
     texts = map(_encode_text, text, text.values())

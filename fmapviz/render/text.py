@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fmapviz.render.layout import WHITE, Box, column, picture
+from fmapviz.render.layout import Box, column, element
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 _OVERSAMPLING = 4  # text is drawn this many times as large, then reduced, for positions between pixels
 _MARGIN = 16  # oversampled pixels: strokes reach beyond a glyph's width
@@ -89,13 +92,13 @@ def wrap(text: str, face: Typeface, width: int, *, lines: int = 1) -> tuple[Line
     return (*wrapped, (_elide(rest, face, width), face)) if rest else tuple(wrapped)
 
 
-def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int = WHITE) -> Box:
+def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int | None = None) -> Box:
     """Set lines of text below each other.
 
     Args:
         lines: Lines as returned by `wrap`.
         alignment: 0 is left, 0.5 centred, 1 right.
-        ground: Grey level of the page.
+        ground: Grey level behind them, if that is not the page's.
 
     Returns:
         A box as wide as the widest line.
@@ -106,11 +109,56 @@ def set_lines(lines: Sequence[Line], *, alignment: float = 0.0, ground: int = WH
         (47, 39)
     """
     width = max((face.width(text) for text, face in lines), default=0)
-    return column(_draw_line(text, face, width, alignment, ground) for text, face in lines)
+    return column(Box(width, face.leading, [(TextLine(text, face, width, alignment, ground), 0, 0)]) for text, face in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of text; a mark of a page.
+
+    Attributes:
+        text: Characters that the font contains, see `legible`.
+        face: Its look.
+        width: Of the area in which it is aligned, pixels.
+        alignment: 0 is left, 0.5 centred, 1 right.
+        ground: Grey level behind it; None for the page's.
+    """
+
+    text: str
+    face: Typeface
+    width: int
+    alignment: float = 0.0
+    ground: int | None = None
+
+    @property
+    def level(self) -> int:
+        """See `fmapviz.render.layout.Mark`."""
+        return self.face.level
+
+    def draw(self, level: int, ground: int, /) -> NDArray[np.uint8]:
+        """See `fmapviz.render.layout.Mark`."""
+        behind = ground if self.ground is None else self.ground
+        return _draw_line(self.text, replace(self.face, level=level), self.width, self.alignment, behind)
+
+    def to_svg(self, left: int, top: int, colour: str, /) -> str:
+        """See `fmapviz.render.layout.Mark`."""
+        return element(
+            "text",
+            escape(self.text),
+            x=f"{left + self.alignment * self.width:g}",
+            y=top + self.face.size,
+            font_size=self.face.size,
+            font_weight=600 if self.face.weight else 400,
+            # Another font is wider or narrower: without its length, a line would reach beyond the page.
+            textLength=self.face.width(self.text),
+            lengthAdjust="spacingAndGlyphs",
+            text_anchor="start" if self.alignment < 0.25 else "middle" if self.alignment < 0.75 else "end",
+            fill=colour,
+        )
 
 
 @lru_cache(maxsize=1024)
-def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> Box:
+def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: int) -> NDArray[np.uint8]:
     """Draw a line of glyphs that are kept: from their outlines, the numbers of each picture's caption would take long.
 
     The font has no kerning, so that a glyph begins where the one before it ends.
@@ -121,7 +169,7 @@ def _draw_line(text: str, face: Typeface, width: int, alignment: float, ground: 
     for ch in text:
         line.paste(face.level, (left - _MARGIN, 0), _draw_glyph(ch, face.size, stroke))
         left += _advance(ch, face.size)
-    return picture(np.asarray(line.reduce(_OVERSAMPLING)))
+    return np.asarray(line.reduce(_OVERSAMPLING))
 
 
 @lru_cache(maxsize=4096)

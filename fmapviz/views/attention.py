@@ -10,6 +10,6 @@ Transformers", 2021, for the pictures.
 from fmapviz.views.maps import draw
 
 NEEDS = "attention"
-LOOKS = "norm columns padding channels scale colormap labels colorbar query"
+LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar query"
 
 __all__ = ["LOOKS", "NEEDS", "draw"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale labels colorbar clusters"
+LOOKS = "scale labels background text_size with_input colorbar clusters"
 SURVEYED = True
 VALUES = True
 SCALED = False

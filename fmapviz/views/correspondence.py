@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale labels seed"
+LOOKS = "scale labels background text_size seed"
 SEED = "image"
 VALUES = True
 SCALED = False

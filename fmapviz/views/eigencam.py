@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "activations"
-LOOKS = "scale colormap alpha gray_input labels colorbar"
+LOOKS = "scale colormap alpha gray_input labels background text_size with_input colorbar"
 _TIED = 1e-5  # times the largest possible sum of a direction: what rounding may leave of a zero
 
 

@@ -3,6 +3,6 @@
 from fmapviz.views.maps import draw
 
 NEEDS = "input_gradients"
-LOOKS = "norm columns padding channels scale colormap labels colorbar"
+LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
 
 __all__ = ["LOOKS", "NEEDS", "draw"]

@@ -14,7 +14,7 @@ from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render import channel_choice
 from fmapviz.render.grid import lay_out, measure, tile
 from fmapviz.render.labels import number_size
-from fmapviz.render.picture import is_numbered
+from fmapviz.render.picture import is_numbered, lettering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmapviz.render.grid import Ranges
 
 NEEDS = "weights"
-LOOKS = "norm columns padding channels scale colormap labels colorbar"
+LOOKS = "norm columns padding channels scale colormap labels background text_size colorbar"
 _COLOURS = 3  # input channels drawn in true colours: no colour map fits three values per pixel
 _SIDE = 512  # pixels that a small picture is magnified to, about
 _LARGEST_SCALE = 64  # that a style can hold
@@ -62,6 +62,7 @@ def draw(weight: Tensor, style: Style) -> Grid:
         channels=None if chosen is None else tuple(chosen.tolist()),
         limits=limits,
         total=len(weight),
+        cells=_cells_of(shown.shape, style),
     )
 
 
@@ -78,8 +79,8 @@ def tile_kernels(weight: Tensor, style: Style, *, whole: tuple[Tensor, Tensor] |
         On the device of `weight`. Of three input channels one tile per filter in true colours, uint8 `(H, W, 3)`, ignoring
         the style's colour map; `signed` puts zero at middle grey. Of one input channel one tile per filter, else a row of
         tiles per filter, one for each input channel: uint8 `(H, W)`, or `(H, W, 3)` with a `style.palette`. The frames of a
-        kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding between them. Small pictures are
-        magnified to about 512 pixels, numbered ones until a filter is as large as its number, and then by `style.scale`.
+        kernel `(T, h, w)` are tiles side by side. Kernels of a single value have no padding between them. With the
+        scale 1, small pictures are magnified to about 512 pixels, numbered ones until a filter is as large as its number.
 
     Example:
         >>> from fmapviz.core.config import Style
@@ -133,11 +134,17 @@ def positions_of(shape: Sequence[int], style: Style) -> Tiles:
         >>> positions_of((64, 16, 3, 3), Style()).corner(63)  # rows
         (2, 506)
     """
-    filters, channels, frames, height, width = whole = (*shape[:2], *(shape[2:-2] or (1,)), *shape[-2:])
-    cells = frames * (1 if is_tile(whole) else channels)
-    each = lay_out(filters * cells, height, width, _laid(whole, style))
+    each, filters = _cells_of(shape, style), shape[0]
+    cells = each.count // filters
     across = each.across * cells
     return replace(each, width=across - each.left, across=across, columns=each.columns // cells, count=filters)
+
+
+def _cells_of(shape: Sequence[int], style: Style) -> Tiles:
+    """Return the position of the single tiles of `tile_kernels`: a filter has one for each input channel and frame."""
+    filters, channels, frames, height, width = whole = (*shape[:2], *(shape[2:-2] or (1,)), *shape[-2:])
+    cells = frames * (1 if is_tile(whole) else channels)
+    return lay_out(filters * cells, height, width, _laid(whole, style))
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
@@ -188,7 +195,7 @@ def _legible(shape: Sequence[int], style: Style) -> int:
     filters, _, frames, height, width = shape
     if not is_numbered(style) or height == width == 1:
         return 1
-    across, down = number_size(filters)
+    across, down = number_size(filters, lettering(style))
     room, side = (across / frames, width) if is_tile(shape) else (down, height)
     return ceil((room - style.padding) / side)
 
@@ -201,7 +208,7 @@ def _laid(shape: Sequence[int], style: Style) -> Style:
     rows = -(-filters // in_row)
     padding = 0 if height == width == 1 else style.padding
     fitting = min((_SIDE - (count + 1) * padding) / (count * side) for count, side in ((columns, width), (rows, height)))
-    scale = style.scale * max(1, min(_MOST, round(fitting)), _legible(shape, style))
+    scale = style.scale if style.scale > 1 else max(1, min(_MOST, round(fitting)), _legible(shape, style))
     return replace(
         style,
         columns=columns,

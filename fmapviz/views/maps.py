@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "norm columns padding channels scale colormap labels colorbar"
+LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "scale smooth labels pca foreground"
+LOOKS = "scale smooth labels background text_size with_input pca foreground"
 SHARES = "components"  # with `--pca shared`, those of all images of the run
 
 

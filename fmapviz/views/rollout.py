@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "attention_flow"
-LOOKS = "norm scale smooth colormap alpha gray_input labels colorbar query"
+LOOKS = "norm scale smooth colormap alpha gray_input labels background text_size with_input colorbar query"
 
 
 def flow(query: Tensor, blocks: Iterable[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "pixel_gradients"
-LOOKS = "scale colormap labels colorbar"
+LOOKS = "scale colormap labels background text_size with_input colorbar"
 OVER = False  # as fine as the picture, which would hide it
 COLORMAP = "gray"
 

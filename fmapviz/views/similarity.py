@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
-LOOKS = "norm scale colormap alpha gray_input labels colorbar smooth seed"
+LOOKS = "norm scale colormap alpha gray_input labels background text_size with_input colorbar smooth seed"
 SEED = "position"
 VALUES = True
 SCALED = False  # by what all images share

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEEDS = "activations gradients"
-LOOKS = "scale colormap alpha gray_input labels colorbar"
+LOOKS = "scale colormap alpha gray_input labels background text_size with_input colorbar"
 
 
 def attribute(activations: Tensor, gradients: Tensor) -> Tensor:

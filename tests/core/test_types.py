@@ -221,7 +221,7 @@ def test_file_names_fit_into_a_file_system_however_long_the_layers_is(letter):
 
 def test_names_of_layers_stay_readable():
     names = {"00 features.0": "00_features.0.maps.png", "12 layer1.0.relu#2": "12_layer1.0.relu#2.maps.png",
-             "03 head['out'][0]": "03_head['out'][0].maps.png", "04 a/b": "04_a%2Fb.maps.png",
+             "03 head['out'][0]": "03_head+out+0.maps.png", "04 a/b": "04_a%2Fb.maps.png",
              "input": "input.png"}  # fmt: skip
     assert {name: Picture("maps", name, b"", 1, 1, {}).file_name for name in names} == names
 

@@ -9,7 +9,8 @@ import pytest
 from cases import each_once
 
 from fmapviz.core.drawings import Histogram
-from fmapviz.render.histogram import bin_edges, draw_histogram
+from fmapviz.render.histogram import bin_edges, lay_out_histogram
+from fmapviz.render.layout import WHITE, draw
 
 BAR, LEFT, WIDTH, HEIGHT = 70, 68, 448, 160
 RNG = np.random.default_rng(0)
@@ -42,7 +43,7 @@ def heights(pixels, bins=64):
 
 
 def plot(histogram, title="", note=""):
-    return draw_histogram(histogram, title=title, note=note)
+    return draw(lay_out_histogram(histogram, title=title, note=note), WHITE)
 
 
 @pytest.mark.parametrize(("name", "bins"), [*((name, 64) for name in VALUES), *(("normal", bins) for bins in (10, 1, 100))])

@@ -13,9 +13,19 @@ from PIL import Image, ImageDraw, ImageFont
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
-from fmapviz.render import bars
+from fmapviz.render import bars, labels
 from fmapviz.render.grid import lay_out, measure, tile
-from fmapviz.render.labels import add_colorbar, add_header, number_rows, number_tiles
+from fmapviz.render.labels import number_rows, number_tiles
+from fmapviz.render.layout import BLACK, draw
+from fmapviz.render.layout import picture as box_of
+
+
+def add_colorbar(pixels, **options):
+    return draw(labels.add_colorbar(box_of(pixels), **options), BLACK)
+
+
+def add_header(pixels, lines):
+    return draw(labels.add_header(box_of(pixels), lines), BLACK)
 
 
 def random(*shape, seed=0):

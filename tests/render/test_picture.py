@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+import string
+import subprocess
 from io import BytesIO
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from results import drawn_layer, result_of
@@ -177,11 +180,19 @@ def test_a_file_name_is_safe_whatever_a_layer_is_called(layer, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("layer", ["head['aux']['emb']", "out[0]", "l['a b']", "l['$(ls)']", "l['it']", 'l["x"]'])
+def test_a_file_name_needs_no_quotes_in_a_shell(layer):
+    name = file_name(layer)
+    assert shlex.quote(name) == name or set(name) <= {*string.ascii_letters, *string.digits, *"._-+#~%"}
+    assert subprocess.run(["sh", "-c", f"printf %s {name}"], capture_output=True, check=True).stdout == name.encode()
+
+
 def test_two_layers_never_have_the_same_file_name():
     assert len({file_name(layer) for layer in LAYERS}) == len(LAYERS)
 
 
-@given(st.sets(st.text(max_size=20), min_size=2, max_size=5))
+@given(st.sets(st.text(max_size=20) | st.text("a0.+'[]", max_size=12), min_size=2, max_size=5))
+@example({"h['a']", "h.a", "h+a", "h[0]", "h['0']", "h['a.b']", "h['a'].b", "h['']", "h[00]"})
 def test_no_two_layers_ever_have_the_same_file_name(layers):
     assert len({file_name(layer) for layer in layers}) == len(layers)
 

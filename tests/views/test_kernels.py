@@ -15,6 +15,7 @@ from torchvision.utils import make_grid
 
 from fmapviz.core.config import COLORMAPS, Style
 from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.render.layout import draw as draw_page
 from fmapviz.render.picture import Rendered, frame
 from fmapviz.views.kernels import choose, draw, positions_of, read, tile_kernels, weight_of
 
@@ -86,7 +87,7 @@ def test_tiles_are_laid_out_as_asked(channels, style):
     pixels = tile_kernels(kernels, Style(**style))
     columns, padding = min(style.get("columns", 4), 20), style.get("padding", 2)
     zoom = zoom_of(pixels, tiles=columns, side=4, padding=padding)
-    assert zoom % style.get("scale", 1) == 0
+    assert zoom == style.get("scale", zoom)
     assert torch.equal(pixels, grid_of(kernels, columns=columns, padding=padding, zoom=zoom))
 
 
@@ -207,8 +208,9 @@ def test_small_pictures_are_magnified(shape, size):
     assert tile_kernels(torch.zeros(shape), Style()).shape[:2] == size
 
 
-def test_what_a_style_asks_for_is_magnified_besides():
-    assert tile_kernels(random_kernels(16, 1, 3, 3), Style(padding=0, scale=3)).shape == (576, 576)
+def test_a_weight_is_as_large_as_a_style_asks_for():
+    assert tile_kernels(random_kernels(16, 1, 3, 3), Style(padding=0, scale=3)).shape == (36, 36)
+    assert tile_kernels(random_kernels(64, 3, 11, 11), Style(padding=0, scale=4)).shape == (352, 352, 3)
     assert tile_kernels(random_kernels(16, 1, 3, 3), Style(padding=0, scale=64)).shape == (768, 768)
 
 
@@ -319,7 +321,8 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     grid = draw(torch.zeros(shape), style)
     tiles, pixels = grid.tiles, grid.pixels
     smaller = positions_of(shape, plain)
-    framed, moved = frame(Rendered(pixels), grid, style, [])
+    page, ground, moved = frame(Rendered(pixels), grid, style, [])
+    framed = draw_page(page, ground)
     if not grid.rows:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
         assert tiles.across >= 6 * len(str(shape[0] - 1)) + 4 > smaller.across

@@ -15,6 +15,10 @@ from fmapviz.core.errors import RequestError, quote, suggest
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 NORMS = ("channel", "layer", "run", "signed", "signed-layer", "signed-run")
 MOST_CLUSTERS = 20  # as many colours can be told apart
+TEXT_SIZE = 13  # pixels
+_GROUNDS = {
+    "black": (0, 0, 0), "white": (255, 255, 255), "gray": (128, 128, 128), "grey": (128, 128, 128), "transparent": None,
+}  # fmt: skip
 _option = partial(option, panel=LOOKS)
 _LARGEST = 3.4028234663852886e38  # the largest float32
 
@@ -74,6 +78,16 @@ class Style:
     )
     labels: bool | None = _option(None, "Draw channel numbers and a header.", shown="numbers only, with top:K")
     colorbar: bool = _option(False, "Draw a colour bar beside each picture.")
+    background: str = _option(
+        "black",
+        "Colour between tiles and around labels: black, white, gray, transparent, another name, or #rrggbb.",
+        "Texts are light or dark, whichever can be read on it; on a transparent one they are dark.",
+        metavar="COLOR",
+        words=("black", "white", "gray", "transparent"),
+        sparse=True,
+    )
+    text_size: int = _option(TEXT_SIZE, "Height of the text of labels and colour bars, pixels.", metavar="N", sparse=True)
+    with_input: bool = _option(False, "Draw the input before each grid and map.", sparse=True)
     pca: str = _option(
         "image", "Principal components of the view pca: of each image, or shared by all images.", words=("image", "shared")
     )
@@ -106,6 +120,7 @@ class Style:
         sparse=True,
     )
     # What the options mean, parsed once.
+    ground: tuple[int, int, int] | None = field(init=False, compare=False)  # red, green, blue; None for a transparent one
     palette: str | None = field(init=False, compare=False)  # colour map of grids; None for grey
     scope: str = field(init=False, compare=False)  # what has one range: `channel`, `layer`, `run`, or `fixed`
     signed: bool = field(init=False, compare=False)  # whether zero is in the middle of the range
@@ -137,6 +152,8 @@ class Style:
         if self.channels != "all" and self.top is None and self.listed is None:
             forms = "one of all, 0,3,8-15, top:16, top:16:mean, top:16:std"
             raise RequestError(f"no such channels: {quote(self.channels)}", hint=forms)
+        object.__setattr__(self, "ground", _parse_colour(self.background))
+        check_number("text size", self.text_size, "6 to 200 pixels", least=6, most=200)
         check_number("alpha", self.alpha, "0 to 1", least=0, most=1)
         check_word("pca", self.pca, ("image", "shared"))
         check_number("clusters", self.clusters, "2 to 20", least=2, most=MOST_CLUSTERS)
@@ -166,6 +183,33 @@ def canonical_colormap(name: str) -> str:
         hint = suggest(name, COLORMAPS) or f"one of {', '.join(COLORMAPS)}"
         raise RequestError(f"no such colormap: {quote(name)}", hint=hint)
     return name
+
+
+def _parse_colour(name: str) -> tuple[int, int, int] | None:
+    """Return the red, green and blue of a colour; None for a transparent one.
+
+    Raises:
+        RequestError: It is no colour.
+
+    Example:
+        >>> _parse_colour("White"), _parse_colour("#1a1a2e"), _parse_colour("transparent")
+        ((255, 255, 255), (26, 26, 46), None)
+    """
+    word = name.strip().lower()
+    if word in _GROUNDS:
+        return _GROUNDS[word]
+    from PIL import ImageColor  # noqa: PLC0415  not for the colours above: it takes a moment
+
+    try:
+        red, green, blue, *alpha = ImageColor.getrgb(word)
+    except ValueError:
+        near = suggest(word, [*_GROUNDS, *ImageColor.colormap])
+        raise RequestError(
+            f"no such background: {quote(name)}", hint=near or f"one of {', '.join(_GROUNDS)}, #rrggbb"
+        ) from None
+    if alpha and alpha[0] not in {0, 255}:
+        raise RequestError(f"background must be opaque or transparent: {quote(name)}", hint="#rrggbb, or transparent")
+    return None if alpha == [0] else (red, green, blue)
 
 
 def _parse_limits(norm: str) -> tuple[float, float] | None:

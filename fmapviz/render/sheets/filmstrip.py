@@ -56,7 +56,7 @@ def draw_filmstrip(
         beside = label.within(left - _BESIDE, height, x=1) if label.height <= height else label
         rows.append(Box(page_width, down, [(beside, 0, 0), *cells]))
     room = max(page_width, 320)
-    above = set_lines([*wrap(title, _TITLE, room, lines=2), *wrap(note, _NOTE, room, lines=3)], ground=BLACK)
+    above = set_lines([*wrap(title, _TITLE, room, lines=2), *wrap(note, _NOTE, room, lines=3)])
     return draw(column([above.within(room, above.height + _BESIDE, x=0, y=0), head, *rows]).padded(_MARGIN), BLACK)
 
 
@@ -77,4 +77,4 @@ def _widest(channels: Sequence[int]) -> int:
 
 
 def _text(text: str) -> Box:
-    return set_lines(wrap(text, _NUMBER, 200), ground=BLACK)
+    return set_lines(wrap(text, _NUMBER, 200))

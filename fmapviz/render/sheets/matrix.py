@@ -61,19 +61,19 @@ def draw_matrix(
     above = picture(np.ascontiguousarray(np.rot90(draw(_names(columns, cell, x=0), BLACK))))  # read from below
     body = row([beside, Box(_GAP, 0), picture(cells)])
     head = row([Box(beside.width + _GAP, above.height), above])
-    across = set_lines(wrap(f"columns: {sides[1]}", _SIDE, max(320, body.width), lines=2), ground=BLACK)
-    down = set_lines(wrap(f"rows: {sides[0]}", _SIDE, max(320, body.width), lines=2), ground=BLACK)
-    heading = set_lines(wrap(title, _TITLE, max(320, body.width), lines=2), ground=BLACK)
+    across = set_lines(wrap(f"columns: {sides[1]}", _SIDE, max(320, body.width), lines=2))
+    down = set_lines(wrap(f"rows: {sides[0]}", _SIDE, max(320, body.width), lines=2))
+    heading = set_lines(wrap(title, _TITLE, max(320, body.width), lines=2))
     table = draw(column([head, Box(1, _GAP), body]), BLACK, colour=True)
-    table = add_colorbar(table, colormap=_COLORS, marks=[(0.0, "0"), (0.5, "0.5"), (1.0, "1")])
-    below = set_lines(wrap(note, _NOTE, max(320, table.shape[1]), lines=4), ground=BLACK)
+    table = draw(add_colorbar(picture(table), colormap=_COLORS, marks=[(0.0, "0"), (0.5, "0.5"), (1.0, "1")]), BLACK)
+    below = set_lines(wrap(note, _NOTE, max(320, table.shape[1]), lines=4))
     return draw(column([heading, down, across, picture(table), below], gap=_GAP).padded(_MARGIN), BLACK, colour=True)
 
 
 def _names(names: Sequence[str], cell: int, *, x: int = 1) -> Box:
     """Return names below each other, at the left (0) or right (1), beside their cells; where these are low, not all."""
     every = -(-_NAME.leading // cell)
-    texts = {at: set_lines(wrap(names[at], _NAME, _ROOM), ground=BLACK) for at in range(0, len(names), every)}
+    texts = {at: set_lines(wrap(names[at], _NAME, _ROOM)) for at in range(0, len(names), every)}
     width = max((text.width for text in texts.values()), default=0)
     parts = [(text, x * (width - text.width), at * cell + max(0, (cell - text.height) // 2)) for at, text in texts.items()]
     return Box(width, max(len(names) * cell, *(top + text.height for text, _, top in parts), 1), parts)
