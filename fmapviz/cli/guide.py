@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from fmapviz.cli.code_lines import fit_code
 from fmapviz.cli.printing import print_line, print_message
 from fmapviz.core.errors import RequestError, quote, suggest
 
@@ -30,6 +31,8 @@ PAGES = (
     "clusters", "python", "security", "reliability", "performance", "how-it-is-built",
 )  # fmt: skip
 _LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)*([\w-]+)\.md(?:#[\w-]*)?\)")  # to another page, or to the README
+_OPTION = re.compile(r"`-[^`\n]{1,30}`")  # with its value
+_GLUE = "\ue000"  # a blank at which Rich does not break a line: a no-break space is one to it
 _WIDEST = 120  # columns; longer lines are hard to read
 
 
@@ -127,21 +130,23 @@ def _render(text: str) -> str:
     from rich.text import Text
     from rich.theme import Theme
 
-    class UnwrappedCode(CodeBlock):
-        """A block of code whose long lines stay whole, so that they can be copied."""
+    class FittingCode(CodeBlock):
+        """A block of code whose long lines are broken only where the code stays the same, so that it can be copied."""
 
-        def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> Iterator[Text]:
-            code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
+        def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
+            lines = fit_code(str(self.text).rstrip(), self.lexer_name, options.max_width - 1)
+            code = Syntax("", self.lexer_name, theme=self.theme).highlight("\n".join(lines))
             code.no_wrap, code.overflow = True, "ignore"
             yield from (Text(" ", no_wrap=True, overflow="ignore").append_text(line) for line in code.split())
 
     class Page(Markdown):
-        elements: ClassVar = {**Markdown.elements, "fence": UnwrappedCode}
+        elements: ClassVar = {**Markdown.elements, "fence": FittingCode}
 
     console = Console(width=_columns(), theme=Theme({"markdown.code": "bold cyan"}))  # by default on black
     with console.capture() as captured:
-        console.print(Page(_name_links(text), code_theme="ansi_dark", hyperlinks=False), crop=False)
-    return captured.get().rstrip("\n")
+        glued = _OPTION.sub(lambda option: option[0].replace(" ", _GLUE), _name_links(text))
+        console.print(Page(glued, code_theme="ansi_dark", hyperlinks=False), crop=False)
+    return captured.get().replace(_GLUE, " ").rstrip("\n")
 
 
 def _name_links(text: str) -> str:
