@@ -229,6 +229,9 @@ class Model:
         batches: Whether one forward pass may take several images.
         straight: Whether no convolution is known to run more than once in a forward pass.
         classes: Names of its outputs; empty if unknown.
+        scores: What its outputs are, if that is known: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`, see
+            `--scores`. What user code says of them comes before the operation by which the network ends, a configuration
+            after it.
         own: Whether it is user code, whose traceback is shown.
         notices: Remarks on its loading, for the user.
     """
@@ -242,6 +245,7 @@ class Model:
     batches: bool = True
     straight: bool = False
     classes: tuple[str, ...] = ()
+    scores: str = ""
     own: bool = False
     notices: tuple[str, ...] = ()
 
@@ -257,20 +261,38 @@ class Prediction:
 
     Attributes:
         index: Index of the class.
-        name: Its name.
-        score: Probability, 0..1; of a segmentation the share of pixels; of a detector the score of the best box.
+        name: Its name; `class 3` if that is unknown, and `output 3` of a value.
+        score: What is shown of it: the probability, 0..1; of a segmentation the share of pixels; of a detector the score of
+            the best box; of a network that returns no probabilities the value.
         of: What the score refers to, for people: `of the pixels`, `in 2 boxes`; empty for a probability.
+        probability: Of the class, 0..1; None if the network has none.
+        logit: Of the class, before a softmax or sigmoid; None if the network has none.
+        kind: How the classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in
+            order; `value`, quantities and no classes; `boxes`, of a detector.
+        unit: Of a value.
     """
 
     index: int
     name: str
     score: float
     of: str = ""
+    probability: float | None = None
+    logit: float | None = None
+    kind: str = "softmax"
+    unit: str = ""
 
     @property
     def record(self) -> dict[str, Any]:
         """The form in `unit.json` and `--json`."""
-        return {"index": self.index, "class": self.name, "score": round(self.score, 4)}
+        return {
+            "index": self.index,
+            "class": self.name,
+            "score": _finite(self.score),
+            "probability": _finite(self.probability),
+            "logit": _finite(self.logit),
+            "scores": self.kind,
+            **({"unit": self.unit} if self.unit else {}),
+        }
 
     def __str__(self) -> str:
         """Return the class and its score as text.
@@ -278,8 +300,12 @@ class Prediction:
         Example:
             >>> str(Prediction(3, "star", 0.9871)), str(Prediction(0, "sky", 0.25, "of the pixels"))
             ('star 98.7 %', 'sky 25.0 % of the pixels')
+            >>> str(Prediction(0, "age", 37.25, kind="value", unit="years"))
+            'age 37.25 years'
         """
-        return f"{self.name} {self.score:.1%}".replace("%", " %") + f"{self.of and ' '}{self.of}"
+        if self.kind == "value":
+            return f"{self.name} {self.score:.4g}{self.unit and ' '}{self.unit}"
+        return f"{self.name} {percent(self.score)}{self.of and ' '}{self.of}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,25 +316,76 @@ class Target:
         label: As the user requested it, the same for all images: `top1`, `class3`, `star`.
         index: Index of the class.
         name: Its name; empty if unknown.
-        score: The differentiated score, before softmax: a classifier's logit; of a segmentation the mean of the class's
-            logits over the pixels where it wins; of a detector the score of the best box.
+        score: What the network returns for the class: a logit, a probability or a value; of the first of two names of a
+            single output its negative or complement; of a segmentation the mean over the pixels predicted as the class; of a
+            detector the score of the best box.
+        logit: What is differentiated, before a softmax or sigmoid at the end of the network; None if there is no logit, and
+            the score itself is differentiated.
+        probability: Of the class, 0..1; None if the network has none, and of pixels.
+        share: Share of the pixels that are predicted as the class; None unless it is a segmentation.
+        kind: See `Prediction`; empty if unknown.
+        unit: Of a value.
     """
 
     label: str
     index: int
     name: str
     score: float
+    logit: float | None = None
+    probability: float | None = None
+    share: float | None = None
+    kind: str = ""
+    unit: str = ""
 
     @property
     def title(self) -> str:
         """The name of the class, for people."""
-        return self.name or f"class {self.index}"
+        return self.name or f"{'output' if self.kind == 'value' else 'class'} {self.index}"
+
+    @property
+    def numbers(self) -> str:
+        """Score, logit and probability, in words."""
+        pixels = self.share is not None
+        mean = "mean " if pixels else ""
+        words = [f"{percent(self.share)} of the pixels"] if self.share is not None else []
+        if self.probability is not None:
+            words.append(f"probability {percent(self.probability)}")
+        if self.logit is not None:
+            words.append(f"{mean}logit {self.logit:.4g}")
+        elif self.kind == "value":
+            words.append(f"{mean}value {self.score:.4g}{self.unit and ' '}{self.unit}")
+        elif self.probability is None or pixels:
+            words.append(f"{mean}score {self.score:.4g}")
+        return ", ".join(words)
+
+    @property
+    def caption(self) -> str:
+        """Class, rank and numbers in a line, for a picture.
+
+        Example:
+            >>> Target("top1", 3, "star", 2.5, logit=2.5, probability=0.987).caption
+            'star, top1: probability 98.7 %, logit 2.5'
+        """
+        return f"{self.title}{self._rank}: {self.numbers}"
+
+    @property
+    def _rank(self) -> str:
+        return "" if self.label.casefold() in {self.name.casefold(), f"class{self.index}"} else f", {self.label}"
 
     @property
     def record(self) -> dict[str, Any]:
         """The form in `unit.json`."""
-        score = self.score if isfinite(self.score) else None
-        return {"target": self.label, "class": self.index, "class_name": self.name or None, "score": score}
+        return {
+            "target": self.label,
+            "class": self.index,
+            "class_name": self.name or None,
+            "score": _finite(self.score, digits=None),
+            "logit": _finite(self.logit, digits=None),
+            "probability": _finite(self.probability, digits=None),
+            **({} if self.share is None else {"share": self.share}),
+            **({"scores": self.kind} if self.kind else {}),
+            **({"unit": self.unit} if self.unit else {}),
+        }
 
     def __str__(self) -> str:
         """Return the class and its score as text.
@@ -318,8 +395,24 @@ class Target:
             'star (number 3), top1, score 2.5'
         """
         number = f" (number {self.index})" if self.name else ""
-        rank = "" if self.label.casefold() in {self.name.casefold(), f"class{self.index}"} else f", {self.label}"
-        return f"{self.title}{number}{rank}, score {self.score:.4g}"
+        return f"{self.title}{number}{self._rank}, {self.numbers}"
+
+
+def percent(share: float) -> str:
+    """Return a share as text.
+
+    Example:
+        >>> percent(0.9871)
+        '98.7 %'
+    """
+    return f"{share:.1%}".replace("%", " %")
+
+
+def _finite(number: float | None, *, digits: int | None = 4) -> float | None:
+    """Return a number as JSON has it: None if it is not finite."""
+    if number is None or not isfinite(number):
+        return None
+    return number if digits is None else round(number, digits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ def _config_of(
             top=settings["top"],
             targets=settings["targets"],
             output=settings["output"],
+            scores=settings.get("scores"),
             dtype=settings["dtype"],
             shard=settings["shard"],
             style=Style(**settings["style"]),

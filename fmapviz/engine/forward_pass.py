@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fmapviz.core.errors import FmapvizError, quote
+from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.types import ImageResult
 from fmapviz.engine.attention.maps import AttentionMaps
 from fmapviz.engine.cam.class_maps import ClassMaps
@@ -24,10 +24,10 @@ from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.outputs import part_of
 from fmapviz.inspection.predictions import predict
 from fmapviz.inspection.readable import why_unreadable
 from fmapviz.inspection.reshape import is_unrolled
-from fmapviz.inspection.targets import part_of
 from fmapviz.models.user_code import one_line
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ class Drawer:
         self._early_stop = None if top or plan.of_classes else early_stop
         self._check = check
         self._ordered = not is_unrolled(model.module.modules())
-        self._class_maps = ClassMaps(model, plan, style, choices=choices or Choices(), ordered=self._ordered)
+        self._choices = choices or Choices()
+        self._class_maps = ClassMaps(model, plan, style, choices=self._choices, ordered=self._ordered)
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
         self._tokens = Tokens.of(model.module) if plan.of_attention else Tokens()
@@ -260,9 +261,12 @@ class Drawer:
                 if self._observer:
                     current.attention = AttentionMaps.of(plan, self._style, record, results, tokens=self._tokens)
                 watching = self._observer.watching() if self._observer else nullcontext()
+                record.endings = self._choices.endings(graph=plan.of_classes) if self._top or plan.of_classes else None
+                seeing = record.endings or nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
-                    with recorded, undisturbed(given.device) as self.numbers, current.reads or nullcontext(), watching:
+                    reading = current.reads or nullcontext()
+                    with recorded, undisturbed(given.device) as self.numbers, reading, watching, seeing:
                         record.output = self._model.forward(network, given)
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
@@ -310,9 +314,7 @@ class Drawer:
         images = len(current.record.pixels)
         predictions: list[tuple[Prediction, ...]] = [()] * images
         if self._top and current.record.output is not None:
-            output = current.record.output
-            part = output if self._plan.output is None else part_of(output, self._plan.output)
-            predictions = predict(part, self._model.classes, top=self._top, images=images)
+            predictions = self._predict(current.record, results)
         if keep and current.kept and not self.numbers.drawn:
             keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
         missed = tuple(layer.name for layer in self._layers if layer.name not in current.ran)
@@ -331,6 +333,29 @@ class Drawer:
             )
             for image in range(images)
         ]
+
+    def _predict(self, record: ForwardRecord, results: BatchResults) -> list[tuple[Prediction, ...]]:
+        """Return the predicted classes of each image; if there are none, a remark says why.
+
+        Raises:
+            RequestError: The network does not return the requested part.
+        """
+        key = self._plan.output
+        if key is not None:
+            part_of(record.output, key)
+        try:
+            scores = self._choices.read_scores(record, key=key, head=self._class_maps.head)
+        except RequestError as error:
+            if self._plan.scores:
+                raise
+            choice = f"; {error.hint}" if error.hint else ""
+            results.remarks.append(f"no predictions: {error}{choice}")
+            return [()] * record.images
+        results.remarks += [remark for remark in scores.remarks if remark not in results.remarks]
+        predictions = predict(scores, top=self._top)
+        if not all(predictions) and not (scores.open_ended or scores.of_pixels):
+            results.remarks.append("no predictions where the scores are not finite")
+        return predictions
 
     def receive(self, feature_map: FeatureMap, reason: str = "") -> None:
         """Draw one layer's output, or report the reason why it cannot be read; called by its hook."""

@@ -100,6 +100,7 @@ class Plan:
         second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
+        scores: What the user says that the outputs are, see `fmapviz.inspection.class_scores`; None: nothing.
         automatic: Whether the layers of heat maps are chosen automatically.
         moments: Whether each channel's mean, standard deviation and zeros are requested.
         kept: The type of raw values, `float32` or `float16`; None if they are not requested.
@@ -124,6 +125,7 @@ class Plan:
     second_pass: bool = False
     targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
+    scores: str | None = None
     automatic: bool = False
     moments: bool = False
     kept: str | None = None
@@ -213,7 +215,14 @@ class Plan:
 
 
 def make_plan(
-    views: Sequence[str], *, targets: Sequence[str], classes: Sequence[str], output: str | None, automatic: bool
+    views: Sequence[str],
+    *,
+    targets: Sequence[str],
+    classes: Sequence[str],
+    output: str | None,
+    automatic: bool,
+    scores: str | None = None,
+    outputs: int | None = None,
 ) -> Plan:
     """Sort views by what they capture.
 
@@ -223,13 +232,15 @@ def make_plan(
         classes: The classes' names.
         output: See `Plan`.
         automatic: See `Plan`.
+        scores: See `Plan`.
+        outputs: Number of classes by the network's output, if it is known.
 
     Raises:
         RequestError: No such view or class.
     """
     # Any: modules, each with the functions of its kind of view.
     modules: dict[str, Any] = {view: registry.fetch(VIEWS, view) for view in views}
-    asked = parse(targets, classes) if targets else ()
+    asked = parse(targets, classes, outputs=outputs) if targets else ()
     draws: dict[Of, dict[str, Any]] = defaultdict(dict)
     pairs: dict[str, DrawPair] = {}
     methods: dict[str, Method] = {}
@@ -267,6 +278,7 @@ def make_plan(
         unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
         targets=asked or (TOP1,),
         output=output,
+        scores=scores,
         automatic=automatic,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -22,10 +23,12 @@ from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.batch import describe_given
+from fmapviz.engine.layer_list import grey_picture
 from fmapviz.engine.plan import make_plan
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
+from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import (
     absent_types,
     default_types,
@@ -36,9 +39,12 @@ from fmapviz.inspection.layers import (
     select_layers,
     unwrap,
 )
+from fmapviz.inspection.meta_copy import copy_to_meta
+from fmapviz.inspection.outputs import part_of, scores_in
 from fmapviz.inspection.predictions import TOP
-from fmapviz.inspection.targets import canonical
+from fmapviz.inspection.targets import INDEX, canonical
 from fmapviz.models.load import load_model
+from fmapviz.models.network import input_type
 from fmapviz.runs.storage.destination import LocalDestination
 from fmapviz.views import effective_style
 
@@ -130,6 +136,11 @@ class Session:
         }
 
     @property
+    def top(self) -> int:
+        """How many classes to predict: also, unless the user says otherwise, where class scores are needed in any case."""
+        return self.config.top or (TOP if self.request.top is None and self.plan.wanted else 0)
+
+    @property
     def config(self) -> RunConfig:
         """The resolved configuration, without inputs, engine and callback."""
         return self.info.config
@@ -160,6 +171,8 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         classes=loaded.classes,
         output=config.output,
         automatic=not (narrowed or config.types),
+        scores=config.scores,
+        outputs=_count_outputs(config, loaded),
     )
     types = tuple(sorted(config.types)) or default_types(existing, blocks=plan.of_layers)  # blocks have no kernels
     takes_class = bool(plan.wanted)
@@ -207,8 +220,6 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += loaded.notices
-    if config.top and not loaded.classes:
-        notices.append(f"no predictions: class names are unknown for {loaded.label}")
     return session, notices
 
 
@@ -343,9 +354,33 @@ def _notices(layers: Sequence[Layer], asked: Sequence[str], types: Sequence[str]
 
 def _count_predictions(top: int | None, model: Model, *, narrowed: bool) -> int:
     """Return the number of classes to predict; none by default if only some layers are selected, which is faster."""
-    if not model.classes:
-        return 0
-    return (0 if narrowed else TOP) if top is None else min(top, len(model.classes))
+    if top is None:
+        return 0 if narrowed or not model.classes else TOP
+    return min(top, len(model.classes)) if model.classes else top
+
+
+def _count_outputs(config: RunConfig, model: Model) -> int | None:
+    """Return the number of classes by the network's output, if a requested index is beyond the names of classes.
+
+    The network is run without numbers, on the meta device; None if it cannot be, as a detector.
+    """
+    asked = [int(part) for text in config.target_names for part in text.split(",") if INDEX.fullmatch(part.strip())]
+    if max(asked, default=-1) < len(model.classes):
+        return None
+    try:
+        module = copy_to_meta(model.module)
+        batch = model.preparation.apply(grey_picture(model.preparation.channels))[None]
+        with torch.no_grad(), warnings.catch_warnings(), observe(module, [], lambda _: None), undisturbed(batch.device):
+            warnings.simplefilter("ignore")  # of meta kernels
+            output = model.forward(module, batch.to("meta", input_type(module)))
+        part = output if config.output is None else part_of(output, config.output)
+        shape = scores_in(part, classes=len(model.classes)).shape
+    except (Exception, SystemExit):  # noqa: BLE001  a user's forward pass may raise anything
+        return None
+    outputs = 1 if len(shape) == 1 else shape[-1] if len(shape) == 3 and shape[1] == 1 else shape[1]
+    word = config.scores or (model.scores if model.own else "")
+    mirrored = outputs == 1 and len(model.classes) == 2 and not word.startswith("value")
+    return outputs + (mirrored or word == "ordinal")
 
 
 def _early_stop(model: Model, layers: Sequence[Layer], *, narrowed: bool) -> EarlyStop | None:

@@ -8,9 +8,10 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from fmapviz.core.errors import quote
+from fmapviz.inspection.class_scores import class_scores, scores_at
+from fmapviz.inspection.endings import SOFT, Ending, Endings
 from fmapviz.inspection.gradients import gradients_at
 from fmapviz.inspection.reshape import CHANNELS_FIRST, NotAMapError, picture_size
-from fmapviz.inspection.targets import before_softmax, scores_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from fmapviz.inspection.class_scores import ClassScores, Head
     from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
-    from fmapviz.inspection.targets import ClassScores
 
 ROWS = 6  # of a sheet
 _PARTS = (1, 8, 64, 512, 4096)
@@ -55,10 +56,33 @@ class Choices:
     Attributes:
         early: Whether graphs have to begin at the input.
         layers: Those chosen for images of a shape. The first choice is that of all threads.
+        ending: The operation by which the network ends, see `fmapviz.inspection.endings`; None if it is not known yet.
     """
 
     early: bool = False
     layers: dict[torch.Size, Chosen] = field(default_factory=dict)
+    ending: str | None = None
+
+    def endings(self, *, graph: bool) -> Endings | None:
+        """Return what records by which operation a forward pass ends; None if nothing new would come of it.
+
+        Args:
+            graph: Whether the pass records a graph: the logits before a softmax are part of it.
+        """
+        return Endings() if graph or self.ending is None or self.ending in SOFT else None
+
+    def read_scores(self, record: ForwardRecord, *, key: str | None, head: Head) -> ClassScores:
+        """Find the class scores in the output of a forward pass; see `class_scores`."""
+
+        def ending_of(values: Tensor) -> Ending:
+            found = Ending(self.ending or "") if record.endings is None else record.endings.of(values)
+            self.ending = found.kind
+            return found
+
+        if record.scores is None:
+            record.scores = class_scores(record.output, key=key, images=record.images, head=head, ending_of=ending_of)
+            record.endings = None  # it keeps tensors
+        return record.scores
 
 
 class NoMapError(Exception):
@@ -94,14 +118,14 @@ def find_last(record: ForwardRecord, scores: ClassScores, indices: Sequence[int 
     Raises:
         NoMapError: The score depends on no map, as far as there are gradients.
     """
-    own, before = scores_at(scores, indices), before_softmax(scores, indices)
+    own = scores_at(scores, indices)
     if not own.requires_grad:
         raise _no_gradient(record.kept)
     maps, connected, alive = find_maps(record, scores), None, True
     for size in _PARTS:  # the first most often; the deeper, the longer a backward pass takes
         part = list(islice(maps, size)) if alive or connected is None or size <= _PARTS[1] else []
         alive = False
-        gradients = gradients_at(own, [point.edge for point in part], more=True, before=before)
+        gradients = gradients_at(own, [point.edge for point in part], more=True)
         for point, gradient in zip(part, gradients, strict=True):
             if gradient is not None:
                 connected = connected or Last(point, gradient, certain=False)
@@ -166,7 +190,7 @@ def _is_map(
     size = (maps.shape[-2], maps.shape[-1])
     return not (
         size == (1, 1)
-        or ((scores.of_pixels or values.ndim == 3) and maps.shape[1] == scores.values.shape[1])  # class scores themselves
+        or ((scores.of_pixels or values.ndim == 3) and maps.shape[1] == scores.width)  # class scores themselves
         or (boxes and not point.name.startswith(_BACKBONE))
         or (values.ndim == 3 and any("att" in part for part in parts[:-1]))  # a part of attention
         or (values.ndim < 5 and size not in sizes and not _is_of_picture(size, record.pixels))

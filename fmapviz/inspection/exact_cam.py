@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.types import FeatureMap
+    from fmapviz.inspection.class_scores import ClassScores
     from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
-    from fmapviz.inspection.targets import ClassScores
 
 # Allowed error of the identity: relative to the largest score without its bias, plus the rounding of the scores.
 _TOLERANCE = {torch.float16: (1e-2, 1e-3), torch.bfloat16: (6e-2, 1e-2)}
@@ -116,7 +116,9 @@ class Pooling:
 
     def __init__(self, record: ForwardRecord, scores: ClassScores) -> None:
         self._record = record
-        self._logits = scores.values.detach()
+        if scores.columns is None or scores.signs is None:
+            raise RequestError(f"cam needs a score of one output for each class, not {scores.kind} scores", hint=_HINT)
+        self._logits, self._signs = scores.columns, scores.signs
         self._classifier = find_classifier(record.vectors, self._logits)
         self._maps: dict[int, Tensor | None] = {}
 
@@ -150,4 +152,6 @@ class Pooling:
         maps = self.maps_of(point)
         if maps is None:
             raise refuse(point.name)
-        return {"activations": maps, "weights": weights_of(self._classifier, indices)}
+        columns, signs = zip(*(self._signs[index] for index in indices), strict=True)
+        weights = weights_of(self._classifier, columns)
+        return {"activations": maps, "weights": weights * weights.new_tensor(signs)[:, None]}

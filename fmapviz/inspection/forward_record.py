@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fmapviz.core.types import FeatureMap, Layer
     from fmapviz.inspection.attention.blocks import Block
     from fmapviz.inspection.attention.placement import Picture
+    from fmapviz.inspection.class_scores import ClassScores
+    from fmapviz.inspection.endings import Endings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +91,9 @@ class ForwardRecord:
             recorded by autograd, which saves the memory of its activations.
         names: The feature maps whose outputs are recorded in `kept`, besides those of the chosen layers; None for all.
         heads: Whether vectors that may hold the class scores are recorded.
+        endings: Records by which operation the network ends; None if that is known, or not needed.
         output: What the network returned.
+        scores: What its output says of each class, once that was read.
         over: Whether the pass has ended: a backward pass may run layers under `torch.utils.checkpoint` again.
         disconnected: Whether the graph could not begin late, so that the pass has to be repeated with an early graph.
         outputs: What the chosen layers returned.
@@ -107,7 +111,9 @@ class ForwardRecord:
     late: bool = False
     names: Collection[str] | None = ()
     heads: bool = False
+    endings: Endings | None = None
     output: object = None
+    scores: ClassScores | None = None
     over: bool = False
     disconnected: bool = False
     outputs: list[GraphPoint] = field(default_factory=list)

@@ -95,7 +95,6 @@ def gradients_at(
     edges: Sequence[GradientEdge | None],
     *,
     more: bool = False,
-    before: tuple[GradientEdge, Tensor] | None = None,
 ) -> list[Tensor | None]:
     """Differentiate the sum of some scores in one backward pass.
 
@@ -105,7 +104,6 @@ def gradients_at(
         scores: float `(N,)`, one for each image.
         edges: The positions, see `edge_of`.
         more: Whether the graph is needed again.
-        before: A position before the scores, and the gradient there, with which to begin instead of the scores.
 
     Returns:
         For each edge a tensor of the shape of its values; None where the scores do not depend on them.
@@ -122,8 +120,7 @@ def gradients_at(
     if not positions or not scores.requires_grad:
         return [None] * len(edges)
     try:
-        outputs, beginning = ([before[0]], [before[1]]) if before else ([scores.sum()], None)
-        gradients = torch.autograd.grad(outputs, positions, beginning, retain_graph=more, allow_unused=True)
+        gradients = torch.autograd.grad(scores.sum(), positions, retain_graph=more, allow_unused=True)
     except Exception as error:
         if is_out_of_memory(error):
             raise

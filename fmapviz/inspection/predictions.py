@@ -1,77 +1,57 @@
-"""Predict classes by what a network returns: a classifier, a segmentation, or a detector."""
+"""Rank the classes that a network predicts for each image."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from fmapviz.core.types import Prediction
-from fmapviz.inspection.targets import is_detection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from fmapviz.inspection.class_scores import ClassScores
 
 TOP = 3  # predicted classes per image by default
 
 
-def predict(output: object, classes: Sequence[str], *, top: int, images: int) -> list[tuple[Prediction, ...]]:
-    """Return the classes with the highest scores for each image.
+def predict(scores: ClassScores, *, top: int) -> list[tuple[Prediction, ...]]:
+    """Return the classes with the highest scores for each image; of quantities the first outputs.
 
     Args:
-        output: The network's output for a batch of N images: logits or probabilities `(N, K)` of a classifier;
-            `(N, K, H, W)`, or a dict with such a tensor under `out`, of a segmentation; of a detector one dict per image
-            with its `labels` and `scores`. A tuple's first element counts.
-        classes: The K classes' names.
+        scores: Of N images.
         top: Number of classes at most.
-        images: N.
 
     Returns:
-        One tuple per image, highest score first; empty if the output has another form, or is not finite.
+        One tuple per image, highest score first; empty if its scores are not finite.
 
     Example:
-        >>> ((first, second),) = predict(torch.tensor([[0.0, 2.0, 1.0]]), ["cat", "dog", "cow"], top=2, images=1)
+        >>> import torch
+        >>> from fmapviz.inspection.class_scores import Head, class_scores
+        >>> scores = class_scores(torch.tensor([[0.0, 2.0, 1.0]]), key=None, images=1, head=Head(("cat", "dog", "cow")))
+        >>> ((first, second),) = predict(scores, top=2)
         >>> str(first), str(second)
         ('dog 66.5 %', 'cow 24.5 %')
     """
-    nothing: list[tuple[Prediction, ...]] = [()] * images
-    if isinstance(output, list) and len(output) == images and all(map(is_detection, output)):
-        return [_detected(each, classes, top) for each in output]
-    if isinstance(output, dict):
-        output = output.get("out", output.get("logits"))
-    elif isinstance(output, tuple) and output:
-        output = output[0]
-    if not isinstance(output, Tensor) or output.shape[:2] != (images, len(classes)) or output.is_complex():
-        return nothing
-    if output.ndim == 2:
-        scores = output.float()
-        sums = scores.sum(1)
-        if not (bool((scores >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
-            scores = scores.softmax(1)  # of logits; probabilities stay
-        return [_ranked(row, classes, top) for row in scores]
-    if output.ndim == 4:
-        counts = (torch.bincount(winners.flatten(), minlength=len(classes)) for winners in output.argmax(1))
-        return [_ranked(count / output[0, 0].numel(), classes, top, of="of the pixels") for count in counts]
-    return nothing
+    top = min(top, scores.ranking.shape[1])
+    finite = scores.ranking.isfinite().all(1).tolist()
+    if scores.kind == "value":
+        chosen = [list(range(top))] * len(finite)
+    else:
+        hidden = scores.ranking.where(scores.present, -float("inf"))
+        chosen = hidden.argsort(dim=1, descending=True, stable=True)[:, :top].tolist()
+    present = scores.present.tolist()
+    return [
+        tuple(_prediction(scores, image, index) for index in indices if present[image][index]) if finite[image] else ()
+        for image, indices in enumerate(chosen)
+    ]
 
 
-def _ranked(scores: Tensor, classes: Sequence[str], top: int, *, of: str = "") -> tuple[Prediction, ...]:
-    if not bool(scores.isfinite().all()):
-        return ()
-    values, indices = scores.topk(min(top, len(classes)))
-    ranked = zip(indices.tolist(), values.tolist(), strict=True)
-    return tuple(Prediction(index, classes[index], score, of) for index, score in ranked if score > 0 or not of)
-
-
-def _detected(found: Mapping[str, Tensor], classes: Sequence[str], top: int) -> tuple[Prediction, ...]:
-    """Return each class once, with the score of its best box and the number of boxes of at least one half."""
-    best: dict[int, list[float]] = {}
-    for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True):
-        best.setdefault(int(label), []).append(score)
-    ranked = []
-    for label in sorted(best, key=lambda label: -max(best[label]))[:top]:
-        likely = sum(score >= 0.5 for score in best[label])
-        name = classes[label] if 0 <= label < len(classes) else f"class {label}"
-        ranked.append(Prediction(label, name, max(best[label]), f"in {likely} boxes" if likely > 1 else ""))
-    return tuple(ranked)
+def _prediction(scores: ClassScores, image: int, index: int) -> Prediction:
+    found = scores.numbers(image, index)
+    share, of = found.pop("share"), ""
+    if scores.counts is not None and scores.counts[image, index] > 1:
+        of = f"in {int(scores.counts[image, index])} boxes"
+    if share is not None and scores.kind != "value":
+        found["score"], of = share, "of the pixels"
+    elif found["probability"] is not None:
+        found["score"] = found["probability"]
+    name = scores.name(index) or f"{'output' if scores.kind == 'value' else 'class'} {index}"
+    return Prediction(index, name, of=of, **found)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fmapviz.core.config import InputOptions
+from fmapviz.core.config import InputOptions, check_scores
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import as_for_imagenet, by_callable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SIDE = 224  # pixels; most networks accept it
 _PREPROCESSING = ("preprocess", "transforms")
 _CLASSES = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
+_SCORES = "scores"
 _LIBRARIES = ("torch", "torchvision", "timm")
 
 
@@ -52,7 +53,8 @@ def describe_network(
         name: As the user typed it.
         options: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
-        home: The Python module that builds the network; it may define the preprocessing and the class names.
+        home: The Python module that builds the network; it may define the preprocessing, the class names, and what the
+            outputs are, `scores`.
         forward: Calls the network with a batch; None: it takes the batch itself.
 
     Raises:
@@ -67,6 +69,8 @@ def describe_network(
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
     found = (ordered_names(getattr(owner, key, None)) for owner in (network, home) for key in _CLASSES)
+    said = next((said for owner in (network, home) if isinstance(said := getattr(owner, _SCORES, None), str)), "")
+    check_scores(said or None)
     return Model(
         name=name,
         module=network,
@@ -77,6 +81,7 @@ def describe_network(
         else as_for_imagenet(options, channels=channels),
         forward=forward or call,
         classes=loaded.classes or next(filter(None, found), ()),
+        scores=said,
         own=True,
         notices=notices,
     )

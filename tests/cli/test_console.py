@@ -97,8 +97,8 @@ def test_predictions_are_shown_once_per_image(capsys):
     assert "star" not in capsys.readouterr().err
     show_predictions_and_failures(Console(json=True))
     assert json.loads(capsys.readouterr().out.splitlines()[0])["predictions"] == [
-        {"index": 3, "class": "star\x1b", "score": 0.987},
-        {"index": 0, "class": "sky", "score": 0.01},
+        {"index": 3, "class": "star\x1b", "score": 0.987, "probability": None, "logit": None, "scores": "softmax"},
+        {"index": 0, "class": "sky", "score": 0.01, "probability": None, "logit": None, "scores": "softmax"},
     ]
 
 

@@ -135,8 +135,12 @@ def test_scores_that_come_from_no_linear_layer_are_refused():
     network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(RequestError, match="class scores come from one linear layer"):
         fmapviz.cam(network, images(), method="cam")
-    with pytest.raises(RequestError, match="class scores come from one linear layer"):
-        fmapviz.cam(nn.Sequential(small(nn.AdaptiveAvgPool2d(1)), nn.Softmax(1)), images(), method="cam")
+
+
+def test_the_maps_of_a_network_that_ends_with_a_softmax_are_those_before_it():
+    network = small(nn.AdaptiveAvgPool2d(1))
+    found = fmapviz.cam(nn.Sequential(network, nn.Softmax(1)), images(), target=1, method="cam")
+    assert torch.allclose(found.raw, fmapviz.cam(network, images(), target=1, method="cam").raw)
 
 
 def test_a_class_without_weights_is_refused():

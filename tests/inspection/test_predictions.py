@@ -14,9 +14,16 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import fmapviz
-from fmapviz.inspection.predictions import predict
+from fmapviz.core.errors import RequestError
+from fmapviz.inspection import predictions
+from fmapviz.inspection.class_scores import Head, class_scores
 
 CLASSES = ("cat", "dog", "cow")
+
+
+def predict(output, classes=CLASSES, *, top=3, images=1, **known):
+    scores = class_scores(output, key=None, images=images, head=Head(tuple(classes), **known))
+    return predictions.predict(scores, top=top)
 
 
 def names(predictions):
@@ -57,13 +64,10 @@ def test_a_detector_tells_each_class_once_by_its_best_box():
 @pytest.mark.parametrize(
     "output",
     [
-        torch.zeros(2, 4),  # other classes
         torch.zeros(3, 3),  # other images
         torch.zeros(2, 3, 5),
         torch.zeros(2, 3, dtype=torch.complex64),
-        torch.full((2, 3), float("nan")),
-        torch.full((2, 3, 1, 1), float("nan"))[:1],
-        {"boxes": torch.zeros(2, 3)},
+        {"boxes": torch.zeros(2, 3, 9), "labels": torch.zeros(2, 3)[:, :0]},
         [torch.zeros(3), torch.zeros(3)],
         [{"labels": 1}, {"labels": 2}],
         (),
@@ -72,13 +76,27 @@ def test_a_detector_tells_each_class_once_by_its_best_box():
     ],
     ids=str,
 )
-def test_what_is_no_prediction_gives_none(output):
-    assert predict(output, CLASSES, top=3, images=2) == [(), ()]
+def test_what_holds_no_scores_is_refused(output):
+    with pytest.raises(RequestError):
+        predict(output, images=2)
+
+
+@pytest.mark.parametrize("output", [torch.full((2, 3), float("nan")), torch.full((2, 3, 1, 1), float("inf"))], ids=str)
+def test_scores_that_are_not_finite_predict_nothing(output):
+    assert predict(output, images=2) == [(), ()]
+
+
+def test_other_classes_than_names_are_numbered_and_never_named():
+    ((first, *_),) = predict(torch.tensor([[0.0, 0.0, 0.0, 9.0]]))
+    assert str(first) == "class 3 100.0 %"
+    assert (
+        "3 class names for 4 outputs" in class_scores(torch.zeros(1, 4), key=None, images=1, head=Head(CLASSES)).remarks[-1]
+    )
 
 
 def test_the_first_of_a_tuple_and_the_logits_of_a_dict_count():
     logits = torch.tensor([[0.0, 0.0, 5.0]])
-    for output in ((logits, "attention"), {"logits": logits, "loss": None}, logits.half()):
+    for output in ((logits, "attention"), {"logits": logits, "loss": None}, logits.half(), (torch.zeros(1, 7), logits)):
         assert names(predict(output, CLASSES, top=1, images=1)[0]) == ["cow"]
 
 
@@ -142,7 +160,7 @@ def test_predictions_are_in_the_outcome_the_record_and_the_pictures(tmp_path, pi
     unit = summary.directory / "light.png"
     predictions = json.loads((unit / "unit.json").read_text())["predictions"]
     assert [each["class"] for each in predictions] == ["light", "dark"]
-    assert predictions[0]["score"] == round(outcomes["light.png"].predictions[0].score, 4)
+    assert predictions[0]["score"] == round(outcomes["light.png"].predictions[0].score, 4) == predictions[0]["probability"]
     for picture in unit.glob("*.png"):
         with Image.open(picture) as image:
             assert image.text["Predicted"].startswith("light 100.0 %")
@@ -169,11 +187,14 @@ def test_predictions_asked_for_take_the_whole_forward_pass_others_end_early(tmp_
     assert (none, one) == ([0, 0], [1, 1])
 
 
-def test_predictions_without_names_are_a_notice_and_more_than_there_are_classes_are_all(tmp_path, pictures):
+def test_predictions_without_names_are_numbers_and_more_than_there_are_classes_are_all(tmp_path, pictures):
     nameless = Bright()
     nameless.classes = None
-    _, _, events = run(nameless, pictures, tmp_path, top=2)
-    assert any("class names are unknown" in event.message for event in events if isinstance(event, fmapviz.Notice))
+    _, outcomes, _ = run(nameless, pictures, tmp_path, top=99)
+    assert {name: names(each.predictions) for name, each in outcomes.items()} == {
+        "dark.png": ["class 0", "class 1"],
+        "light.png": ["class 1", "class 0"],
+    }
     summary, outcomes, _ = run(Bright(), pictures, tmp_path, top=99)
     assert all(len(each.predictions) == 2 for each in outcomes.values())
     assert json.loads((summary.directory / "run.json").read_text())["settings"]["top"] == 2
@@ -192,7 +213,7 @@ class TwoHeads(nn.Module):
         return self.conv(x).mean((2, 3)) * 0 + torch.tensor([5.0, 0, 0]), torch.tensor([[0, 5.0, 0]]).expand(len(x), 3)
 
 
-@pytest.mark.parametrize(("output", "name"), [(None, "cat"), ("0", "cat"), ("1", "dog")])
+@pytest.mark.parametrize(("output", "name"), [(None, None), ("0", "cat"), ("1", "dog")])
 def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, name, tmp_path, pictures):
     outcomes = []
     fmapviz.visualize(
@@ -203,6 +224,7 @@ def test_the_part_of_the_output_that_is_named_is_the_one_that_counts(output, nam
         on_event=outcomes.append,
         options=fmapviz.InputOptions((8, 8)),
     )
-    predicted = [event.predictions[0].name for event in outcomes if isinstance(event, fmapviz.Outcome)]
-    assert predicted
-    assert set(predicted) == {name}
+    predicted = [each.name for event in outcomes if isinstance(event, fmapviz.Outcome) for each in event.predictions[:1]]
+    assert set(predicted) == ({name} if name else set())
+    told = [event.message for event in outcomes if isinstance(event, fmapviz.Notice)]
+    assert any("output=KEY chooses one: 0, 1" in message for message in told) == (name is None)

@@ -13,7 +13,8 @@ from torchvision.models import ResNet18_Weights, detection, segmentation
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 from fmapviz.core.errors import RequestError
-from fmapviz.inspection.targets import Wanted, class_scores, indices_of, parse, scores_at
+from fmapviz.inspection.class_scores import class_scores, indices_of, scores_at
+from fmapviz.inspection.targets import Wanted, parse
 
 CLASSES = (
     "circle",
@@ -229,10 +230,10 @@ def by_hand(logits):
     return means, shares
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 5, 7), (2, 1, 5, 7), (2, 6, 1, 2), (2, 3, 2, 4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 5, 7), (2, 6, 1, 2), (2, 3, 2, 4, 5)], ids=str)
 def test_a_segmentation_scores_the_pixels_predicted_as_a_class(shape):
     logits = random(*shape)
-    logits[0, -1] -= 99 * (shape[1] > 1)
+    logits[0, -1] -= 99
     logits.requires_grad_()
     scores = scores_of(logits)
     means, shares = by_hand(logits)

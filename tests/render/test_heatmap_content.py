@@ -223,6 +223,8 @@ def test_records_are_plain_and_tell_everything():
             "class": 3,
             "class_name": "star",
             "score": 2.34567,
+            "logit": None,
+            "probability": None,
             "min": -1,
             "max": 2.5,
         },

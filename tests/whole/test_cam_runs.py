@@ -185,7 +185,10 @@ def test_every_picture_says_what_it_shows(everything):
     )
     text = read(pictures["01_features.7.star.gradcam.png"]).text
     assert (text["Layer"], text["Type"], text["Shape"]) == ("features.7", "Sequential", "96 x 12 x 12")
-    assert text["Class"] == f"star (number 3), score {heat['score']:.4g}"
+    assert heat["logit"] == heat["score"]
+    assert text["Class"] == f"star (number 3), probability {heat['probability']:.1%}, logit {heat['logit']:.4g}".replace(
+        "%", " %"
+    )
     assert text["Range"] == f"{heat['min']:.4g} to {heat['max']:.4g}"
     assert "turbo, 0.5 over the grey input" in text["Scaling"]
     gradient = read(pictures["00_features.0.conv.star.grads.png"]).text
@@ -194,7 +197,7 @@ def test_every_picture_says_what_it_shows(everything):
     assert read(pictures["00_features.0.conv.inputs.png"]).text["Shows"] == "what goes into the layer"
     sheet = read(pictures["sheet.png"]).text
     assert sheet["Rows"] == "features.0.conv, features.7"
-    assert "star (number 3), score" in sheet["Columns"]
+    assert "star (number 3), probability" in sheet["Columns"]
 
 
 def test_heat_maps_lie_over_the_picture_that_the_network_saw(everything):
@@ -221,7 +224,7 @@ def test_tensorboard_shows_the_same_pictures_under_titles_with_the_class(everyth
     assert found["saliency/00 input.top1"].metadata.display_name == f"00 input: {top1}"
     assert found["sheet/sheet"].metadata.display_name == "sheet"
     assert "&#124;" not in star.metadata.summary_description
-    assert "| Class | star (number 3), score" in star.metadata.summary_description
+    assert "| Class | star (number 3), probability" in star.metadata.summary_description
     assert len(found) == summary.pictures
 
 
@@ -229,7 +232,8 @@ def test_an_automatic_choice_is_told_once_and_in_every_picture(look, folder):
     summary, events = look(small(), inputs=folder, views=["gradcam", "sheet", "saliency"])
     pictures = ["00_2.top1.gradcam.png", "00_input.top1.saliency.png", "input.png", "sheet.png"]
     assert names_of(summary.directory / "img2.png") == [*pictures, "unit.json"]
-    (told,) = messages(events)
+    told, assumed = messages(events)[::-1]
+    assert "softmax" in assumed
     assert told.startswith("chosen automatically: gradcam of '2'; sheet of ")
     assert "layers=" in told
     assert "saliency" not in told
@@ -820,7 +824,7 @@ def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):
     summary, events = look(network, views=["gradcam"], targets=[1])
     (heat,) = unit_of(summary)["heat_maps"]
     assert heat["max"] < 0
-    (notice,) = (notice for notice in notices(events) if "automatically" not in notice)
+    (notice,) = (notice for notice in notices(events) if "automatically" not in notice and "taken as" not in notice)
     assert notice.startswith("gradcam of 2 for class 1 is zero everywhere")
     assert f"{heat['min']:.4g} to {heat['max']:.4g}" in notice
     assert unit_of(summary)["notices"] == [notice]
@@ -1035,11 +1039,15 @@ def test_what_is_differentiated_is_the_logit_before_a_softmax(end, look):
     found = fmapviz.cam(Ends(end), images(2), target=[1, 2])
     assert found.layer == expected.layer
     assert torch.allclose(found.raw, expected.raw)
-    assert torch.equal(found.score, end(Ends(nn.Identity())(images(2))).detach()[[0, 1], [1, 2]])
+    logits = Ends(nn.Identity())(images(2)).detach()
+    assert torch.equal(found.score, end(logits)[[0, 1], [1, 2]])
+    assert torch.equal(found.logit, logits[[0, 1], [1, 2]])
+    probabilities = logits.sigmoid() if isinstance(end, nn.Sigmoid) else logits.softmax(1)
+    assert torch.allclose(found.probability, probabilities[[0, 1], [1, 2]])
     _, events = look(Ends(end), views=["gradcam"])
     assert any("ends with a softmax or sigmoid" in notice for notice in notices(events))
     _, events = look(Ends(nn.Identity()), views=["gradcam"])
-    assert not any("softmax" in notice or "probabilities" in notice for notice in notices(events))
+    assert not any("ends with" in notice or "probabilities" in notice for notice in notices(events))
 
 
 def test_probabilities_of_other_makes_are_told(look):

@@ -5,6 +5,7 @@ arguments, Ray workers receive them, and `run.json` stores those that change pic
 """
 
 from fmapviz.core.config.arguments import explain_arguments as explain_arguments
+from fmapviz.core.config.checks import check_scores as check_scores
 from fmapviz.core.config.checks import check_type as check_type
 from fmapviz.core.config.checks import check_weights as check_weights
 from fmapviz.core.config.checks import types_of as types_of

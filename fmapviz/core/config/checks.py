@@ -158,6 +158,29 @@ def check_word(name: str, value: str | None, words: Sequence[str]) -> None:
         raise RequestError(f"no such {name}: {quote(value)}", hint=f"one of {', '.join(words)}")
 
 
+def check_scores(scores: str | None) -> None:
+    """Check that scores are one of `SCORES`, or `value:UNIT`.
+
+    Raises:
+        RequestError: They are something else; the hint names what other tools call it.
+    """
+    if scores is None or scores in SCORES or re.fullmatch(r"value:\s*\S.*", scores):
+        return
+    meant = _CALLED.get(re.sub(r"[^a-z]", "", scores.lower()))
+    hint = f"scores={meant!r}" if meant else f"one of {', '.join(SCORES)}; value:years names a unit"
+    raise RequestError(f"no such kind of scores: {quote(scores)}", hint=hint)
+
+
+SCORES = ("softmax", "sigmoid", "ordinal", "value")
+# By what other tools call it.
+_CALLED = {
+    **dict.fromkeys(("singlelabel", "singlelabelclassification", "multiclass", "crossentropy", "logits"), "softmax"),
+    **dict.fromkeys(("multilabel", "multilabelclassification", "binary", "bce", "mask", "masks"), "sigmoid"),
+    **dict.fromkeys(("coral", "corn", "cumulative", "thresholds"), "ordinal"),
+    **dict.fromkeys(("regression", "values", "raw", "none", "linear", "identity", "hinge", "quantity"), "value"),
+}
+
+
 def check_weights(weights: object) -> None:
     """Check that weights are a name, a member of an enumeration, or a mapping; whoever loads them checks which one.
 

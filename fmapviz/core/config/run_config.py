@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core import registry
-from fmapviz.core.config.checks import check_number, check_types, check_weights, check_word
+from fmapviz.core.config.checks import SCORES, check_number, check_scores, check_types, check_weights, check_word
 from fmapviz.core.config.execution import Execution
 from fmapviz.core.config.frame_range import parse_frames
 from fmapviz.core.config.input_options import InputOptions
@@ -131,6 +131,16 @@ class Selection:
         shown="its only tensor, out or logits",
         recorded="output",
     )
+    scores: str | None = _choice(
+        None,
+        "What the outputs are: logits of classes of which one is right (softmax), of classes each by itself or one of two "
+        "(sigmoid), thresholds between classes in order (ordinal), or quantities (value, value:UNIT).",
+        metavar="|".join((*SCORES, "value:UNIT")),
+        shown="by the end of the network, its configuration, else softmax",
+        words=SCORES,
+        recorded="scores",
+        sparse=True,
+    )
     dtype: str = _choice(
         "float32", "Type of the values that the formats raw and npz store.", words=_DTYPES, recorded="dtype"
     )
@@ -207,6 +217,7 @@ class RunConfig(Execution, Output, Selection):
         check_number("workers", self.workers, "at most 1024", most=1024)
         _check_shards(self.shard, self.to)
         check_word("dtype", self.dtype, _DTYPES)
+        check_scores(self.scores)
         self._check_place()
         self._check_seed()
 
@@ -259,7 +270,11 @@ class RunConfig(Execution, Output, Selection):
     @property
     def settings(self) -> dict[str, Any]:
         """The options that change pictures, as plain values; `run.json` stores them."""
-        recorded = {each.recorded: getattr(self, name) for name, each in options_of(type(self)).items() if each.recorded}
+        recorded = {
+            each.recorded: getattr(self, name)
+            for name, each in options_of(type(self)).items()
+            if each.recorded and not (each.sparse and getattr(self, name) is None)
+        }
         plain, looks = Style(), options_of(Style)
         style = {name: getattr(self.style, name) for name in looks}
         style = {name: value for name, value in style.items() if not looks[name].sparse or value != getattr(plain, name)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fmapviz.core import registry
-from fmapviz.core.config import Style, check_type, explain_arguments
+from fmapviz.core.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model
@@ -58,7 +58,15 @@ class ClassActivation:
             stretched from each one's minimum to its maximum.
         layer: The feature map's name; empty if the map is of the images themselves.
         target: The class of each image; empty for a method that is independent of classes.
-        score: `(N,)`, the score of that class, usually a logit.
+        score: `(N,)`, what the network returns for that class: after a softmax or sigmoid by which it ends; of the first of
+            two names of a single output its negative or complement.
+        logit: `(N,)`, what is differentiated: before that softmax or sigmoid; None if there is no logit, and the score is
+            differentiated.
+        probability: `(N,)`, 0..1; None if the network has none, or the method is independent of classes.
+        kind: How classes relate: `softmax`, `sigmoid`, `ordinal`, `value` or `boxes`; empty for a method that is independent
+            of classes.
+        names: The name of the class of each image; empty where it is unknown.
+        notices: What is assumed, for the user.
     """
 
     raw: Tensor
@@ -69,6 +77,11 @@ class ClassActivation:
     _pixels: Tensor
     _preparation: Preparation
     _style: Style
+    logit: Tensor | None = None
+    probability: Tensor | None = None
+    kind: str = ""
+    names: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def overlay(self) -> NDArray[np.uint8]:
@@ -85,7 +98,11 @@ class ClassActivation:
 
     def __repr__(self) -> str:
         """Summarize it, without its arrays."""
-        return f"ClassActivation(layer={self.layer!r}, target={self.target}, score={self.score.tolist()})"
+        more = [("logit", self.logit), ("probability", self.probability)]
+        numbers = [f"{name}={values.tolist()}" for name, values in more if values is not None]
+        names = [f"names={self.names}"] if any(self.names) else []
+        facts = [f"layer={self.layer!r}, target={self.target}, score={self.score.tolist()}", *numbers, *names]
+        return f"ClassActivation({', '.join([*facts, *([f'kind={self.kind!r}'] if self.kind else [])])})"
 
     def _repr_png_(self) -> bytes:
         """Show all maps in a notebook, side by side."""
@@ -101,6 +118,7 @@ def cam(
     layer: str | nn.Module = _AUTO,
     method: str = "gradcam",
     output: str | int | None = None,
+    scores: str | None = None,
     style: Style | None = None,
 ) -> ClassActivation:
     """Compute a class activation map of one layer, by one forward pass and the part of a backward pass that it needs.
@@ -119,6 +137,8 @@ def cam(
             is a map that the class depends on.
         method: `gradcam`, `gradcam++`, `layercam`, `hirescam`, `xgradcam`, `eigencam`, `cam` or `saliency`.
         output: Which part of what the model returns holds the class scores, a key or an index.
+        scores: What the outputs are: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`; None: by the end of the
+            network, what `load_model` knows, else `softmax`; `notices` of the result say what is assumed.
         style: `colormap`, `alpha` and `gray_input` of the overlay.
 
     Raises:
@@ -144,6 +164,7 @@ def cam(
     """
     module = _fetch_method(check_type("method", method, str, hint="such as 'gradcam'"))
     check_type("output", output, str | int | None, hint="key or index of the class scores in what the model returns")
+    check_scores(check_type("scores", scores, str | None, hint="such as 'sigmoid'"))
     check_type("style", style, Style | None, hint="such as Style(colormap='viridis')")
     batch, model = make_batch(x, model)
     model = replace(model, module=unwrap(model.module))
@@ -153,6 +174,7 @@ def cam(
         methods={method: make_method(module, [wanted])},
         targets=(wanted,),
         output=None if output is None else str(output),
+        scores=scores,
         automatic=layer == _AUTO,
     )
     choices = _choices(model.module, exact=plan.methods[method].exact)
@@ -185,7 +207,18 @@ def cam(
         _pixels=batch.detach(),
         _preparation=model.preparation,
         _style=style or Style(),
+        logit=_all_of([each.logit for each in targets], raw.device),
+        probability=_all_of([each.probability for each in targets], raw.device),
+        kind=targets[0].kind if targets else "",
+        names=tuple(each.name for each in targets),
+        notices=tuple(found.remarks),
     )
+
+
+def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:
+    """Return numbers as a tensor; None if there are none."""
+    known = [number for number in numbers if number is not None]
+    return torch.tensor(known, device=device) if known else None
 
 
 def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices) -> BatchResults:
@@ -213,7 +246,8 @@ def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choic
             names = record.names if layer == _AUTO else {layer}
             layers = _layers(modules, names, heads=class_maps.exact)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True))
-            with undisturbed(batch.device):
+            record.endings = choices.endings(graph=True)
+            with undisturbed(batch.device), record.endings or nullcontext():
                 record.output = model.forward(network, given)
             record.over = True
     return results

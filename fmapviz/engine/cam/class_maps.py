@@ -14,11 +14,12 @@ from fmapviz.engine.attention.flow import draw_flow
 from fmapviz.engine.cam.positions import choose_layers, chosen_points, requested_points
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, draw_feature_map
 from fmapviz.inspection.cam_layers import Chosen, NoMapError
+from fmapviz.inspection.class_scores import Head, indices_of, scores_at
 from fmapviz.inspection.exact_cam import Pooling
 from fmapviz.inspection.forward_record import ForwardRecord
 from fmapviz.inspection.gradients import BackwardError, begin_graph, edge_of, gradients_at
 from fmapviz.inspection.reshape import frames_of, picture_size
-from fmapviz.inspection.targets import TOP1, before_softmax, class_scores, indices_of, scores_at
+from fmapviz.inspection.targets import TOP1
 from fmapviz.render.heatmap import heat_of
 from fmapviz.views.base import BatchContent
 
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from fmapviz.engine.cam.positions import Points
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.cam_layers import Choices
+    from fmapviz.inspection.class_scores import ClassScores
     from fmapviz.inspection.forward_record import GraphPoint
-    from fmapviz.inspection.targets import ClassScores, Wanted
+    from fmapviz.inspection.targets import Wanted
 
     Indices = tuple[int | None, ...]  # of a class in each image; None if the image does not have it
     Targets = Sequence[Target | None]  # likewise
@@ -54,6 +56,7 @@ class ClassMaps:
         ordered: See `ForwardRecord`.
 
     Attributes:
+        head: What is known of the network's scores.
         exact: Whether the weights of a classifier are needed.
         automatic: Whether layers are to be chosen.
         of_layers: The class activation maps of layers.
@@ -65,6 +68,7 @@ class ClassMaps:
         self.plan = plan
         self.style = style
         self.choices = choices
+        self.head = Head.of(model, plan.scores)
         self.of_layers = {view: method for view, method in plan.methods.items() if not method.of_pixels}
         self.of_pixels = {view: method for view, method in plan.methods.items() if method.of_pixels}
         self.exact = any(method.exact for method in plan.methods.values())
@@ -145,7 +149,7 @@ class Pass:
         wanted = maps.plan.wanted
         if not wanted and not maps.automatic:
             return
-        self.scores = scores = class_scores(record.output, key=maps.plan.output, images=record.images)
+        self.scores = scores = maps.choices.read_scores(record, key=maps.plan.output, head=maps.head)
         if maps.exact and bool(scores.values.isfinite().all()):
             self.pooling = Pooling(record, scores)
         elif maps.exact:
@@ -183,18 +187,24 @@ class Pass:
                 self._draw_heat_map(view, point, [None] * self.record.images)
         if scores is None or not maps.plan.wanted:
             return
-        if scores.logits:
+        results.remarks += scores.remarks
+        if scores.ended:
             results.remarks.append("the network ends with a softmax or sigmoid: the logits before it are differentiated")
-        elif scores.probable:
-            results.remarks.append("the network returns probabilities: these are differentiated, not logits")
         for number, (indices, alike) in enumerate(self.classes.items(), 1):
             for wanted in alike:
                 results.miss(wanted.label, [index is None for index in indices])
             if _is_present(indices):
                 self._draw_class(scores, alike, indices, more=number < len(self.classes))
         unseen = scores.of_pixels or scores.open_ended
-        known = f"the network has only {scores.values.shape[1]} classes"
-        results.notify_missing("the network finds no such class in the image" if unseen else known)
+        if scores.kind == "ordinal":
+            reason = "its probability is zero: the thresholds of the network are out of order"
+        elif unseen:
+            reason = "the network finds no such class in the image"
+        else:
+            count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
+            plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
+            reason = f"the network has only {count} {plural}"
+        results.notify_missing(reason)
 
     def _draw_class(self, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool) -> None:
         """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
@@ -207,10 +217,10 @@ class Pass:
         flows = [view for view, flow in maps.plan.flows.items() if not set(alike).isdisjoint(flow.targets)]
         edges |= {id(block): block.edge for block in record.blocks if flows}
         if any(self.gradients.get(key) is None for key in edges):
-            found = gradients_at(values, list(edges.values()), more=more, before=before_softmax(scores, indices))
+            found = gradients_at(values, list(edges.values()), more=more)
             self.gradients = dict(zip(edges, found, strict=True))
         for wanted in alike:
-            targets = [self._target(wanted, *each, scores) for each in zip(indices, values.tolist(), strict=True)]
+            targets = [self._target(wanted, image, index, scores) for image, index in enumerate(indices)]
             if wanted in maps.plan.targets:
                 self._draw_gradients("gradient", record.outputs, targets)
                 self._draw_gradients("input gradient", record.inputs, targets)
@@ -241,12 +251,8 @@ class Pass:
             needed += self.record.inputs if plan.draws.get("input gradient") else []
         return needed
 
-    def _target(self, wanted: Wanted, index: int | None, score: float, scores: ClassScores) -> Target | None:
-        if index is None:
-            return None
-        names = self.maps.model.classes
-        known = len(names) == scores.values.shape[1] or (scores.open_ended and index < len(names))
-        return Target(wanted.label, index, names[index] if known else "", score)
+    def _target(self, wanted: Wanted, image: int, index: int | None, scores: ClassScores) -> Target | None:
+        return None if index is None else Target(wanted.label, index, scores.name(index), **scores.numbers(image, index))
 
     def _draw_gradients(self, of: Of, points: Sequence[GraphPoint], targets: Targets) -> None:
         plan, style, results = self.maps.plan, self.maps.style, self.results

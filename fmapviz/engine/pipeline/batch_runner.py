@@ -168,7 +168,7 @@ class BatchRunner:
                 [replace(layer, module=copied[layer.name]) for layer in session.layers],
                 session.plan,
                 session.info.config.style,
-                top=session.info.config.top or 0,
+                top=session.top,
                 early_stop=session.early_stop,
                 choices=session.choices,
                 check=self._check,
@@ -211,11 +211,6 @@ class BatchRunner:
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)
-        if self._session.info.config.top and not drawn.predictions and not progress.unclear:
-            progress.unclear = True
-            model = self._session.model
-            wanted = f"a finite number for each of its {len(model.classes)} classes"
-            tell(Notice(f"no predictions: the output of {model.label} is not {wanted}"))
         for remark in (*drawn.remarks, _chosen(drawn), remark_on_channels(drawn.layers, self._session.config.style)):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)

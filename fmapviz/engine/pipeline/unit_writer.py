@@ -341,11 +341,12 @@ def describe_image(image: UnitImage) -> dict[str, Any]:
     """Return what `unit.json` records of an image that has a unit of its own."""
     result = image.result
     heat_maps = heat_records(result)
+    predicts = image.info.config.top or result.predictions
     return {
         "notices": list(image.notices),
         "layers": layer_records(result),
         **({"heat_maps": heat_maps} if heat_maps else {}),
         "not_executed": list(result.not_executed),
         "undrawn": dict(result.undrawn),
-        **({"predictions": [each.record for each in result.predictions]} if image.info.config.top else {}),
+        **({"predictions": [each.record for each in result.predictions]} if predicts else {}),
     }

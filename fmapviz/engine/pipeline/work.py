@@ -38,7 +38,6 @@ class Progress:
         found: Inputs listed.
         layers: Feature maps drawn of the last image.
         accepted: Whether something was drawn of some image, so that the request as such is valid.
-        unclear: Whether the user was told that the model's output holds no class scores.
         reported: Notices about the network that were reported.
         not_executed: Selected layers that did not run.
         undrawn: Layers that ran but were not drawn, with the reason.
@@ -47,7 +46,6 @@ class Progress:
     found: int = 0
     layers: int = 0
     accepted: bool = False
-    unclear: bool = False
     reported: set[str] = field(default_factory=lambda: {""})
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)

@@ -28,5 +28,6 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         preparation=standard(options, size=(SIDE, SIDE), mean=MEAN, std=STD),
         straight=True,
         classes=loaded.classes or (CLASSES if loaded.sha256 is not None else ()),
+        scores="softmax",
         notices=loaded.notices,
     )

@@ -119,6 +119,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         preparation=_preparation(processor, network, options, size=getattr(config, "image_size", None)),
         forward=_caller(network, config),
         classes=loaded.classes or (tuple(_classes(config)) if _is_classifier(config) else ()),
+        scores=_scores(config) if _is_classifier(config) else "",
         notices=(*loaded.notices, *notices),
     )
 
@@ -383,6 +384,20 @@ def _caller(network: nn.Module, config: Any) -> Callable[[nn.Module, Tensor], ob
 def _pair(sides: Any) -> tuple[int, int] | None:
     # Any: a number, two, or None.
     return (sides, sides) if isinstance(sides, int) else (sides[0], sides[-1]) if sides else None
+
+
+def _scores(config: Any) -> str:
+    """Return what a configuration says of the outputs; empty if it leaves open what a single one is.
+
+    With no `problem_type`, several outputs are logits of a softmax for the pipeline `image-classification` of transformers.
+    """
+    # Any: a configuration has attributes of its own class.
+    known = {
+        "single_label_classification": "softmax",
+        "multi_label_classification": "sigmoid",
+        "regression": "value",
+    }.get(str(config.problem_type))
+    return known or ("softmax" if config.num_labels > 1 else "")
 
 
 def _classes(config: Any) -> Iterator[str]:

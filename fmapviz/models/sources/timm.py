@@ -60,6 +60,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         sha256=loaded.sha256,
         preparation=_preparation(loaded.module, options),
         classes=loaded.classes,
+        scores="softmax" if weights == "default" or loaded.sha256 is None else "",
         notices=loaded.notices,
     )
 

@@ -101,6 +101,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         batches=is_plain,
         straight=is_plain,
         classes=loaded.classes or tuple(entry.meta.get("categories", ()) if entry else ()),
+        scores="softmax" if is_plain and (entry or loaded.sha256 is None) else "",
         notices=(
             *loaded.notices,
             *notices,
