@@ -18,7 +18,7 @@ from fmapviz.core.files import reading_from
 from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.images.find import natural
 from fmapviz.runs.failures import read_failures
-from fmapviz.runs.run import differences, flat_settings, is_run, read_run
+from fmapviz.runs.run import IN_TRAINING, differences, flat_settings, is_run, read_run
 from fmapviz.runs.run_files import is_named_like_image
 from fmapviz.runs.unfinished import State, expected_images, read_unfinished, state_of
 from fmapviz.runs.unit import paths_of, read_unit
@@ -73,12 +73,15 @@ class ListedRun:
 
     @property
     def name(self) -> str:
-        """Name of the directory."""
-        return self.directory.name or self.directory.resolve().name
+        """Name of the directory; of a run in the directory of a training with that one's: `training/fmapviz`."""
+        path = self.directory if self.directory.name else self.directory.resolve()
+        return f"{path.absolute().parent.name}/{path.name}" if self.weights == IN_TRAINING else path.name
 
 
 def list_runs(directory: str | Path) -> Iterator[ListedRun]:
     """List the runs directly below a directory, in natural order; first itself, if it is a run.
+
+    The runs that `fmapviz.Watch` draws into the directories of trainings are listed too, one directory deeper.
 
     Raises:
         RequestError: There is no such local directory.
@@ -183,7 +186,19 @@ def _find_runs(directory: Path) -> Iterator[Path]:
         yield directory
     with reading_from(directory), os.scandir(directory) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]  # a run may be a link
-    yield from filter(is_run, (directory / name for name in sorted(names, key=natural)))
+    for path in (directory / name for name in sorted(names, key=natural)):
+        yield from [path] if is_run(path) else runs_of_training(path)
+
+
+def runs_of_training(directory: Path) -> list[Path]:
+    """Return the runs of trainings in a directory that is no run itself; none if it is a link, or cannot be read."""
+    with suppress(OSError):
+        if not directory.is_symlink():
+            found = sorted(
+                (path for path in directory.iterdir() if path.is_dir() and is_run(path)), key=lambda path: natural(path.name)
+            )
+            return [path for path in found if _settings_of(path).get("weights") == IN_TRAINING]
+    return []
 
 
 def _settings_of(run: Path) -> dict[str, Any]:

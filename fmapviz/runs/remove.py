@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
-from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote, suggest_file
+from fmapviz.core.errors import OutputError, RefusedError, RequestError, first_few, quote, suggest_file
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, UNIT_FILE
 from fmapviz.core.files import hidden, reading_from, removing
-from fmapviz.runs.listing import local_directory, local_path
+from fmapviz.runs.listing import local_directory, local_path, runs_of_training
 from fmapviz.runs.run import is_run, read_run
 from fmapviz.runs.unit import check_only_own_files, parse_unit
 from fmapviz.runs.verify import is_own_record, own_names
@@ -25,21 +25,29 @@ def find_run(typed: str, out: str | Path) -> Path:
     """Return the directory of a run.
 
     Args:
-        typed: Its name in `out`, or its path.
+        typed: Its name in `out`, or its path; of the only run in the directory of a training, the name of that directory.
         out: The directory of runs.
 
     Raises:
         RequestError: There is no such run, or it is a link.
     """
-    path = local_path(typed)
-    if os.sep not in typed and typed not in {".", ".."}:
-        named = local_path(out) / typed
+    path, named = local_path(typed), local_path(out) / typed
+    if os.sep in typed and not os.path.lexists(path) and is_run(named):  # `training/fmapviz`, as it is listed
+        path = named
+    elif os.sep not in typed and typed not in {".", ".."}:
         if not os.path.lexists(named) and not is_run(path):
             raise RequestError(f"no such run: {quote(named)}", hint=suggest_file(str(named), lambda _name: False))
         path = named if os.path.lexists(named) else path
     if path.is_symlink():
         raise RequestError(f"a link, which is not followed: {quote(path)}", hint=f"it leads to {quote(path.resolve())}")
     if not is_run(local_directory(path)):
+        inside = runs_of_training(path)
+        if len(inside) == 1:
+            return inside[0]
+        if inside:
+            raise RequestError(
+                f"several runs of a training: {quote(path)}", hint=f"one of {first_few([str(each) for each in inside])}"
+            )
         raise RequestError(f"no run of fmapviz: {quote(path)}", hint=f"the directory of a run holds {RUN_FILE}")
     return path if path.name not in {"", ".."} else path.resolve()
 

@@ -912,3 +912,29 @@ def test_of_two_processes_one_draws_and_both_end(picture, tmp_path):
     torch.multiprocessing.spawn(take_part, (port, str(tmp_path), str(picture)), nprocs=2)
     assert fmapviz_units(tmp_path / "0") == [0, 2, 4]
     assert not (tmp_path / "1").exists()
+
+
+# --- what other commands make of its runs
+
+
+def test_runs_of_trainings_are_listed_and_removed_by_the_name_that_is_listed(picture, tmp_path, fmapviz):
+    for training in ("one", "two"):
+        with watching(picture, tmp_path / "runs" / training, views="maps,kernels")(Net()) as watch:
+            for step in range(5):
+                watch(step)
+    with watching(picture, tmp_path / "runs" / "two", name="average")(Net()) as watch:
+        watch(0)
+    (tmp_path / "runs" / "two" / "last.ckpt").write_bytes(b"weights")
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs" / "one")
+    listed = [json.loads(line) for line in fmapviz("runs", "--json").stdout.splitlines()]
+    assert [each["name"] for each in listed if each["event"] == "run"] == ["one/fmapviz", "two/average", "two/fmapviz"]
+    table = fmapviz("runs").stdout.decode()
+    assert table.count("in training") == 3
+    refused = fmapviz("runs", "remove", "two", "--yes")
+    assert (refused.returncode, b"runs/two/average, runs/two/fmapviz" in refused.stderr) == (2, True)
+    for name in ("two/fmapviz", "two/average", "one"):
+        done = fmapviz("runs", "remove", name, "--yes")
+        assert done.returncode == 0, done.stderr
+    left = {str(path.relative_to(tmp_path / "runs")) for path in (tmp_path / "runs").rglob("*")}
+    assert left == {"one", "two", "two/last.ckpt", "loop"}
+    assert fmapviz("runs").stderr.decode().strip() == "no runs in 'runs'"
