@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from fmapviz.core.centres import Centres
     from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Drawing, Strips, Tiles
+    from fmapviz.core.layout import Layout
     from fmapviz.core.samples import Samples
 
     Input = str | Path | PillowImage.Image | NDArray[Any] | Tensor  # a tensor may be a batch
     Inputs = Input | Iterable[Input]
+    UserLayouts = Mapping[str, str] | Callable[[str, tuple[int, ...]], str | None]
     Weights = str | Enum | Mapping[str, Any]  # a name, a member of torchvision's enumerations, or a state dict
 
 
@@ -140,6 +142,7 @@ class FeatureMap:
         passed_on: Whether `values` is the layer's input, or a view of it.
         gradient: Gradient of a score with respect to `values`, of the same shape; None if not requested, or if the score
             does not depend on them.
+        layout: Which axes of `values` are images, channels, rows and columns; None if only the layer's type tells.
     """
 
     layer: Layer
@@ -149,6 +152,7 @@ class FeatureMap:
     values: Tensor
     passed_on: bool = False
     gradient: Tensor | None = None
+    layout: Layout | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -232,6 +236,8 @@ class Model:
         scores: What its outputs are, if that is known: `softmax`, `sigmoid`, `ordinal`, `value` or `value:UNIT`, see
             `--scores`. What user code says of them comes before the operation by which the network ends, a configuration
             after it.
+        layout: The axes of layers as the user names them, by globs of layers, or as a function of a feature map's name and
+            shape; None: they are derived.
         own: Whether it is user code, whose traceback is shown.
         notices: Remarks on its loading, for the user.
     """
@@ -246,6 +252,7 @@ class Model:
     straight: bool = False
     classes: tuple[str, ...] = ()
     scores: str = ""
+    layout: UserLayouts | None = None
     own: bool = False
     notices: tuple[str, ...] = ()
 

@@ -17,17 +17,17 @@ from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.layer_results import BatchResults, LayerBatch, MixedBatchError, draw_feature_map
 from fmapviz.engine.survey.kept_passes import KeptPass
 from fmapviz.inspection.attention.observe import AttentionObserver
-from fmapviz.inspection.attention.placement import Tokens
+from fmapviz.inspection.attention.placement import has_class_token
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
 from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
 from fmapviz.inspection.outputs import part_of
 from fmapviz.inspection.predictions import predict
 from fmapviz.inspection.readable import why_unreadable
-from fmapviz.inspection.reshape import is_unrolled
 from fmapviz.models.user_code import one_line
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ class Drawer:
         early_stop: Number of outputs of these layers: the forward pass ends with the last. A number that it does not know is
             learnt from the first pass that is certainly like all others. None: every pass runs to its end.
         choices: What earlier passes have shown about the model, if other threads share it.
+        layouts: The layouts of the model's layers, likewise.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
 
     Attributes:
@@ -186,6 +187,7 @@ class Drawer:
         top: int = 0,
         early_stop: EarlyStop | None = None,
         choices: Choices | None = None,
+        layouts: LayoutCache | None = None,
         check: Callable[[], object] = bool,
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
@@ -197,12 +199,13 @@ class Drawer:
         self._top = top
         self._early_stop = None if top or plan.of_classes else early_stop
         self._check = check
-        self._ordered = not is_unrolled(model.module.modules())
+        everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
+        self._layouts = LayoutFinder(model.module, [*layers, *everything], layouts, attention=bool(plan.of_attention))
         self._choices = choices or Choices()
-        self._class_maps = ClassMaps(model, plan, style, choices=self._choices, ordered=self._ordered)
-        self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0), ordered=True), BatchResults(0))
+        self._class_maps = ClassMaps(model, plan, style, choices=self._choices)
+        self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
-        self._tokens = Tokens.of(model.module) if plan.of_attention else Tokens()
+        self._has_class = bool(plan.of_attention) and has_class_token(model.module)
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -210,11 +213,19 @@ class Drawer:
         plan, network = self._plan, self._model.module
         enter = self.enter if plan.draws.get("input") or plan.draws.get("input gradient") else None
         with ExitStack() as hooks:
-            attached = plan.of_classes
-            observed = observe(network, self._layers, self.receive, refuse=self.receive, enter=enter, attached=attached)
+            observed = observe(
+                network,
+                self._layers,
+                self.receive,
+                refuse=self.receive,
+                enter=enter,
+                attached=plan.of_classes,
+                layouts=self._layouts,
+            )
             self.calls = hooks.enter_context(observed)
             if plan.of_maps:
-                hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True))
+                layouts = self._layouts if plan.automatic else None
+                hooks.enter_context(observe(network, find_layers(network), self.keep, attached=True, layouts=layouts))
             if self._observer:
                 hooks.enter_context(self._observer.attached(network))
             if plan.of_classes:
@@ -245,12 +256,24 @@ class Drawer:
             RequestError: The request for classes does not fit the model.
             torch.OutOfMemoryError: And a RuntimeError of the CPU's allocator: see `is_out_of_memory`.
         """
+        try:
+            return self._run(batch, keep)
+        except MissingLayoutError:  # another image took another way through the network
+            self._layouts.cache.known.clear()
+        except ForwardError:
+            if not self._layouts.followed:
+                raise
+            with self._layouts.cache.giving_up():
+                return self._run(batch, keep)
+        return self._run(batch, keep)
+
+    def _run(self, batch: Tensor, keep: KeptPasses | None) -> list[ImageResult]:
         plan, network, early_stop = self._plan, self._model.module, self._early_stop
         passes: Iterable[tuple[ForwardRecord, Tensor, BatchResults]]
         if plan.of_classes:
             passes = self._class_maps.passes(batch)
         else:
-            passes = [(ForwardRecord(network, batch, self._ordered), batch, BatchResults(len(batch)))]
+            passes = [(ForwardRecord(network, batch), batch, BatchResults(len(batch)))]
         try:
             for record, given, results in passes:
                 enough = early_stop.outputs(given.shape) if early_stop else None
@@ -259,18 +282,18 @@ class Drawer:
                 current = self._pass = _Pass(record, results, enough, ReadDetector() if learns else None)
                 current.kept = KeptPass() if keep and keep.has_room and given.is_cpu else None
                 if self._observer:
-                    current.attention = AttentionMaps.of(plan, self._style, record, results, tokens=self._tokens)
+                    current.attention = AttentionMaps.of(plan, self._style, record, results, has_class=self._has_class)
                 watching = self._observer.watching() if self._observer else nullcontext()
                 record.endings = self._choices.endings(graph=plan.of_classes) if self._top or plan.of_classes else None
                 seeing = record.endings or nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
-                    reading = current.reads or nullcontext()
-                    with recorded, undisturbed(given.device) as self.numbers, reading, watching, seeing:
+                    reads, followed = current.reads or nullcontext(), self._layouts.following(given)
+                    with recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
                         record.output = self._model.forward(network, given)
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:
-                        if is_out_of_memory(error):
+                        if is_out_of_memory(error) or isinstance(error, MissingLayoutError):
                             raise
                         raise ForwardError.after(current.last, error, given=given.shape) from error
                 looked = current.error or self.numbers.drawn or (current.reads and current.reads.looked)
@@ -298,7 +321,7 @@ class Drawer:
         Raises:
             MixedBatchError: As in `draw`.
         """
-        self._pass = _Pass(ForwardRecord(self._model.module, image, self._ordered), BatchResults(1), ran=kept.ran)
+        self._pass = _Pass(ForwardRecord(self._model.module, image), BatchResults(1), ran=kept.ran)
         layers = {layer.name: layer for layer in self._layers}
         try:
             with torch.no_grad():
@@ -312,6 +335,8 @@ class Drawer:
     def _finish(self, current: _Pass, keep: KeptPasses | None = None) -> list[ImageResult]:
         results = current.results
         images = len(current.record.pixels)
+        if notice := self._layouts.notice():
+            results.remarks.append(notice)
         predictions: list[tuple[Prediction, ...]] = [()] * images
         if self._top and current.record.output is not None:
             predictions = self._predict(current.record, results)
@@ -360,7 +385,7 @@ class Drawer:
     def receive(self, feature_map: FeatureMap, reason: str = "") -> None:
         """Draw one layer's output, or report the reason why it cannot be read; called by its hook."""
         current = self._pass
-        with current.drawing() as running:
+        with current.drawing() as running, self._layouts.paused():
             if not running:
                 return
             self._check()
@@ -393,11 +418,12 @@ class Drawer:
     def attend(self, attention: Attention) -> None:
         """Draw an attention that has been computed; called within the network's pass."""
         current = self._pass
-        with current.drawing() as running:
+        with current.drawing() as running, self._layouts.paused():
             if running and current.attention:
                 self._check()
+                placed = replace(attention, grids=self._layouts.grids(attention))
                 with current.surviving(attention.name):
-                    current.attention.receive(attention, index=current.received if self._layers else None)
+                    current.attention.receive(placed, index=current.received if self._layers else None)
 
     def enter(self, feature_map: FeatureMap) -> Tensor:
         """Draw one layer's input, and return what the layer receives instead; called by its hook."""
@@ -411,7 +437,7 @@ class Drawer:
                 current.results.undrawn[f"the input of {feature_map.name}"] = reason
                 return values
             if self._plan.draws.get("input"):
-                with current.surviving(f"the input of {feature_map.name}"):
+                with current.surviving(f"the input of {feature_map.name}"), self._layouts.paused():
                     current.results.add(
                         draw_feature_map(feature_map, values, self._plan, self._style, record=current.record, of="input")
                     )
@@ -425,7 +451,7 @@ class Drawer:
     def keep(self, feature_map: FeatureMap) -> None:
         """Record the output of any layer, if a heat map may need it; called by its hook."""
         current = self._pass
-        with current.drawing() as running:
+        with current.drawing() as running, self._layouts.paused():
             if running:
                 self._check()
                 if feature_map.values.is_meta:

@@ -173,7 +173,7 @@ def draw_feature_map(
     try:
         if plan.kept and (of != "output" or views.keys() - plan.reductions):
             raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
-        frames = {"": values} if of == "attention" else frames_of(own, values, record.pixels, ordered=record.ordered)
+        frames = {"": values} if of == "attention" else frames_of(own, values)
     except NotAMapError as reason:
         undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]

@@ -39,6 +39,7 @@ from fmapviz.inspection.layers import (
     select_layers,
     unwrap,
 )
+from fmapviz.inspection.layouts.find import LayoutCache
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.outputs import part_of, scores_in
 from fmapviz.inspection.predictions import TOP
@@ -69,10 +70,12 @@ class PairSetup:
     Attributes:
         compared: Both networks.
         layers: The chosen layers of the second.
+        layouts: Remembers their layouts.
     """
 
     compared: Compared
     layers: Sequence[Layer]
+    layouts: LayoutCache = field(default_factory=LayoutCache)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +98,7 @@ class Session:
         directory: The run's directory; of a remote run, of its local copy.
         several: Whether more than one image is expected.
         choices: Remembers the layers that were chosen automatically.
+        layouts: Remembers the layouts of layers.
         sharing: Remembers whether images may share a forward pass; None: it is found out each time.
         kept: Remembers what layers returned when the images were surveyed.
         pair: The second network, if two are compared; the model's module then holds both.
@@ -117,6 +121,7 @@ class Session:
     directory: Path = Path()
     several: bool = True
     choices: Choices = field(default_factory=Choices)
+    layouts: LayoutCache = field(default_factory=LayoutCache)
     sharing: Sharing | None = None
     kept: KeptPasses | None = None
     pair: PairSetup | None = None
@@ -211,6 +216,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         device=device,
         batch_size=(config.batch_size or (None if device.type == "cpu" else 16)) if loaded.batches else 1,
         workers=config.threads,
+        layouts=LayoutCache(loaded.layout),
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []

@@ -11,7 +11,8 @@ from fmapviz.core.errors import quote
 from fmapviz.inspection.class_scores import class_scores, scores_at
 from fmapviz.inspection.endings import SOFT, Ending, Endings
 from fmapviz.inspection.gradients import gradients_at
-from fmapviz.inspection.reshape import CHANNELS_FIRST, NotAMapError, picture_size
+from fmapviz.inspection.layouts.find import known_by_type
+from fmapviz.inspection.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,6 @@ ROWS = 6  # of a sheet
 _PARTS = (1, 8, 64, 512, 4096)
 _FEW = 4  # resolutions: for a network with fewer, other layers fill a sheet
 _BACKBONE = "backbone"  # torchvision's detectors use everything else to find boxes
-_TOLERANCE = 2  # pixels that convolutions without padding may remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,41 +170,28 @@ def find_maps(record: ForwardRecord, scores: ClassScores) -> Iterator[GraphPoint
         record: A forward pass in which all layers were recorded.
         scores: Of the classes.
     """
-    values = (point.values for point in record.kept if isinstance(point.layer.module, CHANNELS_FIRST))
-    sizes = {tuple(each.shape[2:]) for each in values if each.ndim == 4}  # that convolutions have returned
     boxes = scores.open_ended and any(point.name.startswith(_BACKBONE) for point in record.kept)
     for _, same in groupby(reversed(record.kept), key=lambda point: point.identity):
-        maps = (point for point in same if _is_map(point, record, scores, sizes=sizes, boxes=boxes))
+        maps = (point for point in same if _is_map(point, record, scores, boxes=boxes))
         yield from islice(maps, 1)
 
 
-def _is_map(
-    point: GraphPoint, record: ForwardRecord, scores: ClassScores, *, sizes: set[tuple[int, ...]], boxes: bool
-) -> bool:
+def _is_map(point: GraphPoint, record: ForwardRecord, scores: ClassScores, *, boxes: bool) -> bool:
     """Return False for what is no map of the picture, and for other things that have such shapes too."""
     values, parts = point.values, point.name.split(".")
     try:
         maps = record.maps(point, values)
     except NotAMapError:
         return False
-    size = (maps.shape[-2], maps.shape[-1])
+    layout = point.feature_map.layout
     return not (
-        size == (1, 1)
+        maps.shape[-2:] == (1, 1)
         or ((scores.of_pixels or values.ndim == 3) and maps.shape[1] == scores.width)  # class scores themselves
         or (boxes and not point.name.startswith(_BACKBONE))
-        or (values.ndim == 3 and any("att" in part for part in parts[:-1]))  # a part of attention
-        or (values.ndim < 5 and size not in sizes and not _is_of_picture(size, record.pixels))
+        or (any("att" in part for part in parts[:-1]) and not known_by_type(point.layer.module))  # a part of attention
+        or bool(layout and layout.assumed)
         or (values.ndim == 5 and record.pixels.ndim < 5)  # no clip
     )
-
-
-def _is_of_picture(size: tuple[int, int], pixels: Tensor) -> bool:
-    """Return True if there is one row and one column for every whole number of pixels."""
-    for own, whole in zip(size, picture_size(pixels) or (0, 0), strict=True):
-        step = max(1, round(whole / own))
-        if abs(own - whole / step) > _TOLERANCE:
-            return False
-    return True
 
 
 def _blocks(maps: Sequence[GraphPoint]) -> list[GraphPoint]:

@@ -15,6 +15,7 @@ from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.inspection.hooks import exchange, observe
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
+from fmapviz.inspection.layouts.find import LayoutFinder, following_calls
 from fmapviz.inspection.readable import is_transformed
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def capture(
     with ExitStack() as stack:
         if gradients:
             stack.enter_context(unwrap(model).register_forward_pre_hook(_begin_graphs, with_kwargs=True))
-        hooks = observe(model, chosen, maps.keep, refuse=maps.refuse, attached=gradients, begin=maps.clear)
+        finder = LayoutFinder(unwrap(model), chosen)
+        stack.enter_context(following_calls(unwrap(model), finder))
+        hooks = observe(model, chosen, maps.keep, refuse=maps.refuse, attached=gradients, begin=maps.clear, layouts=finder)
         stack.enter_context(hooks)
         yield maps
 

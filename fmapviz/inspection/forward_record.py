@@ -86,7 +86,6 @@ class ForwardRecord:
     Attributes:
         network: The network.
         pixels: Its input, `(N, ...)`, at the beginning of the graph.
-        ordered: Whether tokens are in the order of rows and columns, see `fmapviz.inspection.reshape.is_unrolled`.
         late: Whether the graph begins at the first recorded layer, not at the input. Nothing before that layer is then
             recorded by autograd, which saves the memory of its activations.
         names: The feature maps whose outputs are recorded in `kept`, besides those of the chosen layers; None for all.
@@ -107,7 +106,6 @@ class ForwardRecord:
 
     network: nn.Module
     pixels: Tensor
-    ordered: bool
     late: bool = False
     names: Collection[str] | None = ()
     heads: bool = False
@@ -156,7 +154,7 @@ class ForwardRecord:
         Raises:
             NotAMapError: They are not maps.
         """
-        frames = list(frames_of(point.feature_map, values, self.pixels, ordered=self.ordered).values())
+        frames = list(frames_of(point.feature_map, values).values())
         if frames[0].ndim == 2:
             raise NotAMapError("a vector, without rows and columns to lay over the image")
         if len(frames[0]) != self.images:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.core.types import Layer
+    from fmapviz.inspection.layouts.find import LayoutFinder
 
 # PyTorch holds a generator's lock while it converts the state to a Python object. If the garbage collector starts meanwhile
 # and frees a tensor, another thread may run; if that thread asks for the state too, it waits for the generator while it
@@ -40,6 +41,7 @@ def observe(
     enter: Callable[[FeatureMap], Tensor] | None = None,
     attached: bool = False,
     begin: Callable[[], None] = lambda: None,
+    layouts: LayoutFinder | None = None,
 ) -> Iterator[Mapping[nn.Module, int]]:
     """Pass every output of some layers to a function while a model runs.
 
@@ -58,6 +60,7 @@ def observe(
         attached: Whether `receive` gets tensors that are part of the graph, if there is one, and learns of each that is not
             whether the layer only passed it on.
         begin: Called when a forward pass begins.
+        layouts: Finds the layouts of the outputs.
 
     Yields:
         The number of calls of each layer's module in the last forward pass.
@@ -77,7 +80,9 @@ def observe(
                     continue
                 given = values.detach() if values.requires_grad and not attached else values
                 passed_on = attached and not values.requires_grad and _is_passed_on(values, module, (args, rest[:-1]))
-                receive(FeatureMap(layer, f"{name}{part}", call, next(counter.executed), given, passed_on))
+                layout = layouts.of(layer, f"{name}{part}", values) if layouts else None
+                index = next(counter.executed)
+                receive(FeatureMap(layer, f"{name}{part}", call, index, given, passed_on, layout=layout))
 
         return hook
 
@@ -92,7 +97,9 @@ def observe(
             changed: list[tuple[Tensor, Tensor]] = []
 
             def change(part: str, values: Tensor) -> Tensor:
-                entered = FeatureMap(layer, name if single else f"{name}{part}", call, index, values)
+                full = name if single else f"{name}{part}"
+                layout = layouts.of(layer, full, values, entry=True) if layouts and not why_unreadable(values) else None
+                entered = FeatureMap(layer, full, call, index, values, layout=layout)
                 own = enter(entered)
                 changed.append((values, own))
                 return own

@@ -6,10 +6,11 @@ import hashlib
 import inspect
 import re
 import warnings
+from collections.abc import Mapping
 from itertools import chain
 from operator import call
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from fmapviz.core.config import InputOptions, check_scores
 from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.layout import check_layout
 from fmapviz.core.types import Model
 from fmapviz.images.preprocess import as_for_imagenet, by_callable
 from fmapviz.inspection.hooks import observe
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fmapviz.core.types import UserLayouts
     from fmapviz.models.weights.fit import LoadedWeights
 
 _SIDE = 224  # pixels; most networks accept it
 _PREPROCESSING = ("preprocess", "transforms")
 _CLASSES = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
 _SCORES = "scores"
+_LAYOUT = "layout"
 _LIBRARIES = ("torch", "torchvision", "timm")
 
 
@@ -82,8 +86,28 @@ def describe_network(
         forward=forward or call,
         classes=loaded.classes or next(filter(None, found), ()),
         scores=said,
+        layout=_find_layout(network, home),
         own=True,
         notices=notices,
+    )
+
+
+def _find_layout(*owners: object) -> UserLayouts | None:
+    """Return the axes of layers as the user names them: `layout` of a network, or of the module that builds it.
+
+    Raises:
+        RequestError: It is no mapping of globs to layouts.
+    """
+    given: Any = next((found for each in owners if (found := vars(each).get(_LAYOUT) if each is not None else None)), None)
+    if given is None or isinstance(given, nn.Module):
+        return None
+    if isinstance(given, Mapping):
+        return {str(glob): check_layout(text) for glob, text in given.items()}
+    if callable(given):
+        return cast("UserLayouts", given)
+    raise RequestError(
+        f"`layout` is neither a mapping nor a function: {quote(type(given).__name__)}",
+        hint='layout = {"blocks.*": "N H W C", "encoder.*": "N 1+H*W C"}, or a function of name and shape',
     )
 
 

@@ -89,7 +89,7 @@ def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
     check_type("style", style, Style | None, hint="such as Style(columns=8)")
     style, values = style or Style(), feature_map.values.detach()
     try:
-        frames = frames_of(feature_map, values, values.new_empty(values.shape[:1])).values()
+        frames = frames_of(feature_map, values).values()
     except NotAMapError as error:
         raise RequestError(
             f"{feature_map.name} is no map and no vector: {error}", hint="its attribute values has them"

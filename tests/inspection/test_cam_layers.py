@@ -249,8 +249,8 @@ def test_layers_that_the_class_does_not_depend_on_are_passed_over_however_many_t
     assert fmapviz.cam(LongAside(length), torch.randn(1, 3, 16, 16)).layer == "conv"
 
 
-def test_what_only_looks_like_a_map_is_not_chosen():
-    """Windows of a transformer, by their shape maps of 9 x 64 pixels."""
+def test_what_does_not_look_like_a_map_is_put_back():
+    """Parts of a picture of 24 x 24 positions, by their shape maps of 9 x 64 pixels."""
 
     class Windows(nn.Module):
         def __init__(self):
@@ -264,8 +264,10 @@ def test_what_only_looks_like_a_map_is_not_chosen():
         def forward(self, x):
             return x.flatten(2).view(len(x), 4, 9, 64)
 
-    found = fmapviz.cam(Windows(), torch.randn(2, 3, 96, 96))
-    assert found.layer == "conv"
+    network, pictures = Windows(), torch.randn(2, 3, 96, 96)
+    found = fmapviz.cam(network, pictures, target=1)
+    assert found.layer == "cut"
+    assert torch.equal(found.raw, fmapviz.cam(network, pictures, target=1, layer="conv").raw)
 
 
 def test_of_a_detector_it_is_a_layer_of_its_backbone():

@@ -30,14 +30,14 @@ def mapped(values, module=None, part=""):
 def receive_all(network, batch, *, names=None, heads=False):
     """Run a network and return its record and its output."""
     start, given = begin_graph(batch)
-    record = ForwardRecord(network, start, ordered=True, names=names, heads=heads)
+    record = ForwardRecord(network, start, names=names, heads=heads)
     with observe(network, find_layers(network), record.keep, attached=True):
         output = network(given)
     return record, output
 
 
 def late_record(values):
-    return ForwardRecord(nn.Identity(), values, late=True, ordered=True)
+    return ForwardRecord(nn.Identity(), values, late=True)
 
 
 # --- one tensor

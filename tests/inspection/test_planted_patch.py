@@ -14,7 +14,7 @@ from PIL import Image
 
 from fmapviz.inspection.captured import capture
 from fmapviz.inspection.layers import find_layers, repeated_block
-from fmapviz.inspection.reshape import NotAMapError, frames_of, is_unrolled
+from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.models.load import load_model
 
 SIZES = "num_hidden_layers=2, hidden_size=48, num_attention_heads=3"
@@ -49,14 +49,14 @@ MORE = [
     "hf:pvt_v2",
     f"hf:vit({MLP})",
     f"hf:vit_mae({MLP})",
+    "hf:hiera",
+    f"hf:yolos({MLP})",
+    "timm:hiera_tiny_224",
+    "timm:mobilevit_xxs",
+    "timm:nest_tiny",
+    "timm:efficientformer_l1",
+    "timm:edgenext_xx_small",
 ]
-WITHOUT_A_GRID = {  # why
-    "hf:hiera": "grouped by the units of a mask",
-    f"hf:yolos({MLP})": "do not form a grid of patches",  # a hundred tokens of detections follow the patches
-    "timm:hiera_tiny_224": "grouped by the units of a mask",
-    "timm:mobilevit_xxs": "one for each window or region",
-    "timm:nest_tiny": "split by window or head",
-}
 
 
 def first_block(spec):
@@ -70,13 +70,12 @@ def first_block(spec):
 
 def maps_of(model, layer, pixels):
     """Return what is drawn of a layer, each map `(C, h, w)`, and why the rest is not."""
-    ordered = not is_unrolled(model.module.modules())
     with torch.no_grad(), capture(model.module, layers=layer) as captured:
         model.forward(model.module, pixels)
     maps, reasons = [], []
     for found in captured.values():
         try:
-            frames = frames_of(found, found.values, pixels, ordered=ordered)
+            frames = frames_of(found, found.values)
         except NotAMapError as reason:
             reasons.append(str(reason))
         else:
@@ -88,30 +87,20 @@ def maps_of(model, layer, pixels):
 def test_a_planted_patch_changes_its_own_position_most(spec):
     model, layer = first_block(spec)
     grey = model.preparation.apply(Image.new("RGB", (640, 640), "grey"))[None]
-    side = grey.shape[-1]
+    sides = tuple(grey.shape[-2:])
     plain, _ = maps_of(model, layer, grey)
     assert plain
-    step = side // plain[0].shape[-1]
+    step = sides[1] // plain[0].shape[-1]
     # A patch; several if they are small or overlap, as in PVT v2 and LeViT.
     length, slack = (32, step) if step < 12 or "levit" in spec else (step, 0)
     for down, across in ((28, 60), (72, 41), (10, 90)):
-        top, left = (side * percent // 100 // length * length for percent in (down, across))
+        top, left = (side * percent // 100 // length * length for side, percent in zip(sides, (down, across), strict=True))
         square = grey.clone()
         square[..., top : top + length, left : left + length] = 3
         planted, _ = maps_of(model, layer, square)
         for before, after in zip(plain, planted, strict=True):
             change = (after - before).norm(dim=0)
             y, x = divmod(change.argmax().item(), change.shape[1])
-            row, column = ((at + 0.5) * side / count for at, count in zip((y, x), change.shape, strict=True))
+            row, column = ((at + 0.5) * side / count for at, side, count in zip((y, x), sides, change.shape, strict=True))
             assert top - slack <= row <= top + length + slack, tuple(change.shape)
             assert left - slack <= column <= left + length + slack, tuple(change.shape)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("spec", WITHOUT_A_GRID)
-def test_tokens_that_form_no_grid_are_refused_with_the_reason(spec):
-    model, layer = first_block(spec)
-    grey = model.preparation.apply(Image.new("RGB", (640, 640), "grey"))[None]
-    maps, reasons = maps_of(model, layer, grey)
-    assert not maps
-    assert all(WITHOUT_A_GRID[spec] in reason for reason in reasons)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.layer_results import BatchResults
     from fmapviz.engine.plan import Plan
     from fmapviz.inspection.attention.observe import Attention
-    from fmapviz.inspection.attention.placement import Query, Tokens
+    from fmapviz.inspection.attention.placement import Query
     from fmapviz.inspection.forward_record import ForwardRecord
 
 
@@ -50,13 +50,13 @@ class AttentionMaps:
     drawn: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, style: Style, record: ForwardRecord, results: BatchResults, *, tokens: Tokens) -> AttentionMaps:
+    def of(cls, plan: Plan, style: Style, record: ForwardRecord, results: BatchResults, *, has_class: bool) -> AttentionMaps:
         """Begin a forward pass.
 
         Raises:
             RequestError: The requested position is outside of the network's input.
         """
-        picture, query = Picture.of(record.pixels, tokens), query_of(style)
+        picture, query = Picture.of(record.pixels, has_class=has_class), query_of(style)
         picture.check(query)
         record.picture = picture
         return cls(plan, style, record, results, picture, query)

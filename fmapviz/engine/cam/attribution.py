@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from fmapviz.core import registry
 from fmapviz.core.config import Style, check_scores, check_type, explain_arguments
-from fmapviz.core.errors import RequestError, first_few, quote, suggest
+from fmapviz.core.errors import FmapvizError, RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model
 from fmapviz.engine.batch import make_batch
@@ -23,10 +23,10 @@ from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
-from fmapviz.inspection.gradients import frozen, recording
+from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import observe, undisturbed
 from fmapviz.inspection.layers import unwrap
-from fmapviz.inspection.reshape import is_unrolled
+from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
 from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import gray_of, overlay
@@ -177,12 +177,13 @@ def cam(
         scores=scores,
         automatic=layer == _AUTO,
     )
-    choices = _choices(model.module, exact=plan.methods[method].exact)
+    choices, layouts = _known(model.module, exact=plan.methods[method].exact)
+    layouts.given = model.layout
     learnt = plan.automatic and batch.shape[1:] in choices.layers
-    found = _differentiate(model, batch, plan, layer, choices=choices)
+    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts)
     if learnt and not found.layers:  # another class may depend on other layers
         choices.layers.pop(batch.shape[1:], None)
-        found = _differentiate(model, batch, plan, layer, choices=choices)
+        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts)
     if not found.layers:
         if all(found.missing):
             raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
@@ -221,11 +222,29 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
     return torch.tensor(known, device=device) if known else None
 
 
-def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices) -> BatchResults:
+def _differentiate(
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache
+) -> BatchResults:
     """Run the network under hooks, and draw."""
+    attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts)
+    try:
+        return attempt()
+    except MissingLayoutError:  # another image took another way through the network
+        layouts.known.clear()
+    except FmapvizError:
+        raise
+    except Exception as error:
+        if layouts.broken or is_out_of_memory(error):
+            raise
+        with layouts.giving_up():
+            return attempt()
+    return attempt()
+
+
+def _attempt(model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache) -> BatchResults:
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
-    class_maps = ClassMaps(model, plan, Style(), choices, ordered=not is_unrolled(modules.values()))
+    class_maps = ClassMaps(model, plan, Style(), choices)
     with frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in class_maps.passes(batch):
 
@@ -245,24 +264,26 @@ def _differentiate(model: Model, batch: Tensor, plan: Plan, layer: str, *, choic
             hooks.close()  # those of an earlier pass; the last ones stay for the backward passes, which may run layers again
             names = record.names if layer == _AUTO else {layer}
             layers = _layers(modules, names, heads=class_maps.exact)
-            hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True))
+            finder = LayoutFinder(network, layers, layouts)
+            hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             record.endings = choices.endings(graph=True)
-            with undisturbed(batch.device), record.endings or nullcontext():
+            with undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
             record.over = True
     return results
 
 
-# What earlier calls have shown about a network, as long as its modules are the same; by whether the method is exact.
-_chosen: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[bool, Choices]]] = WeakKeyDictionary()
+# What earlier calls have shown about a network, as long as its modules are the same; choices by whether the method is exact.
+_shown: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[bool, Choices], LayoutCache]] = WeakKeyDictionary()
 
 
-def _choices(network: nn.Module, *, exact: bool) -> Choices:
+def _known(network: nn.Module, *, exact: bool) -> tuple[Choices, LayoutCache]:
     """Return what earlier calls have shown about a network, so that only the first one has to choose layers."""
     modules = tuple(map(id, network.modules()))
-    if network not in _chosen or _chosen[network][0] != modules:
-        _chosen[network] = (modules, {})
-    return _chosen[network][1].setdefault(exact, Choices())
+    if network not in _shown or _shown[network][0] != modules:
+        _shown[network] = (modules, {}, LayoutCache())
+    _, choices, layouts = _shown[network]
+    return choices.setdefault(exact, Choices()), layouts
 
 
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:

@@ -53,7 +53,6 @@ class ClassMaps:
         plan: The views.
         style: How gradients are drawn.
         choices: What earlier passes have shown.
-        ordered: See `ForwardRecord`.
 
     Attributes:
         head: What is known of the network's scores.
@@ -63,7 +62,7 @@ class ClassMaps:
         of_pixels: Those of the network's input.
     """
 
-    def __init__(self, model: Model, plan: Plan, style: Style, choices: Choices, *, ordered: bool) -> None:
+    def __init__(self, model: Model, plan: Plan, style: Style, choices: Choices) -> None:
         self.model = model
         self.plan = plan
         self.style = style
@@ -73,7 +72,6 @@ class ClassMaps:
         self.of_pixels = {view: method for view, method in plan.methods.items() if method.of_pixels}
         self.exact = any(method.exact for method in plan.methods.values())
         self.automatic = bool(plan.automatic and self.of_layers)
-        self._ordered = ordered
 
     def passes(self, batch: Tensor) -> Iterator[tuple[ForwardRecord, Tensor, BatchResults]]:
         """Yield what the caller has to run on prepared images `(N, ...)`, and draw after each pass.
@@ -96,7 +94,7 @@ class ClassMaps:
             late = not (chosen is None or self.plan.from_pixels or choices.early)
             start, given = (batch, batch) if late else begin_graph(batch)
             names = None if chosen is None else chosen.names
-            record = ForwardRecord(self.model.module, start, self._ordered, late=late, names=names, heads=self.exact)
+            record = ForwardRecord(self.model.module, start, late=late, names=names, heads=self.exact)
             results = BatchResults(record.images)
             yield record, given, results
             if record.disconnected:
@@ -285,7 +283,7 @@ class Pass:
                 return
         raw = method.apply(**captured)
         own = point.feature_map
-        frames = len(frames_of(own, point.values, record.pixels, ordered=record.ordered))
+        frames = len(frames_of(own, point.values))
         layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
         self._add_heat_map(view, raw.reshape(*raw.shape[:2], frames, -1).mean(2), layer, targets)
 

@@ -22,7 +22,8 @@ from fmapviz.engine.layer_results import statistics_of
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
-from fmapviz.inspection.reshape import NotAMapError, frames_of, is_unrolled
+from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder
+from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.models.network import input_type
 from fmapviz.render.grid import Ranges, as_floats, measure
 from fmapviz.views.base import PairMaps
@@ -123,7 +124,8 @@ def pair_drawer(session: Session, setup: PairSetup, pair: nn.Module, *, check: C
         [replace(layer, module=dict(network.named_modules())[layer.name]) for layer in chosen]
         for network, chosen in ((pair.first, session.layers), (pair.second, setup.layers))
     )
-    return PairDrawer(compared, (layers[0], layers[1]), session.plan, session.config.style, check=check)
+    caches = session.layouts, setup.layouts
+    return PairDrawer(compared, (layers[0], layers[1]), session.plan, session.config.style, caches=caches, check=check)
 
 
 class PairDrawer:
@@ -134,6 +136,7 @@ class PairDrawer:
         layers: The chosen layers of each.
         plan: What is drawn and requested.
         style: How pictures look.
+        caches: The layouts of the layers of each, if other threads share them.
         check: Called at each layer; raises if the run has ended.
 
     Attributes:
@@ -149,8 +152,10 @@ class PairDrawer:
         plan: Plan,
         style: Style,
         *,
+        caches: tuple[LayoutCache, LayoutCache] | None = None,
         check: Callable[[], object] = bool,
     ) -> None:
+        caches = caches or (LayoutCache(compared.first.layout), LayoutCache(compared.second.layout))
         self.numbers = Numbers()
         self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
         self._compared = compared
@@ -159,7 +164,10 @@ class PairDrawer:
         self._style = style
         self._check = check
         self._types = [input_type(each.module) for each in (compared.first, compared.second)]
-        self._ordered = not is_unrolled(compared.first.module.modules())
+        models = (compared.first, compared.second)
+        self._layouts = [
+            LayoutFinder(each.module, own, cache) for each, own, cache in zip(models, layers, caches, strict=True)
+        ]
         self._hooks = ExitStack()
         self._calls: list[Mapping[nn.Module, int]] = [{}, {}]
         self._held: dict[str, FeatureMap] = {}
@@ -177,7 +185,9 @@ class PairDrawer:
                 ((self._compared.first, self._keep), (self._compared.second, self._compare))
             ):
                 own = partial(self._receive, receive)
-                self._calls[at] = hooks.enter_context(observe(model.module, self._layers[at], own, refuse=self._refuse))
+                layouts = self._layouts[at]
+                observed = observe(model.module, self._layers[at], own, refuse=self._refuse, layouts=layouts)
+                self._calls[at] = hooks.enter_context(observed)
             self._hooks = hooks.pop_all()
         return self
 
@@ -220,8 +230,9 @@ class PairDrawer:
         """Run a network; return whether it drew random numbers."""
         self._last = ""
         try:
-            with torch.no_grad(), undisturbed(batch.device) as numbers:
-                model.forward(model.module, batch.to(self._types[at], copy=True))  # it may change its input in place
+            given = batch.to(self._types[at], copy=True)  # it may change its input in place
+            with torch.no_grad(), undisturbed(batch.device) as numbers, self._layouts[at].following(given):
+                model.forward(model.module, given)
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
             if self._error or is_out_of_memory(error):
                 raise
@@ -259,16 +270,16 @@ class PairDrawer:
         result = _template(second)
         if self.receive:
             self.receive(
-                replace(result, difference=_measure_all(first, second, self._pixels, ordered=self._ordered)),
+                replace(result, difference=_measure_all(first, second)),
                 first.values,
                 second.values.clone(),
             )
             return
         try:
-            pairs = [frames_of(each, each.values, self._pixels, ordered=self._ordered) for each in (first, second)]
+            pairs = [frames_of(each, each.values) for each in (first, second)]
         except NotAMapError as reason:
             self._undrawn[second.name] = str(reason)
-            self._found.append(replace(result, difference=_measure_all(first, second, self._pixels, ordered=self._ordered)))
+            self._found.append(replace(result, difference=_measure_all(first, second)))
             return
         for suffix, maps in pairs[0].items():
             named = replace(result, layer=f"{result.layer}{suffix}")
@@ -288,7 +299,7 @@ class PairDrawer:
     def _add_alone(self, feature_map: FeatureMap, *, first: bool) -> None:
         """Add the means of a layer that the other network lacks."""
         try:
-            frames = frames_of(feature_map, feature_map.values, self._pixels, ordered=self._ordered)
+            frames = frames_of(feature_map, feature_map.values)
         except NotAMapError:
             return
         result = _template(feature_map)
@@ -312,11 +323,11 @@ class PairDrawer:
         )
 
 
-def _measure_all(first: FeatureMap, second: FeatureMap, pixels: Tensor, *, ordered: bool) -> Difference:
+def _measure_all(first: FeatureMap, second: FeatureMap) -> Difference:
     """Measure all values of a layer; of one that is no map, its channels are not known."""
     a, b = first.values, second.values
     with suppress(NotAMapError):
-        frames = [frames_of(each, each.values, pixels, ordered=ordered) for each in (first, second)]
+        frames = [frames_of(each, each.values) for each in (first, second)]
         maps = [one[""] for one in frames if "" in one]
         if maps and maps[0].numel() == a.numel():
             return _measure(first, second, maps[0], maps[1])

@@ -171,6 +171,7 @@ class BatchRunner:
                 top=session.top,
                 early_stop=session.early_stop,
                 choices=session.choices,
+                layouts=session.layouts,
                 check=self._check,
             )
         )

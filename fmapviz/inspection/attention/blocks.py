@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from fmapviz.inspection.attention.placement import row_of
+from fmapviz.inspection.attention.placement import rows_of
 from fmapviz.inspection.attention.weights import Fused, mean_of_heads
 from fmapviz.inspection.gradients import edge_of
-from fmapviz.inspection.reshape import NotAMapError, token_grid
+from fmapviz.inspection.reshape import NotAMapError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from fmapviz.inspection.attention.observe import Attention
     from fmapviz.inspection.attention.placement import Picture, Query
+    from fmapviz.inspection.layouts.tokens import TokenGrid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +31,7 @@ class Block:
     Attributes:
         name: Of the attention.
         shape: Of its weights, `(N, heads, L, S)`.
+        grids: Where its queries and keys are.
         matrix: Mean of its heads, float32 `(N, L, S)`, unless gradients are requested.
         attention: As it was computed, if gradients are requested; it keeps queries and keys in memory.
         edge: Position of its output in the graph, if gradients are requested; None if it is outside of one.
@@ -37,6 +40,7 @@ class Block:
 
     name: str
     shape: torch.Size
+    grids: tuple[TokenGrid, TokenGrid]
     matrix: Tensor | None = None
     attention: Attention | None = None
     edge: GradientEdge | None = None
@@ -45,7 +49,7 @@ class Block:
     @classmethod
     def of(cls, attention: Attention, *, differentiated: bool) -> Block:
         """Keep what is needed of an attention: its matrix, or its position in the graph."""
-        known = attention.name, attention.weights.shape
+        known = attention.name, attention.weights.shape, attention.grids
         if not differentiated:
             return cls(*known, matrix=mean_of_heads(attention.weights))
         return cls(*known, attention=attention, edge=edge_of(attention.output), versions=_versions(attention))
@@ -81,19 +85,19 @@ class Flow:
     Attributes:
         blocks: The first one first.
         query: `(N, 1, L)`, 1 for the token that the flow is of.
-        grid: Number of prefix tokens, rows and columns of patches.
+        tokens: Where they are.
         shown: Whose flow it is, in words.
     """
 
     blocks: Sequence[Block]
     query: Tensor
-    grid: tuple[int, int, int]
+    tokens: TokenGrid
     shown: str
 
     def as_maps(self, row: Tensor) -> Tensor:
         """Return a row of all tokens, `(N, 1, L)`, as maps `(N, h, w)`."""
-        prefix, height, width = self.grid
-        return row[:, 0, prefix:].reshape(len(row), height, width)
+        assert self.tokens.order is not None
+        return row[:, 0, self.tokens.order.tolist()].view(len(row), *self.tokens.grid)
 
 
 def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device: torch.device) -> Flow:
@@ -104,8 +108,6 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device
     Raises:
         NotAMapError: The tokens of two blocks differ, or are no patches, with the reason.
     """
-    if not picture.tokens.ordered:
-        raise NotAMapError("the tokens are grouped by the units of a mask")
     blocks = [block for block in blocks if block.shape[2] > 1]
     if not blocks:
         raise NotAMapError("no attention between patches")
@@ -118,13 +120,18 @@ def flow_through(blocks: Sequence[Block], picture: Picture, query: Query, device
             other = f"{blocks[0].name} has {count} tokens, " if block is not blocks[0] else ""
             here = f"{other}{block.name} has {queries} queries and {keys} keys"
             raise NotAMapError(f"the tokens are not the same in all blocks: {here}")
-    grid = token_grid(count, picture.size)
-    if grid is None:
-        raise NotAMapError(f"{count} tokens do not form a grid of patches")
-    chosen, shown = row_of(query, count, picture)
+    tokens = blocks[0].grids[1]
+    for block in blocks:
+        for grid in block.grids:
+            if grid.refused or grid.order is None:
+                reason = grid.refused or f"to {count} tokens that are no patches of the picture"
+                raise NotAMapError(f"attention weights of {block.name} {reason}")
+            if tokens.order is None or grid.grid != tokens.grid or not np.array_equal(grid.order, tokens.order):
+                raise NotAMapError(f"the patches of {blocks[0].name} are not those of {block.name}")
+    _, chosen, shown = rows_of(blocks[-1].grids[0], count, picture, query)
     begin = torch.zeros(picture.images, 1, count, device=device)
-    begin[:, :, chosen] = 1 / len(range(count)[chosen])
-    return Flow(blocks, begin, grid, shown)
+    begin[:, :, list(chosen)] = 1 / len(chosen)
+    return Flow(blocks, begin, tokens, shown)
 
 
 def _versions(attention: Attention) -> tuple[int, ...]:

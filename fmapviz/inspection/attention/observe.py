@@ -22,6 +22,7 @@ from fmapviz.core.types import Layer
 from fmapviz.inspection.attention.weights import Fused, Given
 from fmapviz.inspection.hooks import tensors
 from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.layouts.tokens import TokenGrid
 from fmapviz.inspection.readable import why_unreadable
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
 _FUSED = functional.scaled_dot_product_attention
 _FUSED_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _MULTI_HEAD = functional.multi_head_attention_forward
+_NOWHERE = TokenGrid(0, refused="between tokens that were not followed")
 _WEIGHTLESS = nn.Softmax | nn.Dropout  # parts of an attention module that own no attention
 
 
@@ -63,6 +65,7 @@ class Attention:
         running: The modules that were running, the owner last.
         output: What the operation returned: `(N, heads, L, d)` if it was fused, otherwise the weights.
         value: The values that the weights were multiplied with, `(N, heads, S, d)`, if the operation was fused.
+        grids: Where the queries and the keys are.
     """
 
     layer: Layer
@@ -72,6 +75,7 @@ class Attention:
     running: Sequence[Running]
     output: Tensor
     value: Tensor | None = None
+    grids: tuple[TokenGrid, TokenGrid] = (_NOWHERE, _NOWHERE)
 
 
 @dataclass(slots=True, eq=False)

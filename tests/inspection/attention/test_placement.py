@@ -1,5 +1,7 @@
 """Where in the picture the tokens of an attention are."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torchvision
@@ -9,23 +11,26 @@ from torch.nn import functional
 
 import fmapviz
 from fmapviz.inspection.attention.observe import AttentionObserver
-from fmapviz.inspection.attention.placement import Picture, Query, Tokens, map_of
+from fmapviz.inspection.attention.placement import Picture, Query, has_class_token, map_of
+from fmapviz.inspection.layouts.find import LayoutFinder
 from fmapviz.inspection.reshape import NotAMapError
 
 
 def placed(network, x, query=None):
     """Return the map of every attention, or why there is none, by name."""
-    picture, found = Picture.of(x, Tokens.of(network)), {}
+    picture, found = Picture.of(x, has_class=has_class_token(network)), {}
+    finder = LayoutFinder(network, [], attention=True)
 
     def receive(attention):
-        try:
-            found[attention.name] = map_of(attention, picture, query or Query())
-        except NotAMapError as reason:
-            found[attention.name] = str(reason)
+        with finder.paused():
+            try:
+                found[attention.name] = map_of(replace(attention, grids=finder.grids(attention)), picture, query or Query())
+            except NotAMapError as reason:
+                found[attention.name] = str(reason)
 
     observer = AttentionObserver(receive)
     network.eval()
-    with torch.no_grad(), observer.attached(network), observer.watching():
+    with torch.no_grad(), observer.attached(network), observer.watching(), finder.following(x):
         network(x)
     return found
 
@@ -67,7 +72,7 @@ def test_a_position_is_the_patch_at_that_pixel():
 
 
 def test_a_position_outside_of_the_picture_is_refused():
-    picture = Picture(1, (96, 160), Tokens())
+    picture = Picture(1, (96, 160))
     picture.check(Query((95, 159)))
     with pytest.raises(fmapviz.RequestError, match="row 96, column 0 is outside the picture"):
         picture.check(Query((96, 0)))
@@ -83,7 +88,8 @@ class Windowed(nn.Module):
         self.window_size, self.shift_size = window_size, shift_size
         self.inner = Inner()
 
-    def forward(self, x):  # (N, H, W, C)
+    def forward(self, x):
+        x = x.movedim(1, -1)  # (N, H, W, C)
         down, across = self.window_size
         x = functional.pad(x, (0, 0, 0, -x.shape[2] % across, 0, -x.shape[1] % down))
         x = x.roll((-self.shift_size[0], -self.shift_size[1]), (1, 2))
@@ -105,19 +111,13 @@ def test_windows_are_put_back_where_the_modules_say(window, shift, grid):
     shift = tuple(by if side > size else 0 for by, side, size in zip(shift, grid, window, strict=True))
     x = torch.eye(height * width).view(1, height, width, -1).repeat(2, 1, 1, 1)
     for row, column in [(0, 0), (height - 1, width - 1), (3, 4), (1, width - 1)]:
-        observer_query = Query((row * 10 + 3, column * 10 + 9))
         network = Windowed(window, shift)
-        picture, found = Picture(2, (height * 10, width * 10), Tokens()), []
-        observer = AttentionObserver(
-            lambda attention, at=found, of=(picture, observer_query): at.append(map_of(attention, *of))
-        )
-        with observer.attached(network), observer.watching():
-            network(x)
-        maps, shown = found[-1]
-        assert "sees its window" in shown
-        assert maps.shape == (2, 1, height, width)
-        assert maps[0, 0, row, column] > 0.99
-        assert maps.sum() < 2.01
+        found = placed(network, x.movedim(-1, 1), Query((row, column)))
+        for maps, shown in found.values():
+            assert "sees its window" in shown
+            assert maps.shape == (2, 1, height, width)
+            assert maps[0, 0, row, column] > 0.99
+            assert maps.sum() < 2.01
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
     assert len(found) == 12
     modules = dict(built.named_modules())
     for layer, (maps, shown) in found.items():
-        assert "sees its window" in shown
         height, width = maps.shape[-2:]
+        assert ("sees its window" in shown) == (len(weights[layer]) > 2)
         assert size[0] / height == pytest.approx(size[1] / width, rel=0.12)
         has_shift = next(
             module for module in (modules[layer], modules[layer.removesuffix(".attn")]) if hasattr(module, "shift_size")
@@ -141,31 +141,52 @@ def test_swin_windows_of_torchvision_and_timm_are_put_back(network, size):
         padded = [-(-length // own) * own for length, own in zip((height, width), window, strict=True)]
         shift = [by if own < length else 0 for by, own, length in zip(shift, window, padded, strict=True)]
         # The number of each patch, cut into windows as the paper describes.
-        numbers = torch.arange(padded[0] * padded[1]).view(padded).roll((-shift[0], -shift[1]), (0, 1))
+        numbers = torch.arange(height * width).view(height, width)
+        padding = (0, padded[1] - width, 0, padded[0] - height)
+        if isinstance(network, str):  # timm pads what is shifted, torchvision shifts what is padded
+            numbers = functional.pad(numbers.roll((-shift[0], -shift[1]), (0, 1)), padding, value=-1)
+        else:
+            numbers = functional.pad(numbers, padding, value=-1).roll((-shift[0], -shift[1]), (0, 1))
         numbers = numbers.unfold(0, window[0], window[0]).unfold(1, window[1], window[1]).flatten(0, 1).flatten(1)
-        mean = weights[layer].mean(2).view(2, len(numbers), -1, numbers.shape[1])
-        expected = torch.empty(2, mean.shape[2], padded[0] * padded[1])
+        of_windows = weights[layer].unflatten(0, (2, len(numbers)))
+        expected = torch.empty(2, of_windows.shape[2], height * width)
         for number, patches in enumerate(numbers):
-            expected[:, :, patches] = mean[:, number]
-        expected = expected.view(2, -1, *padded)[:, :, :height, :width] / len(numbers)
+            real = patches >= 0
+            expected[:, :, patches[real]] = of_windows[:, number][:, :, real][..., real].sum(2) / (height * width)
+        expected = expected.view(2, -1, height, width)
         assert (maps - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("build", "size", "reason"),
-    [
-        (torchvision.models.maxvit_t, 224, "no module says by window_size and shift_size where they are"),
-        (lambda: timm.create_model("xcit_nano_12_p16_224"), 224, "that are not between the"),
-        (lambda: timm.create_model("mobilevit_xxs"), 256, "no module says"),
-    ],
-)
-def test_attention_that_is_not_between_patches_of_the_picture_is_refused(build, size, reason):
-    found = placed(build(), torch.randn(1, 3, size, size))
-    assert found
+def test_attention_between_channels_is_refused():
+    found = placed(timm.create_model("xcit_nano_12_p16_224"), torch.randn(1, 3, 224, 224))
     refused = [each for each in found.values() if isinstance(each, str)]
-    # XCiT ends with a class attention over all patches, MaxViT with one window that is the whole picture.
-    assert len(refused) >= 0.8 * len(found)
-    assert all(reason in each for each in refused)
+    assert len(refused) == 12  # it ends with a class attention over all patches
+    assert all("between 32 channels, not between patches" in each for each in refused)
+
+
+class Grids(nn.Module):
+    """Attention of positions that are equally far apart, as MaxViT's, and within blocks of rows, as CSWin's."""
+
+    def forward(self, x):
+        images, channels, height, width = x.shape
+        apart = x.view(images, channels, 2, height // 2, 2, width // 2).permute(0, 3, 5, 2, 4, 1).reshape(-1, 4, channels)
+        rows = x.view(images, channels, height // 2, 2, width).permute(0, 2, 3, 4, 1).reshape(-1, 2 * width, channels)
+        return [
+            functional.scaled_dot_product_attention(each[:, None] * 9, each[:, None], each[:, None])
+            for each in (apart, rows)
+        ]
+
+
+def test_attention_of_other_parts_of_the_picture_is_put_back_too():
+    x = torch.eye(6 * 4).view(1, 24, 6, 4).repeat(2, 1, 1, 1)
+    found = placed(Grids(), x, Query((3, 1)))
+    assert len(found) == 2
+    for maps, shown in found.values():
+        assert "patch 3, 1 of 6 x 4, which sees its window" in shown
+        assert maps[0, 0].argmax() == 3 * 4 + 1
+    apart, rows = (maps[0, 0] for maps, _ in found.values())
+    assert apart.nonzero().tolist() == [[0, 1], [0, 3], [3, 1], [3, 3]]
+    assert rows.nonzero()[:, 0].unique().tolist() == [2, 3]
 
 
 def test_pooled_keys_have_a_grid_of_their_own():

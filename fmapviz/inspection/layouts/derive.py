@@ -1,0 +1,196 @@
+"""Return the layout of a tensor whose axes were followed."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fmapviz.core.layout import SAY_IT, Layout
+from fmapviz.inspection.layouts.axes import SPACE, Axes, Digit, axis, kinds_of, named, names_of, place, reason_of, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from fmapviz.inspection.layouts.axes import Dim, Numbers
+
+_CLOSE = 1e-3  # of a pixel
+
+
+def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tensor
+    """Return where images, channels, time, rows and columns are, or why the tensor is no map.
+
+    Example:
+        >>> from fmapviz.inspection.layouts.axes import axis, whole
+        >>> layout_of(Axes(tuple(whole(axis(name, 4)) for name in "NHWC"))).text
+        'N H W C'
+    """
+    text = describe(axes)
+    shape = axes.shape
+    shown = f"({', '.join(map(str, shape))})"
+    if axes.pair:
+        return Layout(text, refused=f"attention weights {shown} between tokens: not a map of the image")
+    for number, dim in enumerate(axes.dims):  # neighbours, or all positions, that became channels
+        if kinds_of(dim) >= {"C", "P"}:
+            axes = place(axes, number, whole(axis("C", shape[number])))
+    digits = [digit for dim in axes.dims for digit in dim]
+    images, channels, space, others = _sorted(digits)
+    dims = tuple(tuple(0 if at in images else digit.size for at, digit in part) for part in _numbered(axes.dims))
+    counts = (len(images), len(channels) + len(others))
+    if reason := next((found for dim in axes.dims if (found := reason_of(dim))), ""):
+        return Layout(text, dims, refused=f"{shown}: {_why(reason)}")
+    if not images and (not named(axes) or digits[0].size > 1):
+        return Layout(text, dims, refused=f"{shown}: its axes were lost in an operator that cannot be followed; {SAY_IT}")
+    if len(images) > 1:
+        return Layout(text, dims, refused=f"{shown}: its axes of images cannot be told apart")
+    if not space:
+        if len(axes.dims) > 2 and prod(digits[at].size for at in others) > 1:
+            return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")
+        return Layout(text, dims, (*images, *channels, *others), counts)
+    if channels and prod(digits[at].size for at in others) > 1 and len(axes.dims) < 4:
+        return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")
+    return _of_space(text, digits, dims, shown=shown, parts=(images, [*others, *channels], space))
+
+
+def _sorted(digits: Sequence[Digit]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return the numbers of the digits of images, channels and positions, and of the others."""
+    found: dict[str, list[int]] = {"N": [], "C": [], "P": [], "": []}
+    for at, digit in enumerate(digits):
+        found[digit.base.kind if digit.base is not None else ""].append(at)
+    found["C"].sort(key=lambda at: -digits[at].stride)
+    return found["N"], found["C"], found["P"], found[""]
+
+
+def _numbered(dims: Sequence[Dim]) -> list[list[tuple[int, Digit]]]:
+    numbered, at = [], 0
+    for dim in dims:
+        numbered.append(list(enumerate(dim, at)))
+        at += len(dim)
+    return numbered
+
+
+def _of_space(
+    text: str,
+    digits: Sequence[Digit],
+    dims: tuple[tuple[int, ...], ...],
+    *,
+    shown: str,
+    parts: tuple[list[int], list[int], list[int]],
+) -> Layout:
+    """Return the layout of a tensor that has positions of the picture."""
+    images, channels, space = parts
+    names = [name for name in SPACE if any(name in (digits[at].base or _NONE).coords for at in space)]
+    if names == ["T"]:
+        return Layout(text, dims, refused=f"{shown}: time without rows and columns: not a map of the image")
+    if all(len(names_of((digits[at],))) <= 1 for at in space):  # rows before columns, whatever their order in the tensor
+        space = sorted(space, key=lambda at: (_rank(digits[at]), -digits[at].stride))
+    own = [digits[at] for at in space]
+    coords = {name: coords_of(own, name) for name in names}
+    inside = np.ones(prod(digit.size for digit in own), bool)
+    for name, values in coords.items():
+        inside &= np.isfinite(values)
+        for digit in own:
+            if digit.base is not None and name in digit.base.bounds:
+                low, high = digit.base.bounds[name]
+                inside &= (values >= low - _CLOSE) & (values <= high + _CLOSE)
+    number = int(inside.sum())
+    keys = [np.round(values[inside] / _CLOSE).astype(np.int64) for values in coords.values()]
+    lengths = [len(np.unique(key)) for key in keys]
+    cells = len(np.unique(np.stack(keys, 1), axis=0)) if number else 0
+    others = len(inside) - number
+    if cells < number:
+        return Layout(text, dims, refused=f"{shown}: several values for each of {cells} positions of the picture")
+    if cells < prod(lengths):
+        what = f"{number} of {len(inside)}" if others else str(number)
+        size = " x ".join(map(str, lengths))
+        return Layout(text, dims, refused=f"{shown}: {what} positions of the picture, not a whole grid of {size}")
+    if not number and len(inside) == 1:  # a class token
+        return Layout(text, dims, (*images, *channels, *space), (len(images), len(channels) + len(space)))
+    if not number:
+        return Layout(text, dims, refused=f"{shown}: no positions of the picture")
+    order = np.flatnonzero(inside)[np.lexsort(keys[::-1])]
+    sides = dict(zip(names, lengths, strict=True))
+    grid = (sides.get("T", 0), sides.get("H", 1), sides.get("W", 1))
+    places: slice | NDArray[np.int64] | None = order
+    if (order == np.arange(order[0], order[0] + number)).all():
+        places = slice(int(order[0]), int(order[0]) + number) if others else None
+    return Layout(text, dims, (*images, *channels, *space), (len(images), len(channels)), grid, places)
+
+
+class _Nothing:
+    coords: dict[str, Numbers] = {}  # noqa: RUF012  never changed
+
+
+_NONE = _Nothing()
+
+
+def _rank(digit: Digit) -> int:
+    (name,) = names_of((digit,)) or {"W"}
+    return "THW".index(name)
+
+
+def coords_of(digits: Sequence[Digit], name: str) -> Numbers:
+    """Return the coordinate of each element of a product of digits, row-major; NaN where there is none."""
+    sizes = [digit.size for digit in digits]
+    index: dict[int, NDArray[np.int64]] = {}
+    bases = {}
+    for number, digit in enumerate(digits):
+        if digit.base is not None and name in digit.base.coords:
+            own = (np.arange(digit.size) * digit.stride).reshape([-1 if at == number else 1 for at in range(len(sizes))])
+            key = id(digit.base)
+            index[key] = index[key] + own if key in index else own
+            bases[key] = digit.base
+    if not bases:
+        return np.full(prod(sizes), np.nan)
+    key, base = next(iter(bases.items()))
+    return np.broadcast_to(base.coords[name][index[key]], sizes).reshape(-1)
+
+
+def _why(reason: str) -> str:
+    if reason in {"aten.gather", "aten.index", "aten.index_select", "aten.topk", "aten.sort", "aten.argsort"}:
+        return f"tokens that the network chooses by their values ({reason}): which patches they are is not known"
+    if reason.startswith("aten.scatter") or reason == "aten.index_add":
+        return f"tokens that the network merges ({reason}): which patches they are is not known"
+    return f"its positions are mixed ({reason}), so that they are no positions of the picture"
+
+
+def describe(axes: Axes) -> str:
+    """Return the axes in words: `N 1+H*W C`; `H/7` and `H%7` are the number of a window, and a row in it.
+
+    Example:
+        >>> from fmapviz.inspection.layouts.axes import axis, regroup, whole
+        >>> describe(regroup(Axes((whole(axis("H", 14)), whole(axis("W", 4)))), (2, 7, 4)))
+        'H/7 H%7 W'
+    """
+    return " ".join(_describe(dim) for dim in axes.dims)
+
+
+def _describe(dim: Dim) -> str:
+    parts = [_word(digit) for digit in dim if digit.size > 1 or digit.base is not None]
+    return "*".join(parts) or "1"
+
+
+def _word(digit: Digit) -> str:
+    base, stride, size = digit
+    if base is None or not base.kind:
+        return "?" if size > 1 else "1"
+    names = [name for name in ("N", *SPACE, "C") if name in base.coords]
+    word = "C" if base.kind == "C" else "*".join(names)
+    known = np.logical_and.reduce([np.isfinite(base.coords[name]) for name in names])
+    if not known.any():
+        return "1" if size == 1 else f"{size} others"
+    if size == base.size and not known.all() and base.kind == "P":
+        first, last = int(known.argmax()), int(known[::-1].argmax())
+        inner = size - first - last
+        word = f"{first}+{word}" if first else word
+        word = f"{word}+{last}" if last else word
+        return word if inner == known.sum() else f"{word} with others between"
+    if size == base.size:
+        return word
+    word = f"({word})" if "*" in word else word
+    if stride > 1 and stride * size < base.size:
+        return f"{word}%{stride * size}/{stride}"
+    return f"{word}/{stride}" if stride > 1 else f"{word}%{size}"

@@ -1,0 +1,330 @@
+"""Find the layout of what a layer returned: by the user's word, by the layer's type, or by following axes to it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from torch import Size, Tensor, nn
+
+from fmapviz.core.errors import first_few, quote
+from fmapviz.core.layout import SAY_IT, Layout, LayoutError, layout_from
+from fmapviz.inspection.hooks import tensors
+from fmapviz.inspection.layouts.axes import named, reason_of
+from fmapviz.inspection.layouts.derive import layout_of
+from fmapviz.inspection.layouts.tokens import TokenGrid, grid_as_said, grid_of
+from fmapviz.inspection.layouts.tracking import AxisTracking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fmapviz.core.types import Layer, UserLayouts
+    from fmapviz.inspection.attention.observe import Attention
+
+# What works on (N, C, H, W) and never on the last axis.
+CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.GroupNorm,
+    nn.Upsample,
+)
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
+_BY_TYPE = {  # of those whose number of axes is fixed
+    "N C H W": (
+        nn.Conv2d,
+        nn.ConvTranspose2d,
+        nn.BatchNorm2d,
+        nn.InstanceNorm2d,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.AdaptiveMaxPool2d,
+        nn.AdaptiveAvgPool2d,
+    ),
+    "N C T H W": (
+        nn.Conv3d,
+        nn.ConvTranspose3d,
+        nn.BatchNorm3d,
+        nn.InstanceNorm3d,
+        nn.MaxPool3d,
+        nn.AvgPool3d,
+        nn.AdaptiveMaxPool3d,
+        nn.AdaptiveAvgPool3d,
+    ),
+}
+_USUAL = {2: "N C", 4: "N C H W", 5: "N C T H W"}
+
+
+def known_by_type(module: nn.Module, dimensions: int | None = None) -> str:
+    """Return the layout of a layer whose type decides it; empty if it does not.
+
+    Example:
+        >>> known_by_type(nn.Conv2d(3, 8, 3)), known_by_type(nn.ReLU())
+        ('N C H W', '')
+    """
+    for text, kinds in _BY_TYPE.items():
+        if isinstance(module, kinds):
+            return text if dimensions in {None, len(text.split())} else ""
+    return ""
+
+
+def usual_layout(module: nn.Module, values: Tensor) -> Layout:
+    """Return the layout of a tensor of which nothing but its layer's type is known, as an assumption unless that decides."""
+    shape = tuple(values.shape)
+    text = known_by_type(module, len(shape))
+    if text:
+        return layout_from(text, shape, images=shape[0], picture=None)
+    shown = f"({', '.join(map(str, shape))})"
+    text = _USUAL.get(len(shape), "")
+    if _works_on_last_axis(module) and len(shape) > 3:
+        text = "N H W C" if len(shape) == 4 else "N T H W C"
+    if len(shape) == 3 and isinstance(module, CHANNELS_FIRST):
+        text = "N C W"
+    if not text:
+        return Layout(refused=f"{shown}: which of its axes are channels, rows and columns is not known; {SAY_IT}")
+    return layout_from(text, shape, images=shape[0], picture=None, assumed="" if len(shape) < 4 else text)
+
+
+def _works_on_last_axis(module: nn.Module) -> bool:
+    if isinstance(module, nn.LayerNorm):
+        # torchvision's LayerNorm2d is a LayerNorm that permutes: channels-first outside.
+        return len(module.normalized_shape) == 1 and type(module).forward is nn.LayerNorm.forward
+    return isinstance(module, nn.Linear)
+
+
+class MissingLayoutError(Exception):
+    """A layer runs that did not run when axes were followed; they have to be followed again."""
+
+
+@dataclass(slots=True, eq=False)
+class Found:
+    """What was found by following axes.
+
+    Attributes:
+        layouts: By the names of feature maps.
+        grids: Of the queries and the keys of each attention, by its name.
+    """
+
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    grids: dict[str, tuple[TokenGrid, TokenGrid]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class LayoutCache:
+    """The layouts of a network's layers, for all threads.
+
+    Attributes:
+        given: What the user says, by globs of names, or as a function of name and shape.
+        known: By the shape of the input: what was found.
+        by_type: Those that the types of layers decide, by the shapes of outputs.
+        broken: Whether the network fails while its axes are followed.
+    """
+
+    given: UserLayouts | None = None
+    known: dict[object, Found] = field(default_factory=dict)
+    by_type: dict[tuple[str, Size], Layout] = field(default_factory=dict)
+    broken: bool = False
+
+    @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """Surround a second attempt without following axes; if it succeeds, they are not followed again."""
+        self.known.clear()
+        self.broken = True
+        try:
+            yield
+        except BaseException:
+            self.broken = False
+            raise
+
+
+class LayoutFinder:
+    """Finds the layouts of what a network's layers return, one forward pass after the other.
+
+    In the first pass with inputs of a shape axes are followed beside the network, unless the layers' types decide.
+
+    Args:
+        network: The network.
+        layers: Whose outputs it is asked for.
+        cache: What earlier passes have shown.
+        attention: Whether it is asked for attention.
+
+    Attributes:
+        cache: Likewise.
+        assumed: Layers of which the layout is an assumption, with it.
+        followed: Whether axes were followed in the last pass.
+    """
+
+    def __init__(
+        self, network: nn.Module, layers: Iterable[Layer], cache: LayoutCache | None = None, *, attention: bool = False
+    ) -> None:
+        self.assumed: dict[str, str] = {}
+        self.followed = False
+        self._network = network
+        self.cache = cache or LayoutCache()
+        names = [(layer, known_by_type(layer.module)) for layer in layers]
+        self._needed = attention or any(not text for _, text in names)
+        self._scope = frozenset(layer.name for layer, _ in names)
+        self._found: Found | None = None
+        self._tracking: AxisTracking | None = None
+        self._key: object = None
+        self._images, self._picture = 0, (1, 1)
+
+    @property
+    def tracking(self) -> AxisTracking | None:
+        """What follows the axes of the current pass, None if they are known."""
+        return self._tracking
+
+    @contextmanager
+    def following(self, pixels: Tensor) -> Iterator[None]:
+        """Surround a forward pass over a batch of images `(N, ...)`."""
+        self._images = len(pixels)
+        self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
+        self._key = (pixels.shape[1:], len(pixels) > 1, self._scope)
+        self._found, self.followed = self.cache.known.get(self._key), False
+        if self._found is not None or not self._needed or self.cache.broken:
+            yield
+            return
+        self._found, self._tracking, self.followed = Found(), AxisTracking(pixels, self._network), True
+        try:
+            with self._tracking:
+                yield
+        finally:
+            self.cache.known[self._key] = self._found
+            self._tracking = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not follow what is done with tensors beside the network."""
+        tracking = self._tracking
+        if tracking:
+            tracking.paused = True
+        try:
+            yield
+        finally:
+            if tracking:
+                tracking.paused = False
+
+    def of(self, layer: Layer, name: str, values: Tensor, *, entry: bool = False) -> Layout | None:
+        """Return the layout of a tensor that a layer has returned, or receives; None if it is no plain array.
+
+        Raises:
+            MissingLayoutError: The layer did not run when axes were followed.
+        """
+        if values.is_nested:
+            return None
+        if self.cache.given is not None and not entry and (said := self._said(layer, name, values)):
+            return said
+        shape, name = values.shape, f"{name} <-" if entry else name
+        text = known_by_type(layer.module, values.ndim)
+        if text and shape[0] == self._images:
+            found = self.cache.by_type.get((text, shape))
+            if found is None:
+                found = layout_from(text, shape, images=self._images, picture=None)
+                self.cache.by_type[text, shape] = found
+            return found
+        found = self._found.layouts.get(name) if self._found is not None else None
+        if found is None and self._tracking is not None and self._found is not None:
+            found = self._found.layouts[name] = self._derive(layer.module, values)
+        if found is None:
+            if self._needed and not self.cache.broken and not text and self._found is not None:
+                raise MissingLayoutError
+            found = usual_layout(layer.module, values)
+        if found.assumed:
+            self.assumed[name] = found.assumed
+        return found
+
+    def _derive(self, module: nn.Module, values: Tensor) -> Layout:
+        assert self._tracking
+        axes = self._tracking.axes(values)
+        if known_by_type(module, values.ndim) and (axes is None or layout_of(axes).refused):
+            return usual_layout(module, values)
+        if axes is None:
+            shown = f"({', '.join(map(str, values.shape))})"
+            return Layout(refused=f"{shown}: not computed from the picture, or by code that cannot be followed; {SAY_IT}")
+        if not named(axes) and not any(map(reason_of, axes.dims)) and values.shape[:1] == (self._images,):
+            return usual_layout(module, values)
+        return layout_of(axes)
+
+    def grids(self, attention: Attention) -> tuple[TokenGrid, TokenGrid]:
+        """Return where the queries and the keys of an attention are.
+
+        Raises:
+            MissingLayoutError: It was not computed when axes were followed.
+        """
+        _, _, queries, keys = attention.weights.shape
+        if self.cache.given is not None and (text := self._text(attention.name, attention.layer, (self._images, keys, 1))):
+            said = [grid_as_said(text, length, images=self._images, picture=self._picture) for length in (queries, keys)]
+            if said[1] is not None:
+                return said[0] or TokenGrid(queries, refused="queries that the layout does not fit"), said[1]
+        if self._found is not None and attention.name in self._found.grids:
+            return self._found.grids[attention.name]
+        if self._tracking is None or self._found is None:
+            if self._found is not None and not self.cache.broken:
+                raise MissingLayoutError
+            return attention.grids
+        weights: Any = attention.weights
+        if hasattr(weights, "key"):
+            pair = self._tracking.axes(weights.query), self._tracking.axes(weights.key)
+        else:
+            axes = self._tracking.axes(weights.values)
+            pair = (axes.pair if axes else None) or (None, None)
+        grids = [grid_of(axes, images=self._images) for axes in pair]
+        lengths = [replace(grid, length=length) for grid, length in zip(grids, (queries, keys), strict=True)]
+        self._found.grids[attention.name] = found = lengths[0], lengths[1]
+        return found
+
+    def _said(self, layer: Layer, name: str, values: Tensor) -> Layout | None:
+        """Return what the user says of a layer, None if that is nothing."""
+        shape = tuple(values.shape)
+        text = self._text(name, layer, shape)
+        if not text:
+            return None
+        try:
+            return layout_from(text, shape, images=self._images, picture=self._picture)
+        except LayoutError as reason:
+            return Layout(text, refused=str(reason))
+
+    def _text(self, name: str, layer: Layer, shape: tuple[int, ...]) -> str | None:
+        given = self.cache.given
+        assert given is not None
+        if callable(given):
+            return given(name, shape)
+        names = (name, layer.name)
+        return next((own for glob, own in given.items() if any(fnmatchcase(each, glob) for each in names)), None)
+
+    def notice(self) -> str:
+        """Return a notice about layouts that are assumptions; empty if none is."""
+        if not self.assumed:
+            return ""
+        by_text: dict[str, list[str]] = {}
+        for name, text in self.assumed.items():
+            by_text.setdefault(text, []).append(name)
+        listed = "; ".join(f"{quote(text)} of {first_few(names)}" for text, names in by_text.items())
+        return f"axes that could not be followed through the network are assumed: {listed}; {SAY_IT}"
+
+
+@contextmanager
+def following_calls(network: nn.Module, finder: LayoutFinder) -> Iterator[None]:
+    """Follow the axes of what a network is called with, whoever calls it, within a `with` block."""
+    passes: list[ExitStack] = []
+
+    def begin(_network: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        inputs = [values for _, values in tensors((args, kwargs)) if values.is_floating_point() and values.ndim > 1]
+        stack = ExitStack()
+        if inputs and not passes:
+            stack.enter_context(finder.following(max(inputs, key=lambda values: min(values.ndim, 4))))
+        passes.append(stack)
+
+    def end(_network: nn.Module, _args: object, _output: object) -> None:
+        if passes:
+            passes.pop().close()
+
+    with ExitStack() as hooks:
+        hooks.enter_context(network.register_forward_pre_hook(begin, with_kwargs=True))
+        hooks.enter_context(network.register_forward_hook(end, always_call=True))
+        yield
