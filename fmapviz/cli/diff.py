@@ -24,7 +24,7 @@ _OPTIONS = (
 )
 
 
-@takes_options(only=_OPTIONS)
+@takes_options(only=_OPTIONS, pair=True)
 def diff(
     model: Annotated[
         str, typer.Argument(metavar="MODEL|RUN", help="A model, as `fmapviz run` takes it; or the directory of a run.")

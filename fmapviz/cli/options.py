@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
@@ -15,6 +16,7 @@ import typer
 from fmapviz.cli.help import ITEM
 from fmapviz.core import registry
 from fmapviz.core.config import PANELS, Engine, InputOptions, RunConfig, Style, options_of, split, types_of
+from fmapviz.core.registry import VIEWS, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 GROUPS = (RunConfig, Style, InputOptions, Engine)
 # Arguments of functions beside the configuration, which a command has as options of the same name.
 _BESIDE = ("against", "reference")
+_OF_ONE = ("run", "signed-run")  # ranges that a comparison of two networks has not
 F = TypeVar("F", bound="Callable[..., Any]")
 
 # What the library says of Python, and what to type instead.
@@ -37,18 +40,19 @@ _PHRASES = {
 }
 
 
-def takes_options(only: Sequence[str] = ()) -> Callable[[F], F]:
+def takes_options(only: Sequence[str] = (), *, pair: bool = False) -> Callable[[F], F]:
     """Replace `**options` in the signature of a command by the options of a run.
 
     Args:
         only: Names of the fields; empty for all.
+        pair: Whether the command compares two networks, and so takes other values.
     """
 
     def decorate(command: F) -> F:
         own = inspect.signature(command, eval_str=True)
         kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = sorted(_options(), key=lambda option: PANELS.index(option[2].panel))
-        derived = [_parameter(group, name, each) for group, name, each in options if not only or name in only]
+        derived = [_parameter(group, name, each, pair=pair) for group, name, each in options if not only or name in only]
         arguments = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
         parameters = [*arguments, *derived, *kept[len(arguments) :]]
         command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by Typer
@@ -141,7 +145,25 @@ def _in_order(option: Option) -> list[str]:
     return [*(word for word in option.words if word in known), *(name for name in known if name not in option.words)]
 
 
-def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
+def _takes(family: str, member: str, *, pair: bool) -> bool:
+    """Return True if a command that draws one network, or compares two, takes a view or a format."""
+    if family == VIEWS:
+        return bool(registry.constant(VIEWS, member, "PAIR")) == pair
+    if family == WRITERS:
+        needs = {*(registry.constant(WRITERS, member, "NEEDS") or "pictures").split()}
+        return bool(needs & {"pictures", "differences"}) if pair else "differences" not in needs
+    return True
+
+
+def _for_pair(option: Option) -> Option:
+    """Return an option without the words that need all images of a run of one network."""
+    refused = [word for word in option.words if word in _OF_ONE]
+    text = re.sub(rf", ({'|'.join(refused)})\b", "", option.help) if refused else option.help
+    return replace(option, help=text, words=[word for word in option.words if word not in refused])
+
+
+def _parameter(group: type, name: str, option: Option, *, pair: bool) -> inspect.Parameter:
+    option = _for_pair(option) if pair else option
     kind = _kind(types_of(group)[name], option)
     default = inspect.signature(group).parameters[name].default
     flag = _flag(name, option)
@@ -149,7 +171,7 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
         flag += f"/--no-{flag.removeprefix('--')}"
     leaves_default = kind in (str | None, list[str] | None)  # `read_options` leaves it to the dataclass
     repeatable = " Repeatable." if kind == list[str] | None and not option.commas else ""
-    members = _in_order(option) if option.family else ()
+    members = [each for each in _in_order(option) if _takes(option.family, each, pair=pair)] if option.family else []
     described = "".join(f"{ITEM}{member}: {registry.describe(option.family, member)}" for member in members)
     declared = typer.Option(
         flag,
@@ -157,7 +179,7 @@ def _parameter(group: type, name: str, option: Option) -> inspect.Parameter:
         help=f"{option.help}{repeatable} {described}".rstrip(),
         show_default=option.shown or True,
         rich_help_panel=option.panel,
-        autocompletion=lambda incomplete: _complete(option, incomplete),
+        autocompletion=lambda incomplete: _complete(option, members, incomplete),
     )
     annotation = Annotated[kind, declared]  # type: ignore[valid-type]  # a type at run time
     return inspect.Parameter(
@@ -180,11 +202,11 @@ def _kind(hint: Any, option: Option) -> Any:
     return hint
 
 
-def _complete(option: Option, incomplete: str) -> list[Any]:
+def _complete(option: Option, members: Sequence[str], incomplete: str) -> list[Any]:
     """Complete a word, or the last of several members of a family, separated by commas."""
     if not option.family:
         return [word for word in option.words if word.startswith(incomplete)]
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    names = (name for name in registry.names(option.family) if name.startswith(last) and name not in given)
+    names = (name for name in sorted(members) if name.startswith(last) and name not in given)
     return [(f"{before}{comma}{name}", registry.describe(option.family, name)) for name in names]

@@ -50,27 +50,37 @@ class Progress:
         self._begun = self._logged = time.monotonic()
         if self._shown and sys.stderr is not None and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            rate = TextColumn("images  {task.fields[rate]:.1f} images/s")
-            columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
+            # Rich's own column of the time left counts skipped images, which take none.
+            columns = BarColumn(), MofNCompleteColumn(), TextColumn("images  {task.fields[speed]}")
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
-            self._bar.add_task("images", total=None, rate=0.0)
+            self._bar.add_task("images", total=None, speed="")
 
     def update(self) -> None:
         """Show the current counts."""
         finished = self.drawn + self.skipped + self.failed + self.staged
-        elapsed = time.monotonic() - self._begun
-        rate = (finished - self.skipped) / elapsed if elapsed > 0 else 0.0
+        now = time.monotonic()
+        if finished == self.skipped:
+            self._begun = now  # looking for finished images is no work on new ones
+        speed = self._speed(finished, now - self._begun)
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=finished, total=self.total, rate=rate)
-        elif self._shown and time.monotonic() - self._logged >= LOG_INTERVAL_SECONDS:
-            self._logged = time.monotonic()
-            left = f", about {(self.total - finished) / rate:.0f} s left" if self.total and rate else ""
+            self._bar.update(self._bar.task_ids[0], completed=finished, total=self.total, speed=speed)
+        elif self._shown and now - self._logged >= LOG_INTERVAL_SECONDS:
+            self._logged = now
             total = f" of {self.total}" if self.total else ""
-            print_message(f"progress: {finished}{total} images, {rate:.1f} images/s{left}")
+            print_message(f"progress: {finished}{total} images, {speed or 'all of them done before'}")
+
+    def _speed(self, finished: int, elapsed: float) -> str:
+        """Return the rate of the images that this command draws, and the time that the others will take."""
+        drawn = finished - self.skipped
+        if not drawn or elapsed <= 0:
+            return ""
+        rate = drawn / elapsed
+        left = f", about {_duration((self.total - finished) / rate)} left" if self.total else ""
+        return f"{rate:.1f} images/s{left}"
 
     def print(self, text: str) -> None:
         """Print a line on standard error, above the bar."""
@@ -85,3 +95,15 @@ class Progress:
             self.update()
             self._bar.stop()
             self._bar = None
+
+
+def _duration(seconds: float) -> str:
+    """Format a time to wait.
+
+    Example:
+        >>> _duration(59.6), _duration(3599), _duration(90_000)
+        ('60 s', '60 min', '25 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.0f} h"

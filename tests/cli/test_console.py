@@ -143,6 +143,31 @@ def test_a_log_file_gets_a_line_of_progress_now_and_then(capsys, monkeypatch):
     assert "\r" not in err
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_time_left_counts_only_images_that_are_drawn_now(capsys, monkeypatch, terminal):
+    """Of 1,000 images 900 were finished before: looking for them took 2 s, and each of the others takes 1 s."""
+    now = 1000.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    shown = progress.Progress(shown=True)
+    shown.total = 1000
+    shown.start()
+    for _ in range(900):
+        shown.skipped += 1
+        now += 2 / 900
+        shown.update()
+    for _ in range(60):
+        shown.drawn += 1
+        now += 1
+        shown.update()
+    expected = "1.0 images/s, about 40 s left"
+    if terminal:
+        assert shown._bar.tasks[0].fields["speed"] == expected
+    shown.stop()
+    lines = capsys.readouterr().err.splitlines()
+    assert terminal or lines[-1] == "progress: 958 of 1000 images, 1.0 images/s, about 42 s left"  # a line in 30 s
+
+
 def test_a_log_file_gets_no_progress_before_thirty_seconds(capsys):
     console = Console()
     for event in (STARTED, *[DONE] * 5):

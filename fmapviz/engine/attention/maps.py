@@ -95,7 +95,9 @@ class AttentionMaps:
             RequestError: The network has computed no attention, or the chosen modules have not.
         """
         if not self.seen:
-            others = [view for view in names(VIEWS) if constant(VIEWS, view, "NEEDS") not in {"attention", "attention_flow"}]
+            idle = {"attention", "attention_flow"}
+            views = (view for view in names(VIEWS) if not constant(VIEWS, view, "PAIR"))
+            others = [view for view in views if constant(VIEWS, view, "NEEDS") not in idle]
             raise RequestError(
                 f"no attention is computed in {model}, or none that can be seen", hint=f"other views: {', '.join(others)}"
             )
