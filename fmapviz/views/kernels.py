@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fmapviz.core.drawings import Grid
 from fmapviz.inspection.reshape import NotAMapError
+from fmapviz.inspection.used_weight import used_weight
 from fmapviz.render import channel_choice
 from fmapviz.render.grid import lay_out, measure, tile
 from fmapviz.render.labels import number_size
@@ -155,6 +156,9 @@ def weight_of(module: nn.Module) -> Tensor | None:
         one-dimensional convolution `(O, I, 1, w)`. None if the module is no convolution, its weight is complex, or its shape
         is not known yet.
 
+    Raises:
+        NotAMapError: The kernels are not the same in every call; see `used_weight`.
+
     Example:
         >>> weight_of(nn.ConvTranspose2d(6, 10, 3, groups=2)).shape
         torch.Size([10, 3, 3, 3])
@@ -167,6 +171,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
         return None
     if weight.ndim != 2 + len(sides):  # a lazy module, among others
         return None
+    weight = used_weight(module, weight)
     weight = (weight.dequantize() if weight.is_quantized else weight).detach().float()
     if getattr(module, "transposed", False):
         groups = module.groups if isinstance(module.groups, int) else 1
