@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fmapviz.cli.options import as_typed
-from fmapviz.cli.printing import count, print_json, print_line, print_message
+from fmapviz.cli.printing import align, count, print_json, print_line, print_message
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
 from fmapviz.core.errors import first_few, printable
@@ -18,9 +18,14 @@ from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import is_url
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from fmapviz.core.events import Event, RunSummary
     from fmapviz.core.types import Failure
     from fmapviz.engine.estimate import Estimate
+
+
+_MOST_LAYERS = 10  # in the table of a comparison
 
 
 class Console:
@@ -80,6 +85,8 @@ class Console:
             self._print_notice(f"not drawn: {first_few(names)}: {reason}")
         if self._verbosity >= 0:
             print_message(_sentence(summary))
+            for row in [] if self._json else _changes(summary.results.get("layers", [])):
+                print_message(printable(row))
         has_steps = bool(self._shard or self._has_pages or summary.steps)
         commands = self._open_commands(out, has_steps=has_steps) if summary.exit_code != 4 else {}
         known = registry.constants(WRITERS, "PAGE").items()
@@ -172,6 +179,33 @@ def show_estimate(estimate: Estimate, *, json: bool) -> None:
         return
     for line in estimate.lines():
         print_line(line)
+
+
+def _changes(layers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the layers of a comparison that change most, as `layers.csv` has them; none if there are none."""
+    ranked: dict[str, Mapping[str, Any]] = {}
+    others: dict[str, Mapping[str, Any]] = {}
+    for each in sorted(layers, key=lambda each: -(each["relative_l2"] or 0) if each["rank"] else 0):
+        (ranked if each["rank"] else others).setdefault(each["layer"], each)
+    others = {name: each for name, each in others.items() if name not in ranked}
+    lines = []
+    if ranked:
+        series = any(each["step"] is not None for each in ranked.values())
+        heading = ("layer", "relative L2", "SQNR", "max |B - A|", *(("at step",) if series else ()), "")
+        rows = [
+            (
+                printable(name), f"{each['relative_l2']:.3g}", f"{each['sqnr']:.1f} dB", f"{each['max_abs']:.3g}",
+                *((str(each["step"]),) if series else ()), each["note"],
+            )
+            for name, each in list(ranked.items())[:_MOST_LAYERS]
+        ]  # fmt: skip
+        more = f"; {len(ranked) - _MOST_LAYERS} more are in layers.csv" if len(ranked) > _MOST_LAYERS else ""
+        lines = [f"layers that change most{more}", *align([heading, *rows], right={1, 2, 3, *((4,) if series else ())})]
+        lines.append("relative L2: norm of B - A over that of A, over all images; 0.1 is 20 dB")
+    notes: dict[str, list[str]] = {}
+    for name, each in others.items():
+        notes.setdefault(each["note"], []).append(name)
+    return [*lines, *(f"{note}: {first_few(names)}" for note, names in notes.items())]
 
 
 def _short(path: str) -> str:

@@ -28,6 +28,21 @@ def test_the_first_layer_that_differs_much_is_named_on_standard_error(fmapviz, t
     assert result.stdout.decode().splitlines() == [str(tmp_path / "runs" / "shapesnet-diff")]
 
 
+def test_the_layers_that_change_most_are_a_table_at_the_end(fmapviz, tuned, tmp_path):
+    words = ("diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path / "runs"))
+    lines = fmapviz(*words).stderr.decode().splitlines()
+    begin = lines.index("layers that change most")
+    table = (tmp_path / "runs" / "shapesnet-diff" / "layers.csv").read_text().splitlines()[1:]
+    ranked = [line.split(",")[2:4] for line in table if line.split(",")[1]]
+    shown = [line.split()[:2] for line in lines[begin + 2 : begin + 2 + len(ranked)]]
+    assert [name for name, _ in shown] == [name for name, _ in ranked]
+    assert [float(value) for _, value in shown] == pytest.approx([float(value) for _, value in ranked], rel=1e-2)
+    assert lines[begin + 2 + len(ranked)].startswith("relative L2: norm of B - A over that of A")
+    assert lines[-1] == "no difference: features.0.conv, features.1.conv, features.2.conv"
+    summary = json.loads(fmapviz(*words, "--json").stdout.decode().splitlines()[-1])
+    assert [each["layer"] for each in summary["layers"] if each["rank"]] == [name for name, _ in ranked]
+
+
 def test_json_has_the_numbers(fmapviz, tuned, tmp_path):
     result = fmapviz(
         "diff", "shapesnet", *SHAPES, "--against", str(tuned), "--to", "numbers", "--out", str(tmp_path), "--json"

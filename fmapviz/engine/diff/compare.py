@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,15 +22,17 @@ from fmapviz.images.memory.inputs import resolve_inputs
 from fmapviz.images.memory.pixels import read_values
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.load import load_model
+from fmapviz.runs.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
+from fmapviz.runs.aggregates.differences import Powers, powers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.types import Inputs, LayerResult
+    from fmapviz.core.types import Difference, ImageResult, Inputs, LayerResult
     from fmapviz.engine.diff.networks import Other
 
 
@@ -64,6 +66,41 @@ class LayerDifference:
         return f"LayerDifference({self.layer!r}, {self.image!r}, {numbers})"
 
 
+class Differences(Iterator[LayerDifference]):
+    """The layers of two networks, image by image, as they are computed.
+
+    Args:
+        found: Each layer, with the sums that it is ranked by; and the result of each image.
+    """
+
+    def __init__(self, found: Iterator[tuple[LayerDifference, Difference] | ImageResult]) -> None:
+        self._found = found
+        self._powers: dict[str, Powers] = {}
+        self._alone: list[tuple[str, bool]] = []
+
+    def __next__(self) -> LayerDifference:
+        """Return the next layer.
+
+        Raises:
+            FmapvizError: As in `diff`.
+        """
+        found = next(self._found)
+        while not isinstance(found, tuple):
+            alone = [(layer.layer, layer.difference) for layer in found.layers]
+            self._alone += [(name, each.indices[1] is None) for name, each in alone if each and each.whole is None]
+            found = next(self._found)
+        layer, difference = found
+        assert difference.whole is not None
+        own = self._powers.setdefault(layer.layer, Powers(difference.indices[0] or 0))
+        own.add(powers_of(own.index, difference.whole, difference.powers))
+        return layer
+
+    @property
+    def layers(self) -> tuple[LayerChange, ...]:
+        """The layers by how much they change over the images so far, the largest first; then those without a rank."""
+        return tuple(rank_layers(self._powers, why_apart(self._alone), None))
+
+
 @explain_arguments
 def diff(
     model_a: str | nn.Module | Model,
@@ -74,7 +111,7 @@ def diff(
     exclude: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
     options: InputOptions | None = None,
-) -> Iterator[LayerDifference]:
+) -> Differences:
     """Compare two networks on the same inputs, image by image and layer by layer.
 
     Args:
@@ -87,9 +124,10 @@ def diff(
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
         options: How images are preprocessed.
 
-    Yields:
-        Each layer that both networks have, matched by name, call and shape, in the order of execution of the second network.
-        Only the layers of one image are in memory.
+    Returns:
+        An iterator over each layer that both networks have, matched by name, call and shape, in the order of execution of
+        the second network. Only the layers of one image are in memory. Its `layers` are ranked by how much they change over
+        the images so far.
 
     Raises:
         RequestError: A network or layer is unknown, or no layer is in both networks, or the two expect inputs that are
@@ -103,6 +141,11 @@ def diff(
         >>> found = list(diff(net, "dtype:bfloat16", torch.rand(3, 16, 16)))
         >>> [each.layer for each in found], found[0].numbers["sqnr"] > 30
         (['0', '2'], True)
+        >>> differences = diff(net, "dtype:bfloat16", torch.rand(3, 16, 16))
+        >>> for each in differences:
+        ...     pass
+        >>> sorted(change.rank for change in differences.layers)
+        [1, 2]
     """
     check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')")
     options = options or InputOptions()
@@ -116,10 +159,10 @@ def diff(
     kinds = types or default_types(existing)
     own = select_layers(existing, types=kinds, include=layers, exclude=exclude, any_type=not types)
     theirs = choose_layers(compared, types=kinds, include=layers, exclude=exclude)
-    return _iterate(PairDrawer(compared, (own, theirs), Plan(), Style()), images, compared.first)
+    return Differences(_iterate(PairDrawer(compared, (own, theirs), Plan(), Style()), images, compared.first))
 
 
-def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[LayerDifference]:
+def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple[LayerDifference, Difference] | ImageResult]:
     device = next(model.module.parameters(), torch.empty(0)).device
     found = None
     with drawer:
@@ -129,14 +172,15 @@ def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[Layer
             values = read_values(found, model.preparation)[None].to(device)
             kept: list[tuple[LayerResult, Tensor, Tensor]] = []
             drawer.receive = lambda result, a, b: kept.append((result, a, b))  # noqa: B023  used before the next image
-            drawer.draw(values)
+            yield from drawer.draw(values)
             if not kept:
                 raise RequestError("no chosen layer is in both networks", hint="they are matched by name, call and shape")
             for result, a, b in kept:
                 difference = result.difference
                 assert difference is not None
                 numbers = MappingProxyType({name: difference.numbers[name] for name in DIFFERENCES})
-                yield LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
+                layer = LayerDifference(found.unit, result.layer, a, b, _subtract(a, b), numbers, difference.channels)
+                yield layer, difference
     if found is None:
         raise NothingToDoError("no images", hint="such as 'cat.png', a folder, or tensors")
 

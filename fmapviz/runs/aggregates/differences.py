@@ -1,10 +1,10 @@
-"""How two networks differ, over all images of a comparison: `diff.csv`, `diff.parquet`, `diff.json` and `cka.csv`."""
+"""How two networks differ, over all images: `diff.csv`, `diff.parquet`, `diff.json`, `layers.csv` and `cka.csv`."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from math import inf, isfinite, isnan, log10, nan
 from sys import float_info
@@ -17,6 +17,7 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.inspection.cka import BATCH, LEAST, Alignment
 from fmapviz.runs.aggregates._csv import csv_row
 from fmapviz.runs.aggregates._difference_tables import encode, write_csv, write_parquet
+from fmapviz.runs.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
 from fmapviz.runs.aggregates._unit_differences import read_unit_differences
 from fmapviz.runs.unit import read_unit
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from fmapviz.runs.run_files import Content
 
 READS = "diff.safetensors"
-RUN_FILES = "diff.csv diff.parquet diff.json cka.csv"
+RUN_FILES = "diff.csv diff.parquet diff.json cka.csv layers.csv"
 
-_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE = RUN_FILES.split()
+_CSV_FILE, _PARQUET_FILE, _JSON_FILE, _CKA_FILE, _LAYERS_FILE = RUN_FILES.split()
 ENOUGH = 20.0  # dB; below it, the difference is more than a tenth of the values
 
 
@@ -48,6 +49,8 @@ class Powers:
         differs: Whether any position does.
         nonfinite: Number of positions at which A or B is NaN or infinite; the sums are without them.
         channels: Number of channels of A, or of B if they are more.
+        images: Number of images.
+        finite: Whether both have a finite value at any position.
     """
 
     index: int
@@ -57,6 +60,19 @@ class Powers:
     differs: bool = False
     nonfinite: int = 0
     channels: int = 0
+    images: int = 0
+    finite: bool = False
+
+    def add(self, other: Powers) -> None:
+        """Add the sums of other images."""
+        self.signal += other.signal
+        self.noise += other.noise
+        self.largest = max(self.largest, other.largest)
+        self.differs |= other.differs
+        self.nonfinite += other.nonfinite
+        self.channels = max(self.channels, other.channels)
+        self.images += other.images
+        self.finite |= other.finite
 
     @property
     def sqnr(self) -> float:
@@ -73,10 +89,25 @@ class Compared:
     Attributes:
         units: The directory, the image and the step of each.
         powers: By step and layer.
+        apart: By step and layer, why it is not compared.
     """
 
     units: list[tuple[Path, str, int | None]] = field(default_factory=list)
     powers: dict[int | None, dict[str, Powers]] = field(default_factory=dict)
+    apart: dict[int | None, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[LayerChange]:
+        """The layers of each step, those that change most first."""
+        steps = sorted(self.powers.keys() | self.apart.keys(), key=lambda step: step or 0)
+        return [each for step in steps for each in rank_layers(self.powers.get(step, {}), self.apart.get(step, {}), step)]
+
+
+def powers_of(index: int, whole: NDArray[np.float64], powers: tuple[float, float], *, channels: int = 0) -> Powers:
+    """Return the sums of one image; see `fmapviz.core.types.Difference` for `whole` and `powers`."""
+    finite = not isnan(whole[0])
+    largest = min(float(whole[0]), float_info.max) if finite else 0.0
+    return Powers(index, *powers, largest, bool(whole[6]), int(whole[7]), channels, 1, finite)
 
 
 def summarize(unit: Path) -> Compared:
@@ -88,18 +119,11 @@ def summarize(unit: Path) -> Compared:
     step = step if isinstance(step, int) else None
     image = str(record["series"] if step is not None else record["unit"])
     powers = {
-        layer.name: Powers(
-            layer.first or 0,
-            float(signal),
-            float(noise),
-            0.0 if isnan(whole[0]) else min(float(whole[0]), float_info.max),
-            bool(whole[6]),
-            int(whole[7]),
-            max(layer.means),
-        )
+        layer.name: powers_of(layer.first or 0, whole, (float(signal), float(noise)), channels=max(layer.means))
         for layer, whole, _, (signal, noise) in known.rows
     }
-    return Compared([(unit, image, step)], {step: powers})
+    apart = why_apart((layer.name, layer.second is None) for layer in known.layers if not layer.whole)
+    return Compared([(unit, image, step)], {step: powers}, {step: apart})
 
 
 def merge(summaries: Iterable[Compared]) -> Compared:
@@ -111,17 +135,15 @@ def merge(summaries: Iterable[Compared]) -> Compared:
             known = merged.powers.setdefault(step, {})
             for name, own in layers.items():
                 total = known.setdefault(name, Powers(own.index))
-                total.signal += own.signal
-                total.noise += own.noise
-                total.largest = max(total.largest, own.largest)
-                total.differs |= own.differs
-                total.nonfinite += own.nonfinite
-                total.channels = max(total.channels, own.channels)
+                total.add(own)
+        for step, apart in each.apart.items():
+            merged.apart.setdefault(step, {}).update(apart)
     return merged
 
 
 def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
     """Return the contents of the tables; that of `diff.parquet` if pyarrow is installed."""
+    changes = summary.changes
     document = {
         "fmapviz": FORMAT,
         "model": info.model,
@@ -145,11 +167,16 @@ def publish(summary: Compared, info: RunInfo) -> dict[str, Content]:
             }
             for step, layers in sorted(summary.powers.items(), key=lambda item: item[0] or 0)
         ],
+        "layers": [
+            {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(each).items()}
+            for each in changes
+        ],
     }
     return {
         _CSV_FILE: lambda file: write_csv(summary.units, file),
         **({_PARQUET_FILE: lambda file: write_parquet(summary.units, file)} if find_spec("pyarrow") else {}),
         _JSON_FILE: checksummed_json.dumps(document),
+        _LAYERS_FILE: _layers_table(changes),
         _CKA_FILE: lambda file: _write_cka(summary, file),
     }
 
@@ -160,10 +187,11 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         document = json.loads(files.read(run / _JSON_FILE))
         steps = document["steps"]
     except (FileNotFoundError, ValueError, KeyError):
-        return {"differences": []}, []
+        return {"differences": [], "layers": []}, []
     found = [(step["step"], layer) for step in steps for layer in step["layers"]]
+    results = {"differences": steps, "layers": document.get("layers", [])}
     if not found:
-        return {"differences": steps}, ["no layer is in both networks"]
+        return results, ["no layer is in both networks"]
     lines = []
     if bad := [each for each in found if each[1].get("nonfinite")]:
         lines.append(f"NaN or infinite values in {_counted(bad, found)}, first in {_place(bad[0])}")
@@ -183,7 +211,7 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
     images, channels = document.get("images", 0), document.get("channels", 0)
     if LEAST <= images < channels:
         lines.append(f"CKA is of {images} images, and layers have up to {channels} channels: with other images it varies")
-    return {"differences": steps}, lines
+    return results, lines
 
 
 def _is_below(layer: Mapping[str, Any]) -> bool:
@@ -255,6 +283,19 @@ def _stack(units: list[Path]) -> list[dict[str, NDArray[np.float64]]]:
 def steps_of(summary: Compared) -> list[int | None]:
     """Return the steps of a series, ascending; None alone if there is no series."""
     return sorted({step for _, _, step in summary.units}, key=lambda step: step or 0)
+
+
+def _layers_table(changes: Iterable[LayerChange]) -> bytes:
+    """Return `layers.csv`: a row for each layer of each step, the largest change first."""
+    columns = ("step", "rank", "layer", "relative_l2", "sqnr", "max_abs", "nonfinite", "images", "note")
+    rows = [columns, *(tuple(_cell(getattr(each, name)) for name in columns) for each in changes)]
+    return b"".join(encode(csv_row(list(row))) + b"\n" for row in rows)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if isnan(value) else f"{value:.7g}"
+    return "" if value is None else str(value)
 
 
 def _write_cka(summary: Compared, file: BinaryIO) -> None:

@@ -20,6 +20,7 @@ from fmapviz.core.file_names import ALIGNMENT
 from fmapviz.render.colormaps import table
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
+from fmapviz.writers.html.changes import list_changes
 from fmapviz.writers.html.facts import describe_settings
 from fmapviz.writers.html.listing import href_of, list_curves, list_images, list_steps, number, repeated_inputs
 from fmapviz.writers.html.page import link, pack, pixel_script, read_script, render_page, script, to_json
@@ -122,6 +123,8 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
             if finished.get(str(failure.get("path")), 0.0) < number(failure.get("time"))
         ],
     }
+    if "differences" in summaries:
+        page["changes"] = list_changes(summaries["differences"].changes)
     if steps := list_steps(models, run):
         page["models"] = steps
     if objects := _objects(units, run):

@@ -33,6 +33,7 @@ function listenToPage() {
   find(".pinned").addEventListener("pointerleave", cross);
   addEventListener("resize", () => showPinned());
   for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => find(`#${button.dataset.dialog}`).showModal());
+  for (const button of document.querySelectorAll("#changes [data-layer]")) button.addEventListener("click", () => goToChange(button.dataset.layer));
   for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 }
 

@@ -54,3 +54,12 @@ function goToLayer(layer, channel = null) {
   if (channel !== null) state.channel = channel;
   chooseLayer(picture);
 }
+
+// From the table of a comparison.
+function goToChange(name) {
+  const pictures = known.filter(({ layer }) => layer?.name === name);
+  find("#changes").close();
+  const picture = pictures.find(({ view }) => view === state.view) ?? pictures[0];
+  if (!picture) return say(`There is no picture of ${name} in this report.`);
+  chooseLayer(picture);
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -12,7 +13,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from fmapviz.core import files
 from fmapviz.core.file_names import EVENTS, event_tag
-from fmapviz.core.types import DIFFERENCES
 from fmapviz.runs.aggregates import base, differences
 from fmapviz.runs.unit import read_unit
 from fmapviz.writers.tensorboard import event_file
@@ -27,7 +27,7 @@ _GRAY, _RGB = 1, 3  # colour spaces of a summary
 
 
 def write_series(run: Path, units: Sequence[Path]) -> None:
-    """Write the event file of a run, anew: tags are `VIEW/NN LAYER/IMAGE`, and `sqnr/NN LAYER` over all images.
+    """Write the event file of a run, anew: tags are `VIEW/NN LAYER/IMAGE`, and numbers such as `sqnr/NN LAYER`.
 
     Args:
         run: The run directory.
@@ -41,17 +41,13 @@ def write_series(run: Path, units: Sequence[Path]) -> None:
             for unit in units:
                 for step, value in _pictures(unit):
                     _append(append, step, value)
+            known: differences.Compared
             known, _ = base.gather(differences, units)
-            for at, layers in sorted(known.powers.items(), key=lambda item: item[0] or 0):
-                for name, powers in layers.items():
-                    if abs(powers.sqnr) != float("inf"):
-                        _append(
-                            append,
-                            at or 0,
-                            Summary.Value(
-                                tag=event_tag(f"{DIFFERENCES[5]}/{powers.index:02d} {name}"), simple_value=powers.sqnr
-                            ),
-                        )
+            for each in known.changes:
+                for name in ("sqnr", "relative_l2"):
+                    if each.index is not None and isfinite(value := getattr(each, name)):
+                        tag = event_tag(f"{name}/{each.index:02d} {each.layer}")
+                        _append(append, each.step or 0, Summary.Value(tag=tag, simple_value=value))
         files.replace(staging / FILE, run / FILE)
 
 

@@ -290,6 +290,11 @@ def test_the_panels_of_a_series_are_those_of_two_networks(checkpoints, tmp_path)
     events = EventAccumulator(str(run), {"images": 0}).Reload()
     assert [event.step for event in events.Images("diff/00 features.0.conv/star.jpg")] == [0, 10, 20]
     assert [event.step for event in events.Scalars("sqnr/00 features.0.conv")] == [10, 20]
+    curve = {event.step: event.value for event in events.Scalars("relative_l2/00 features.0.conv")}
+    with (run / "layers.csv").open(newline="") as file:
+        own = [row for row in csv.DictReader(file) if row["layer"] == "features.0.conv"]
+    assert curve == pytest.approx({int(row["step"]): float(row["relative_l2"]) for row in own}, rel=1e-6)
+    assert set(curve) == {0, 10, 20}
 
 
 def test_a_network_is_gone_before_the_next_one_is_loaded(checkpoints, tmp_path, monkeypatch):
