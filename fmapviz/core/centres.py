@@ -70,11 +70,12 @@ class Centres:
     @property
     def is_spread(self) -> bool:
         """Whether the map spans the input."""
-        other = self.spread(self.grid, self.picture)
-        return all(
-            bool((abs(own - usual) < _CLOSE).all())
-            for own, usual in ((self.rows, other.rows), (self.columns, other.columns))
-        )
+        return self.equals(self.spread(self.grid, self.picture))
+
+    def equals(self, other: Centres) -> bool:
+        """Return True if the positions of another map of this input lie at the same places."""
+        pairs = ((self.rows, other.rows), (self.columns, other.columns))
+        return all(len(one) == len(two) and bool((abs(one - two) < _CLOSE).all()) for one, two in pairs)
 
     def cell(self, at: tuple[int, int]) -> tuple[int, int]:
         """Return row and column of the position that is nearest to a pixel of the input.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.errors import first_few
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.engine.layer_list import grey_picture, load_and_list
 from fmapviz.inspection.layers import find_layers, unwrap
@@ -20,10 +21,11 @@ from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unk
 from fmapviz.models.replicas import replicate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import nn
 
+    from fmapviz.core.centres import Centres
     from fmapviz.core.types import LayerInfo, Model
 
 
@@ -142,23 +144,101 @@ class FieldCache:
         return None if shown is None or shown.reason else shown
 
 
+class Places:
+    """Where the maps of a network's layers lie in inputs of one shape.
+
+    Args:
+        fields: By the name of the feature map.
+
+    Attributes:
+        unknown: Why it is not known of maps that were asked for, by their names.
+    """
+
+    def __init__(self, fields: Mapping[str, ReceptiveField]) -> None:
+        self.unknown: dict[str, str] = {}
+        self._fields = fields
+
+    def of(self, name: str, grid: tuple[int, int]) -> Centres | None:
+        """Return where the positions of a feature map lie; None if it spans the input, or is taken to do so.
+
+        Args:
+            name: The feature map. All frames of a clip, such as `layer1.t03`, lie where their layer does.
+            grid: Its rows and columns.
+        """
+        field = self._fields.get(name) or self._fields.get(re.sub(r"\.t\d+$", "", name))
+        if field is None or field.centres is None or field.centres.grid != grid:
+            self.unknown[name] = field.reason if field else ""
+            return None
+        return None if field.centres.is_spread else field.centres
+
+    def of_grid(self, name: str, grid: tuple[int, int]) -> Centres | None:
+        """Return where patches lie between which attention is computed: as in all layers with as many rows and columns."""
+        known = [field.centres for field in self._fields.values() if field.centres and field.centres.grid == grid]
+        if not known or not all(each.equals(known[0]) for each in known):
+            self.unknown[name] = ""
+            return None
+        return None if known[0].is_spread else known[0]
+
+    @property
+    def remark(self) -> str:
+        """Which maps are taken to span the input, in words; empty if none is."""
+        if not self.unknown:
+            return ""
+        reasons = ", ".join(dict.fromkeys(filter(None, self.unknown.values())))
+        through = f" (through {reasons})" if reasons else ""
+        names = first_few([name or "the input" for name in self.unknown])
+        return f"drawn as if they spanned the input, because where their positions lie is not known{through}: {names}"
+
+
+class PlaceCache:
+    """Where the maps of a network's layers lie, by the shape of the input; `at` may be called by several threads at once.
+
+    Args:
+        model: Copied at once, without its hooks.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._known: dict[tuple[int, ...], Places] = {}
+        self._lock = Lock()
+        network = unwrap(model.module)
+        self._names = [layer.name for layer in find_layers(network)]
+        self._networks: list[nn.Module] = []
+        with suppress(Exception):  # of a network that cannot be copied, nothing is known
+            self._networks.append(copy_to_meta(network, hooks=False))
+            if copied := replicate(network):
+                self._networks.append(copied)
+
+    def at(self, shape: tuple[int, ...]) -> Places | None:
+        """Return where maps lie in inputs of a shape, `(C, H, W)` or `(C, T, H, W)`; None if they are no pictures."""
+        if len(shape) < 2:
+            return None
+        with self._lock:
+            if shape not in self._known:
+                fields = _trace_first(self._model, self._networks, self._names, shape, placing=True)
+                self._known[shape] = Places(fields)
+            return self._known[shape]
+
+
 def _trace_first(
-    model: Model, networks: Iterable[nn.Module], names: Collection[str], shape: tuple[int, ...]
+    model: Model, networks: Iterable[nn.Module], names: Collection[str], shape: tuple[int, ...], *, placing: bool = False
 ) -> dict[str, ReceptiveField]:
     """Return the fields of the first of several copies of a network that runs; else the whole picture, with the reason."""
     failure = "the model cannot be copied"
     for network in networks:
         try:
-            return _trace(model, network, names, shape)
+            return _trace(model, network, names, shape, placing=placing)
         except (Exception, SystemExit) as error:  # noqa: BLE001  of the model; on the meta device of one that reads values
             failure = f"the model failed: {type(error).__name__}"
     return {name: unknown_field(name, (shape[-2], shape[-1]), reason=failure) for name in names}
 
 
-def _trace(model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+def _trace(
+    model: Model, network: nn.Module, names: Collection[str], shape: tuple[int, ...], *, placing: bool
+) -> dict[str, ReceptiveField]:
     own = next(network.parameters(), torch.empty(0))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]
     with warnings.catch_warnings(), uncompiled():
         warnings.simplefilter("ignore")  # of meta kernels
-        return trace_fields(network, layers, pixels, forward=model.forward)
+        return trace_fields(network, layers, pixels, forward=model.forward, placing=placing)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.config import Style
     from fmapviz.core.types import FeatureMap, Layer, Model, Prediction
+    from fmapviz.engine.fields import PlaceCache
     from fmapviz.engine.plan import Plan
     from fmapviz.engine.survey.kept_passes import KeptPasses
     from fmapviz.inspection.attention.observe import Attention
@@ -171,6 +172,7 @@ class Drawer:
         choices: What earlier passes have shown about the model, if other threads share it.
         layouts: The layouts of the model's layers, likewise.
         check: Called at every layer; an exception of its own ends the forward pass and comes out of `draw`.
+        places: Where maps lie in the input, if some view needs it.
 
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
@@ -189,6 +191,7 @@ class Drawer:
         choices: Choices | None = None,
         layouts: LayoutCache | None = None,
         check: Callable[[], object] = bool,
+        places: PlaceCache | None = None,
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
         self.numbers = Numbers()
@@ -199,6 +202,7 @@ class Drawer:
         self._top = top
         self._early_stop = None if top or plan.of_classes else early_stop
         self._check = check
+        self._places = places if plan.placed else None
         everything = find_layers(model.module) if plan.of_maps and plan.automatic else []
         self._layouts = LayoutFinder(model.module, [*layers, *everything], layouts, attention=bool(plan.of_attention))
         self._choices = choices or Choices()
@@ -275,7 +279,9 @@ class Drawer:
         else:
             passes = [(ForwardRecord(network, batch), batch, BatchResults(len(batch)))]
         try:
+            places = self._places.at(tuple(batch.shape[1:])) if self._places else None
             for record, given, results in passes:
+                record.places = places
                 enough = early_stop.outputs(given.shape) if early_stop else None
                 learns = early_stop is not None and enough is None
                 state = state_of(network) if learns else None
@@ -322,6 +328,7 @@ class Drawer:
             MixedBatchError: As in `draw`.
         """
         self._pass = _Pass(ForwardRecord(self._model.module, image), BatchResults(1), ran=kept.ran)
+        self._pass.record.places = self._places.at(tuple(image.shape[1:])) if self._places else None
         layers = {layer.name: layer for layer in self._layers}
         try:
             with torch.no_grad():
@@ -354,7 +361,7 @@ class Drawer:
                 results.undrawn | silent,
                 predictions[image],
                 tuple(results.notices[image]),
-                tuple(results.remarks),
+                (*results.remarks, *([current.record.places.remark] if current.record.places else [])),
             )
             for image in range(images)
         ]

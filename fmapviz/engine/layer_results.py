@@ -178,8 +178,12 @@ def draw_feature_map(
         undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]
     batches = [] if raw is None or len(frames) == 1 else [LayerBatch(images, template, targets, values=raw)]
+    is_placed = record.places is not None and of == "output" and not plan.placed.isdisjoint(views)
     for suffix, maps in frames.items():
-        named = replace(template, layer=f"{template.layer}{suffix}")
+        name = f"{template.layer}{suffix}"
+        grid = (maps.shape[2], maps.shape[3]) if maps.ndim == 4 else None
+        centres = record.places.of(name, grid) if record.places and is_placed and grid else None
+        named = replace(template, layer=name, centres=centres)
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
         batch.values = raw if len(frames) == 1 else None
         batches.append(batch)
@@ -261,7 +265,7 @@ def _measure(
         moments=_measure_samples(everything, ranges) if plan.moments else None,
         maps=everything.to(torch.float32, copy=True) if plan.whole and template.of == "output" and not vector else None,
     )
-    return batch, LayerMaps(maps, ranges, vector, picture_size(pixels))
+    return batch, LayerMaps(maps, ranges, vector, picture_size(pixels), centres=template.centres)
 
 
 def _contents(batch: BatchContent | None, images: int) -> Sequence[Content | None]:

@@ -97,6 +97,7 @@ class Plan:
         sheets: Views that compose the maps of all layers into one picture.
         reductions: The views of a layer whose content are values too, not only a picture.
         unscaled: The views that no range of all images changes.
+        placed: The views that draw maps over the input, or find positions of it in them.
         second_pass: Whether some images go through the network again when all are done, see `fmapviz.engine.top`.
         targets: The classes whose scores are differentiated.
         output: Which part of the network's output holds the class scores; None: detected.
@@ -122,6 +123,7 @@ class Plan:
     sheets: Mapping[str, Callable[[Sheet], Composed]] = field(default_factory=dict)
     reductions: frozenset[str] = frozenset()
     unscaled: frozenset[str] = frozenset()
+    placed: frozenset[str] = frozenset()
     second_pass: bool = False
     targets: tuple[Wanted, ...] = (TOP1,)
     output: str | None = None
@@ -274,6 +276,7 @@ def make_plan(
         reductions=frozenset(
             view for view, module in modules.items() if hasattr(module, "reduce") or getattr(module, "VALUES", False)
         ),
+        placed=frozenset(view for view, module in modules.items() if _is_placed(module)),
         second_pass=any(getattr(module, "SECOND_PASS", False) for module in modules.values()),
         unscaled=frozenset(view for view, module in modules.items() if not getattr(module, "SCALED", True)),
         targets=asked or (TOP1,),
@@ -281,6 +284,13 @@ def make_plan(
         scores=scores,
         automatic=automatic,
     )
+
+
+def _is_placed(module: ModuleType) -> bool:
+    """Return True if a view draws maps of layers over the input, or finds positions of it in them."""
+    is_map = hasattr(module, "reduce") or hasattr(module, "flow")
+    is_map = is_map or "activations" in module.NEEDS.split() or module.NEEDS == "attention"
+    return bool(getattr(module, "PLACED", is_map and getattr(module, "OVER", True)))
 
 
 def make_method(module: ModuleType, targets: Sequence[Wanted] = ()) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -19,11 +19,26 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
 
+    from fmapviz.core.centres import Centres
     from fmapviz.core.types import FeatureMap, Layer
     from fmapviz.inspection.attention.blocks import Block
     from fmapviz.inspection.attention.placement import Picture
     from fmapviz.inspection.class_scores import ClassScores
     from fmapviz.inspection.endings import Endings
+
+
+class Places(Protocol):
+    """Where the maps of a network's layers lie in the input, see `fmapviz.engine.fields.Places`."""
+
+    def of(self, name: str, grid: tuple[int, int], /) -> Centres | None:
+        """Return where the positions of a feature map lie; None if it spans the input."""
+
+    def of_grid(self, name: str, grid: tuple[int, int], /) -> Centres | None:
+        """Return where patches lie between which attention is computed."""
+
+    @property
+    def remark(self) -> str:
+        """Which maps are taken to span the input, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +116,7 @@ class ForwardRecord:
         blocks: The attention of each block, if something is to flow through all of them.
         picture: The input that tokens come from, if attention is drawn.
         vectors: Copies of what linear layers returned, if `heads`: the last may hold the class scores.
+        places: Where the maps of layers lie in the input; None if nothing is drawn over it.
         known: Gradients computed while choosing layers: by the identity of the point, and the class of each image.
     """
 
@@ -120,6 +136,7 @@ class ForwardRecord:
     blocks: list[Block] = field(default_factory=list)
     picture: Picture | None = None
     vectors: list[FeatureMap] = field(default_factory=list)
+    places: Places | None = None
     known: dict[tuple[object, tuple[int | None, ...]], Tensor] = field(default_factory=dict)
 
     @property

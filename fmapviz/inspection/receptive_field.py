@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fmapviz.core.centres import Centres
 from fmapviz.inspection.fields.tracking import FieldTracking, ReadDetection
 from fmapviz.inspection.hooks import observe, undisturbed
 
@@ -44,6 +45,7 @@ class ReceptiveField:
         reason: Operator because of which it is taken to be the whole picture, such as `aten.bmm`; empty if it is exact.
         ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates and the statistics
             of an instance norm; None if there is nothing of the kind.
+        centres: Where the positions lie; None if that is not known.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ReceptiveField:
     picture: tuple[int, int]
     reason: str = ""
     ungated: ReceptiveField | None = None
+    centres: Centres | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -100,7 +103,12 @@ def clipped(box: tuple[int, int, int, int], picture: tuple[int, int]) -> tuple[i
 
 
 def trace_fields(
-    model: nn.Module, layers: Sequence[Layer], pixels: Tensor, *, forward: Callable[[nn.Module, Tensor], object]
+    model: nn.Module,
+    layers: Sequence[Layer],
+    pixels: Tensor,
+    *,
+    forward: Callable[[nn.Module, Tensor], object],
+    placing: bool = False,
 ) -> dict[str, ReceptiveField]:
     """Run a model once, and return the receptive field of every output of some layers, by its name.
 
@@ -112,6 +120,7 @@ def trace_fields(
         layers: See `fmapviz.inspection.layers.select_layers`.
         pixels: A batch of one picture, `(1, C, H, W)`, on the device of the model.
         forward: Calls the model with the batch.
+        placing: Whether only the `centres` count, which are then also known behind attention; see `FieldTracking`.
 
     Example:
         >>> from torch import nn
@@ -123,7 +132,7 @@ def trace_fields(
         ((4, 4), (2, 2), (2, 0, 6, 4))
     """
     found: dict[str, ReceptiveField] = {}
-    tracking = FieldTracking(pixels)
+    tracking = FieldTracking(pixels, placing=placing)
 
     def receive(feature_map: FeatureMap) -> None:
         field = tracking.field(feature_map.values) or tracking.whole(NOTHING)
@@ -152,12 +161,19 @@ def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> Receptive
         rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
         steps = _step(rows, field.rows), _step(columns, field.columns)
         stride = None if steps[0] is None or steps[1] is None else (steps[0], steps[1])
-        found = ReceptiveField(name, rows, columns, stride, picture)
+        found = ReceptiveField(name, rows, columns, stride, picture, centres=_centres(field, picture))
     if field.ungated is None:
         return found
     if found.is_whole and not found.reason:  # by the gate; how far it extends beyond the picture says nothing
         found = unknown_field(name, picture, reason="")
     return replace(found, ungated=_describe(replace(field.ungated, ungated=None), name=name, picture=picture))
+
+
+def _centres(field: Field, picture: tuple[int, int]) -> Centres | None:
+    """Return where the positions of a map lie; None if they are not rows and columns of the picture."""
+    if not all(axis.dim is not None and np.isfinite(axis.centres).all() for axis in field.axes):
+        return None
+    return Centres(field.rows.centres, field.columns.centres, picture)
 
 
 def _step(ends: NDArray[np.int64], axis: Axis) -> int | None:

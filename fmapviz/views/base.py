@@ -21,6 +21,7 @@ Constants of a view are read without importing it, and so must be literals:
 * `VALUES = True`: What it draws are values too, which the formats of raw values store.
 * `SHARES`: What `--pca shared` computes once for all images of a run.
 * `OVER = False`: A heat map that is not laid over the input.
+* `PLACED = True`: A view of a layer that needs to know where the positions of maps lie in the input, as those over it do.
 * `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
 * `WITH`: A format that the run writes besides those that are asked for.
 * `COLORMAP`: The colour map of a heat map, unless the user chooses one.

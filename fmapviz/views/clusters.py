@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NEEDS = "outputs"
 LOOKS = "scale labels background text_size with_input colorbar clusters"
+PLACED = True
 SURVEYED = True
 VALUES = True
 SCALED = False

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NEEDS = "outputs"
 LOOKS = "scale labels background text_size seed"
+PLACED = True
 SEED = "image"
 VALUES = True
 SCALED = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NEEDS = "outputs"
 LOOKS = "scale smooth labels background text_size with_input pca foreground"
+PLACED = True
 SHARES = "components"  # with `--pca shared`, those of all images of the run
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NEEDS = "outputs"
 LOOKS = "norm scale colormap alpha gray_input labels background text_size with_input colorbar smooth seed"
+PLACED = True
 SEED = "position"
 VALUES = True
 SCALED = False  # by what all images share

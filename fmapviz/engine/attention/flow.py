@@ -58,10 +58,11 @@ def draw_flow(
     except NotAMapError as reason:
         results.undrawn[view] = str(reason)
         return
-    layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=flow.shown)
+    centres = record.places.of_grid(view, (maps.shape[1], maps.shape[2])) if record.places else None
+    layer = LayerResult("", "", call=1, index=0, shape=tuple(maps.shape[1:]), query=flow.shown, centres=centres)
     common = plan.shared.get((view, "", ""))
     limits = (common.low, common.high) if common else None
-    content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True)
+    content = draw_map(maps, picture_size(record.pixels), style, limits, sharp=True, centres=centres)
     results.layers.append(LayerBatch(record.images, layer, targets, drawings={view: content}))
 
 

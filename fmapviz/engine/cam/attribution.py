@@ -20,6 +20,7 @@ from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import ClassMaps
+from fmapviz.engine.fields import PlaceCache
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.core.types import FeatureMap, Inputs, Preparation
+    from fmapviz.engine.fields import Places
     from fmapviz.engine.layer_results import BatchResults
     from fmapviz.inspection.forward_record import ForwardRecord
 
@@ -176,14 +178,16 @@ def cam(
         output=None if output is None else str(output),
         scores=scores,
         automatic=layer == _AUTO,
+        placed=frozenset({method}),
     )
     choices, layouts = _known(model.module, exact=plan.methods[method].exact)
+    places = _places(model).at(tuple(batch.shape[1:])) if not plan.methods[method].of_pixels else None
     layouts.given = model.layout
     learnt = plan.automatic and batch.shape[1:] in choices.layers
-    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts)
+    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     if learnt and not found.layers:  # another class may depend on other layers
         choices.layers.pop(batch.shape[1:], None)
-        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts)
+        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     if not found.layers:
         if all(found.missing):
             raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
@@ -223,10 +227,10 @@ def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | N
 
 
 def _differentiate(
-    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
 ) -> BatchResults:
     """Run the network under hooks, and draw."""
-    attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts)
+    attempt = partial(_attempt, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     try:
         return attempt()
     except MissingLayoutError:  # another image took another way through the network
@@ -241,12 +245,15 @@ def _differentiate(
     return attempt()
 
 
-def _attempt(model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache) -> BatchResults:
+def _attempt(
+    model: Model, batch: Tensor, plan: Plan, layer: str, *, choices: Choices, layouts: LayoutCache, places: Places | None
+) -> BatchResults:
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
     class_maps = ClassMaps(model, plan, Style(), choices)
     with frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in class_maps.passes(batch):
+            record.places = places
 
             def receive(feature_map: FeatureMap, record: ForwardRecord = record) -> None:
                 if record.over:
@@ -284,6 +291,18 @@ def _known(network: nn.Module, *, exact: bool) -> tuple[Choices, LayoutCache]:
         _shown[network] = (modules, {}, LayoutCache())
     _, choices, layouts = _shown[network]
     return choices.setdefault(exact, Choices()), layouts
+
+
+# Where the maps of networks lie, as long as their modules are the same.
+_placed: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], PlaceCache]] = WeakKeyDictionary()
+
+
+def _places(model: Model) -> PlaceCache:
+    """Return where the maps of a network lie, so that only the first call with inputs of a size has to find out."""
+    modules = tuple(map(id, model.module.modules()))
+    if model.module not in _placed or _placed[model.module][0] != modules:
+        _placed[model.module] = (modules, PlaceCache(model))
+    return _placed[model.module][1]
 
 
 def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, heads: bool) -> list[Layer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -285,7 +285,10 @@ class Pass:
         own = point.feature_map
         frames = len(frames_of(own, point.values))
         layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
-        self._add_heat_map(view, raw.reshape(*raw.shape[:2], frames, -1).mean(2), layer, targets)
+        raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
+        if record.places:
+            layer = replace(layer, centres=record.places.of(own.name, (raw.shape[1], raw.shape[2])))
+        self._add_heat_map(view, raw, layer, targets)
 
     def _draw_pixels(self, view: str, targets: Targets) -> None:
         gradient = self.gradients.get(id(self.record))
@@ -297,7 +300,7 @@ class Pass:
 
     def _add_heat_map(self, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:
         method = self.maps.plan.methods[view]
-        heat = heat_of(raw, picture_size(self.record.pixels) or (raw.shape[1], raw.shape[2]))
+        heat = heat_of(raw, picture_size(self.record.pixels) or (raw.shape[1], raw.shape[2]), layer.centres)
 
         def make(raw: NDArray[np.float32], heat: NDArray[np.float32]) -> HeatMap:
             pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)

@@ -19,7 +19,7 @@ from fmapviz.core.errors import PositionError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
 from fmapviz.engine.diff.drawer import PairDrawer, pair_drawer
-from fmapviz.engine.fields import FieldCache
+from fmapviz.engine.fields import FieldCache, PlaceCache
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
@@ -74,6 +74,7 @@ class BatchRunner:
         shareable = session.batch_size is None and session.several and plain
         self._sharing = (session.sharing or Sharing(module)) if shareable else None
         self._fields = FieldCache(session.model, [layer.name for layer in session.layers]) if session.plan.fields else None
+        self._places = PlaceCache(session.model) if session.plan.placed else None
         self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
         if self._sharing:
             self._sharing.begin()
@@ -173,6 +174,7 @@ class BatchRunner:
                 choices=session.choices,
                 layouts=session.layouts,
                 check=self._check,
+                places=self._places,
             )
         )
 

@@ -13,6 +13,7 @@ from torch import nn
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model, UnitImage
 from fmapviz.engine.batch import describe_given
+from fmapviz.engine.fields import PlaceCache
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.model_views import draw_weights
 from fmapviz.engine.session import load_session
@@ -73,6 +74,7 @@ class StepDrawer:
     def __init__(self, network: Network, images: Inputs, config: RunConfig) -> None:
         self._network = network
         self._config = config
+        self._places: PlaceCache | None = None
         module = self._module()
         model = network if isinstance(network, Model) else describe_given(module, options=config.options, code=None)
         # A training that is resumed continues its run, whatever its weights are then.
@@ -124,6 +126,7 @@ class StepDrawer:
         present = {id(each) for each in module.modules()}
         if module is not self.session.model.module or not all(id(layer.module) in present for layer in self.session.layers):
             self.session, _ = self._load(module, self.session.model)  # another network, or other layers in it
+            self._places = None
         session = self.session
         info = replace(session.info, weights=f"{IN_TRAINING}, step {step}")
         first = next(module.parameters(), torch.empty(0))
@@ -149,9 +152,17 @@ class StepDrawer:
             return []
         module = session.model.module
         dtype, config = input_type(module), session.config
-        drawer = Drawer(session.model, session.layers, session.plan, config.style, top=config.top or 0)
+        drawer = Drawer(
+            session.model, session.layers, session.plan, config.style, top=config.top or 0, places=self._find_places()
+        )
         with with_onednn(module), drawer:
             return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]
+
+    def _find_places(self) -> PlaceCache | None:
+        """Return where the maps of layers lie in the input, of the network as it was built."""
+        if self.session.plan.placed and self._places is None:
+            self._places = PlaceCache(self.session.model)
+        return self._places
 
 
 def _ask(function: Callable[[], nn.Module]) -> nn.Module:

@@ -79,21 +79,32 @@ def linear(inputs: int, outputs: int, *, scale: float | None, align_corners: boo
     """
     if inputs == outputs:  # PyTorch copies, whatever the scale
         return stretch(outputs)
-    position = _sources(inputs, outputs, scale=scale, align_corners=align_corners).clip(0, inputs - 1)
+    position = sources(inputs, outputs, scale=scale, align_corners=align_corners).clip(0, inputs - 1)
     return np.stack([np.floor(position + _CLOSE), np.ceil(position - _CLOSE)], axis=1).astype(np.int64)
 
 
 def cubic(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> Indices:
     """Return those of bicubic interpolation, one where the others have no weight."""
-    position = _sources(inputs, outputs, scale=scale, align_corners=align_corners)
+    position = sources(inputs, outputs, scale=scale, align_corners=align_corners)
     first = np.floor(position + _CLOSE).astype(np.int64)[:, None]
     between = (np.abs(position - np.round(position)) > _CLOSE)[:, None]
     index: Indices = (first + np.where(between, np.arange(-1, 3), 0)).clip(0, inputs - 1)
     return index
 
 
-def _sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> NDArray[np.float64]:
-    """Return the position in the input of each output."""
+def middles(inputs: int, outputs: int) -> NDArray[np.float64]:
+    """Return the middle of the bins of adaptive pooling.
+
+    Example:
+        >>> middles(5, 2).tolist()
+        [1.0, 3.0]
+    """
+    position = np.arange(outputs)
+    return (position * inputs // outputs - ((position + 1) * inputs // -outputs) - 1) / 2
+
+
+def sources(inputs: int, outputs: int, *, scale: float | None, align_corners: bool) -> NDArray[np.float64]:
+    """Return the position in the input of each output of an interpolation."""
     position = np.arange(outputs, dtype=np.float64)
     if align_corners:
         return position * ((inputs - 1) / (outputs - 1) if outputs > 1 else 0.0)

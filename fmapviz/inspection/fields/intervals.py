@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Indices = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
 
 FAR = 2**40  # further than any pixel: an empty interval runs from FAR to -FAR
 HOLE = -(2**40)  # an index that stands for no position
@@ -35,22 +36,34 @@ class Axis:
         dim: Dimension of the tensor that has the positions; None if all elements depend on the same pixels (n is 1).
         inner: Distance of neighbouring positions in that dimension: more than 1 if it was merged with others behind it.
         step: Mean distance of neighbouring positions, pixels.
+        centres: Where the positions lie, as if the picture were continued: float64 `(n,)`, pixels from the edge; NaN for a
+            position without pixels.
+        before: Number of elements of that dimension before the positions, such as class tokens.
+        length: Number of its elements that are positions of the picture; 0 for all.
     """
 
     ends: Indices
     dim: int | None
     inner: int = 1
     step: Fraction = Fraction(1)
+    centres: Numbers = field(default_factory=lambda: np.array([np.nan]))
+    before: int = 0
+    length: int = 0
 
     @classmethod
     def of_picture(cls, pixels: int, dim: int) -> Axis:
         """Return the axis of a picture, each of whose pixels depends on itself."""
-        return cls(np.tile(np.arange(pixels), (2, 2, 1)), dim)
+        return cls(np.tile(np.arange(pixels), (2, 2, 1)), dim, centres=np.arange(pixels, dtype=np.float64) + 0.5)
 
     @property
     def positions(self) -> int:
         """Number of positions."""
         return int(self.ends.shape[2])
+
+    @property
+    def place(self) -> tuple[int | None, int, int, int]:
+        """Where in a tensor the positions are, and how many."""
+        return self.dim, self.inner, self.positions, self.before
 
     @property
     def is_spread(self) -> bool:
@@ -62,19 +75,20 @@ class Axis:
         if self.dim is None:
             return self
         ends = np.stack([self.ends[:, 0].min(-1, keepdims=True), self.ends[:, 1].max(-1, keepdims=True)], axis=1)
-        return Axis(ends, None, 1, self.step)
+        return Axis(ends, None, 1, self.step, self.centres.mean(keepdims=True))
 
     def nowhere(self) -> Axis:
         """Return the axis of a tensor that depends on nothing."""
         return Axis(np.tile(np.array([[FAR], [-FAR]]), (2, 1, 1)), None, 1, self.step)
 
-    def take(self, index: Indices, dim: int | None, step: Fraction) -> Axis:
+    def take(self, index: Indices, dim: int | None, step: Fraction, at: Numbers | None = None) -> Axis:
         """Return the union over some positions, for each new position.
 
         Args:
             index: `(n, k)`: k positions for each new one. Those outside are padding; HOLE is none at all.
             dim: Dimension of the new positions.
             step: Their distance in old positions.
+            at: Where each new position lies between old ones; None: in the middle of those that it takes.
         """
         near = index.clip(0, self.positions - 1)
         ends = self.ends[:, :, near]
@@ -82,7 +96,39 @@ class Axis:
         outside, hole = index != near, index == HOLE
         ends[0, 0][outside], ends[0, 1][outside] = FAR, -FAR
         ends[1, 0][hole], ends[1, 1][hole] = FAR, -FAR
-        return Axis(np.stack([ends[:, 0].min(-1), ends[:, 1].max(-1)], axis=1), dim, 1, self.step * step)
+        centres = self._centres_at(_middles(index) if at is None else at)
+        return Axis(np.stack([ends[:, 0].min(-1), ends[:, 1].max(-1)], axis=1), dim, 1, self.step * step, centres)
+
+    def shifted(self, index: Indices, dim: int | None, length: int) -> Axis:
+        """Return the axis in a dimension that was extended or cut, such as by class tokens before the patches.
+
+        Args:
+            index: See `take`, of a dimension that has the positions of both axes of the picture.
+            dim: The dimension in the result.
+            length: Of the dimension before.
+
+        Raises:
+            InseparableError: Not all positions are there, in their order.
+        """
+        there = np.flatnonzero((index[:, 0] >= 0) & (index[:, 0] < length))
+        moved = set((index[there, 0] - there).tolist())
+        if index.shape[1] != 1 or len(moved) != 1:
+            raise InseparableError
+        before, count = self.before - moved.pop(), self.length or length
+        if before < 0 or before + count > len(index):
+            raise InseparableError
+        return replace(self, dim=dim, before=before, length=0 if count == len(index) else count)
+
+    def _centres_at(self, at: Numbers) -> Numbers:
+        """Return where positions between others lie; beyond the first and the last they go on at the mean distance."""
+        last = self.positions - 1
+        low = np.clip(np.floor(np.nan_to_num(at)), 0, last).astype(np.int64)
+        high = np.minimum(low + 1, last)
+        inner = np.clip(at, 0, last)
+        centres: Numbers = self.centres[low] + np.where(
+            inner > low, (inner - low) * (self.centres[high] - self.centres[low]), 0
+        )
+        return centres + (at - inner) * float(self.step)
 
     def visible(self, pixels: int) -> Indices:
         """Return `(2, n)`: the extended intervals where they reveal the same pixels of a picture, else the exact ones."""
@@ -172,6 +218,7 @@ class Place:
         dim: Dimension of the result; None if it has none of them.
         index: The operand's positions that each of the result's takes, see `Axis.take`; None if they are the same.
         step: Their distance in positions of the operand.
+        at: Where each of the result's positions lies between those of the operand, see `Axis.take`.
         united: Whether the result has one position, the union of all.
         mixed: Whether each element of the result depends on all positions, so that the axis is lost if there are several.
     """
@@ -179,6 +226,7 @@ class Place:
     dim: int | None
     index: Indices | None = None
     step: Fraction = Fraction(1)
+    at: Numbers | None = None
     united: bool = False
     mixed: bool = False
 
@@ -206,8 +254,8 @@ def move(axis: Axis, places: Sequence[Place | None], shape: Sequence[int]) -> Ax
     if place.index is None:
         return replace(axis, dim=place.dim)
     if axis.positions != shape[axis.dim]:  # merged with another dimension
-        raise InseparableError
-    return axis.take(place.index, place.dim, place.step)
+        return axis.shifted(place.index, place.dim, shape[axis.dim])
+    return axis.take(place.index, place.dim, place.step, place.at)
 
 
 def unite(axes: Iterable[Axis]) -> Axis:
@@ -220,9 +268,25 @@ def unite(axes: Iterable[Axis]) -> Axis:
     if len(axes) == 1:
         return axes[0]
     placed = [axis for axis in axes if axis.dim is not None] or axes
-    if len({(axis.dim, axis.inner, axis.positions) for axis in placed}) > 1:
+    if len({axis.place for axis in placed}) > 1:
         raise InseparableError
     shape = placed[0].ends.shape
     low = np.minimum.reduce([np.broadcast_to(axis.ends, shape)[:, 0] for axis in axes])
     high = np.maximum.reduce([np.broadcast_to(axis.ends, shape)[:, 1] for axis in axes])
-    return replace(placed[0], ends=np.stack([low, high], axis=1), step=max(axis.step for axis in placed))
+    centres = _mean_centres([axis.centres for axis in placed if axis.positions == placed[0].positions])
+    return replace(placed[0], ends=np.stack([low, high], axis=1), step=max(axis.step for axis in placed), centres=centres)
+
+
+def _middles(index: Indices) -> Numbers:
+    """Return the mean of the positions that each new position takes; NaN of none."""
+    known = index != HOLE
+    counts = known.sum(1)
+    return np.where(counts > 0, np.where(known, index, 0).sum(1) / np.maximum(counts, 1), np.nan)
+
+
+def _mean_centres(parts: Sequence[Numbers]) -> Numbers:
+    """Return the mean of the centres that are known; NaN where none is."""
+    stacked = np.stack(parts)
+    known = np.isfinite(stacked)
+    counts = known.sum(0)
+    return np.where(counts > 0, np.where(known, stacked, 0).sum(0) / np.maximum(counts, 1), np.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import prod
@@ -78,11 +79,17 @@ def _regroup(axis: Axis, *, before: Sequence[int], after: Sequence[int]) -> Axis
         return axis.everywhere()
     if prod(before) != prod(after):  # to a type of another size
         raise InseparableError
+    if axis.before or axis.length:  # with other tokens before or behind them
+        outer = prod(before[: axis.dim])
+        dims = [dim for dim, length in enumerate(after) if length == before[axis.dim] and prod(after[:dim]) == outer]
+        if not dims:
+            raise InseparableError
+        return replace(axis, dim=dims[-1])
     distance = prod(before[axis.dim + 1 :]) * axis.inner
     for dim, length in enumerate(after):
         unit = prod(after[dim + 1 :])
         if distance % unit == 0 and (unit * length) % (distance * axis.positions) == 0:
-            return Axis(axis.ends, dim, distance // unit, axis.step)
+            return replace(axis, dim=dim, inner=distance // unit)
     raise InseparableError
 
 

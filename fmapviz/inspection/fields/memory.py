@@ -83,7 +83,7 @@ def _is_equal(first: Field, second: Field) -> bool:
     if (first.reason, first.ungated is None) != (second.reason, second.ungated is None):
         return False
     same = all(
-        (one.dim, one.inner) == (other.dim, other.inner) and np.array_equal(one.ends, other.ends)
+        one.place == other.place and np.array_equal(one.ends, other.ends)
         for one, other in zip(first.axes, second.axes, strict=True)
     )
     return same and (first.ungated is None or second.ungated is None or _is_equal(first.ungated, second.ungated))

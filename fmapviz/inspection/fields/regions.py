@@ -100,12 +100,12 @@ def _without_padding(axis: Axis) -> Axis:
 
 
 def _is_same(first: Axis, second: Axis) -> bool:
-    return (first.dim, first.inner) == (second.dim, second.inner) and np.array_equal(first.ends[0], second.ends[0])
+    return first.place == second.place and np.array_equal(first.ends[0], second.ends[0])
 
 
 def _is_apart(first: Axis, second: Axis) -> bool:
     """Return True if no position has pixels of both."""
-    if (first.dim, first.inner, first.positions) != (second.dim, second.inner, second.positions):
+    if first.place != second.place:
         return False
     seen = [axis.ends[0, 0] <= axis.ends[0, 1] for axis in (first, second)]
     return not (seen[0] & seen[1]).any()

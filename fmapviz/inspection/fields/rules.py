@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmapviz.inspection.fields import layouts, mixtures, windows
-from fmapviz.inspection.fields.call import pointwise
+from fmapviz.inspection.fields.call import Operand, by_dims, kept, pointwise, tensors_of
+from fmapviz.inspection.fields.intervals import Axis
 
 if TYPE_CHECKING:
-    from fmapviz.inspection.fields.call import Rule
+    from fmapviz.inspection.fields.call import Call, Rule
 
 _RULES = {**windows.RULES, **layouts.RULES, **mixtures.RULES}
 
@@ -35,6 +36,22 @@ def rule_for(operator: Any) -> Rule | None:  # Any: torch._ops.OpOverload has no
     if operator.namespace != "aten" or (_is_in_place(operator) and name in _RULES and name not in _IN_PLACE):
         return None
     return _RULES.get(name) or (pointwise if is_pointwise(operator) else None)
+
+
+# Of queries and keys, and of weights and values: the positions of a product are those of the first operand.
+PRODUCTS = {f"aten.{name}" for name in ("mm", "bmm", "addmm", "baddbmm")}
+
+
+def placing_rule(operator: Any) -> Rule | None:  # Any: as above
+    """Return the rule of an operator where the positions of queries are followed through attention."""
+    if operator.namespace == "aten" and _name(operator).startswith("_scaled_dot_product"):
+        return _queries
+    return rule_for(operator)
+
+
+def _queries(call: Call) -> list[Operand]:
+    others = [Operand(each, Axis.everywhere) for each in tensors_of(call.given.values()) if each is not call.operand]
+    return [Operand(call.operand, by_dims(call.operand, kept(call.operand, {-1: None}))), *others]
 
 
 def is_pointwise(operator: Any) -> bool:  # Any: as above

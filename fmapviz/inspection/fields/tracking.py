@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from fmapviz.inspection.fields.call import Call, tensors_of
 from fmapviz.inspection.fields.intervals import Field, InseparableError, field_of_picture, unite, whole_picture
 from fmapviz.inspection.fields.memory import FieldMemory
 from fmapviz.inspection.fields.parts import parts_of_result, taken_field
-from fmapviz.inspection.fields.rules import is_pointwise, rule_for
+from fmapviz.inspection.fields.rules import PRODUCTS, is_pointwise, placing_rule, rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fmapviz.inspection.fields.call import Operand
+    from fmapviz.inspection.fields.intervals import Axis
     from fmapviz.inspection.fields.parts import Fields
 
 # Operators that take only the shape of their operand.
@@ -38,6 +40,8 @@ class FieldTracking(TorchDispatchMode):
 
     Args:
         pixels: The picture, `(..., H, W)`.
+        placing: Whether to follow where positions lie, not all that they depend on: of several operands only those count
+            that have positions of the picture, and of an attention those of the queries.
 
     Example:
         >>> pixels = torch.zeros(1, 3, 8, 8, device="meta")
@@ -47,9 +51,10 @@ class FieldTracking(TorchDispatchMode):
         [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
 
-    def __init__(self, pixels: Tensor) -> None:
+    def __init__(self, pixels: Tensor, *, placing: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's
         self._height, self._width = pixels.shape[-2:]
+        self._placing = placing
         self._memory = FieldMemory()
         self._reader = ""  # the first operator that has read values: what runs later may depend on them
         dims = pixels.ndim - 2, pixels.ndim - 1
@@ -57,7 +62,7 @@ class FieldTracking(TorchDispatchMode):
 
     def read(self, name: str) -> None:
         """Take all later tensors to depend on the whole picture, because an operator has read values."""
-        self._reader = self._reader or name
+        self._reader = "" if self._placing else self._reader or name
 
     def field(self, tensor: Tensor) -> Field | None:
         """Return the field of a tensor, None if it does not depend on the picture."""
@@ -106,7 +111,7 @@ class FieldTracking(TorchDispatchMode):
 
     def _infer(self, func: Any, call: Call, known: Fields, *, name: str) -> Field:
         """Return the field of a result, with and without gates."""
-        rule = rule_for(func)
+        rule = placing_rule(func) if self._placing else rule_for(func)
         operands = rule(call) if rule and not self._reader else []
         if not known.keys() <= {id(each.tensor) for each in operands}:
             return self.whole(self._reader or next((field.reason for field in known.values() if field.reason), name))
@@ -127,11 +132,29 @@ class FieldTracking(TorchDispatchMode):
     def _unite(self, operands: Sequence[Operand], known: Fields, *, name: str) -> Field:
         """Return the union of what the operands depend on, where they are in the result."""
         fields = [known[id(each.tensor)] for each in operands]
+        if self._placing:
+            return self._place(operands, fields, name=name)
         if reason := next((field.reason for field in fields if field.reason), ""):
             return self.whole(reason)
         try:
             moved = [[each.change(axis) for axis in field.axes] for each, field in zip(operands, fields, strict=True)]
             rows, columns = (unite(axes) for axes in zip(*moved, strict=True))
+        except InseparableError:
+            return self.whole(name)
+        return Field(rows, columns)
+
+    def _place(self, operands: Sequence[Operand], fields: Sequence[Field], *, name: str) -> Field:
+        """Return where the positions of the result lie: as those of the operands that have positions."""
+        found: tuple[list[Axis], list[Axis]] = [], []
+        for each, field in zip(operands, fields, strict=True):
+            for axes, axis in zip(found, () if field.reason else field.axes, strict=False):
+                with suppress(InseparableError):
+                    axes.append(each.change(axis))
+        if not all(found):
+            return self.whole(next((field.reason for field in fields if field.reason), name))
+        placed = [[axis for axis in axes if axis.is_spread] or axes for axes in found]
+        try:
+            rows, columns = (unite(axes[:1] if name in PRODUCTS else axes) for axes in placed)
         except InseparableError:
             return self.whole(name)
         return Field(rows, columns)

@@ -6,6 +6,8 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmapviz.inspection.fields import indices
 from fmapviz.inspection.fields.call import Call, Operand, Rule, one
 from fmapviz.inspection.fields.intervals import Place
@@ -27,7 +29,8 @@ def _convolution(call: Call) -> list[Operand]:
     ):
         if given["transposed"]:
             index = indices.inverse_windows(after, length, stride=stride, padding=padding, dilation=dilation)
-            changed[dim] = Place(dim, index, Fraction(1, stride))
+            at = (np.arange(after) + padding - dilation * (length - 1) / 2) / stride
+            changed[dim] = Place(dim, index, Fraction(1, stride), at)
         elif (length, stride, padding) != (1, 1, 0) or before != after:
             index = indices.windows(after, length, stride=stride, padding=padding, dilation=dilation)
             changed[dim] = Place(dim, index, Fraction(stride))
@@ -52,7 +55,7 @@ def _adaptive_pool(call: Call, *, count: int) -> list[Operand]:
     return one(
         call,
         {
-            dim: Place(dim, indices.bins(before, after), Fraction(before, max(after, 1)))
+            dim: Place(dim, indices.bins(before, after), Fraction(before, max(after, 1)), indices.middles(before, after))
             for dim, before, after in _spatial(call, count)
         },
     )
@@ -66,7 +69,9 @@ def _interpolation(call: Call, *, count: int, kind: Callable[..., Indices], **se
     scales = given.get("scale_factors") or [given.get(f"scales{end}") for end in ends]
     changed: dict[int, Place | None] = {}
     for (dim, before, after), scale in zip(_spatial(call, count), scales, strict=True):
-        changed[dim] = Place(dim, kind(before, after, scale=scale, **settings), Fraction(before, max(after, 1)))
+        corners = bool(settings.get("align_corners"))
+        at = indices.sources(before, after, scale=scale, align_corners=corners)
+        changed[dim] = Place(dim, kind(before, after, scale=scale, **settings), Fraction(before, max(after, 1)), at)
     return one(call, changed)
 
 
@@ -77,7 +82,11 @@ def _padding(call: Call, *, kind: Callable[[int, int, int], Indices]) -> list[Op
     return one(
         call,
         {
-            last - number: Place(last - number, kind(call.operand.shape[last - number], *pair))
+            last - number: Place(
+                last - number,
+                kind(call.operand.shape[last - number], *pair),
+                at=np.arange(-pair[0], call.operand.shape[last - number] + pair[1]).astype(np.float64),
+            )
             for number, pair in enumerate(pairs)
             if pair != (0, 0)
         },
@@ -92,7 +101,8 @@ def _pixel_shuffle(call: Call) -> list[Operand]:
     factor, first = call.given["upscale_factor"], call.operand.ndim - 3
     changed: dict[int, Place | None] = {first: Place(first, mixed=True)}
     for dim, _, after in _spatial(call, 2):
-        changed[dim] = Place(dim, indices.stretch(after) // factor, Fraction(1, factor))
+        at = (np.arange(after) + 0.5) / factor - 0.5
+        changed[dim] = Place(dim, indices.stretch(after) // factor, Fraction(1, factor), at)
     return one(call, changed)
 
 

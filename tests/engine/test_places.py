@@ -1,0 +1,279 @@
+"""What is drawn over the input lies where the network found it: a planted blob lights its own place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from image_files import pixels_of, save_pixels
+from tiny_runs import runner
+from torch import nn
+from torchvision.models import resnet18
+
+import fmapviz
+from fmapviz.core.config import InputOptions, Style
+from fmapviz.inspection.layers import find_layers
+from fmapviz.inspection.receptive_field import trace_fields
+
+AS_IT_IS = InputOptions(fit="none", mean=(0.0,), std=(1.0,))
+SIZE = (90, 110)
+CHANNELS = 2
+
+
+class Crop(nn.Module):
+    def __init__(self, top, bottom, left, right):
+        super().__init__()
+        self.sides = slice(top, -bottom or None), slice(left, -right or None)
+
+    def forward(self, x):
+        return x[..., self.sides[0], self.sides[1]]
+
+
+class Flip(nn.Module):
+    def forward(self, x):
+        return x.flip(-1)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Gate(nn.Module):
+    """Weighs all positions by their mean, as squeeze-and-excitation does."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+class Mixer(nn.Module):
+    """Global attention of each position to all others, beside itself."""
+
+    def forward(self, x):
+        tokens = x.flatten(2).mT
+        weights = (tokens @ tokens.mT / 8).softmax(-1)
+        return x + 0.01 * (weights @ tokens).mT.reshape(x.shape)
+
+
+def peaked(module):
+    """Give a convolution kernels that are largest in the middle, the same for all channels."""
+    sides = [torch.from_numpy(np.minimum(np.arange(1, k + 1), np.arange(k, 0, -1))).float() for k in module.kernel_size]
+    kernel = sides[0][:, None] * sides[1][None, :]
+    with torch.no_grad():
+        module.weight.copy_((kernel / kernel.sum() / module.in_channels).expand_as(module.weight))
+        module.bias.zero_()
+    return module
+
+
+def random_network(seed):
+    """Return layers of any kind that keep the order of positions, or mirror it."""
+    rng = np.random.default_rng(seed)
+    layers, channels, stride = [], 3, 1
+    for _ in range(rng.integers(2, 6)):
+        kind = rng.choice(
+            ["conv", "conv", "conv", "pad", "pool", "average", "crop", "up", "transposed", "reflect", "others"]
+        )
+        some = [int(each) for each in rng.integers(0, 4, 4)]
+        if kind == "conv":
+            step = int(rng.integers(1, 4)) if stride < 8 else 1
+            kernel = tuple(int(each) for each in rng.integers(max(1, step), 6, 2))
+            padding = tuple(int(each) for each in rng.integers(0, 3, 2))
+            dilation = int(rng.integers(1, 3)) if step == 1 else 1
+            layers.append(peaked(nn.Conv2d(channels, CHANNELS, kernel, step, padding, dilation)))
+            channels, stride = CHANNELS, stride * step
+        elif kind == "pad":
+            layers.append(nn.ZeroPad2d([4 * each for each in some]))
+        elif kind == "pool" and stride < 8:
+            layers.append(nn.MaxPool2d(int(rng.integers(2, 4)), 2, ceil_mode=bool(rng.integers(2))))
+            stride *= 2
+        elif kind == "average" and stride < 8:
+            layers.append(nn.AvgPool2d(2, 2, ceil_mode=True, padding=int(rng.integers(2))))
+            stride *= 2
+        elif kind == "crop":
+            layers.append(Crop(*some))
+        elif kind == "up" and stride > 1:
+            mode = str(rng.choice(["nearest", "bilinear"]))
+            layers.append(nn.Upsample(scale_factor=2, mode=mode))
+            stride /= 2
+        elif kind == "transposed" and stride > 1:
+            layers.append(peaked(nn.ConvTranspose2d(channels, CHANNELS, 4, 2, int(rng.integers(0, 2)))))
+            channels, stride = CHANNELS, stride / 2
+        elif kind == "reflect":
+            layers.append(nn.ReflectionPad2d(some))
+        elif kind == "others":
+            layers.append([Flip(), Gate(), Residual(nn.Identity()), nn.ReLU()][int(rng.integers(4))])
+    layers.append(peaked(nn.Conv2d(channels, CHANNELS, 3)))
+    return nn.Sequential(*layers)
+
+
+class Classifier(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.features = features
+        self.head = nn.Linear(CHANNELS, 3)
+        with torch.no_grad():
+            self.head.weight.fill_(1)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+def blob(place, size=SIZE):
+    rows, columns = np.indices(size)
+    return np.exp(-((rows - place[0]) ** 2 + (columns - place[1]) ** 2) / (2 * 2.0**2)).astype(np.float32)
+
+
+def planted(seed, centres, size=SIZE):
+    """Return a place at least half a step inside the outermost positions of a map, and the steps."""
+    rng, place, steps = np.random.default_rng(seed), [], []
+    for line, side in zip((centres.rows, centres.columns), size, strict=True):
+        step = float(abs(np.diff(line)).max()) if len(line) > 1 else float(side)
+        low, high = max(line.min() - step / 2, 12), min(line.max() + step / 2, side - 12)
+        place.append(rng.uniform(low, high) - 0.5 if low < high else None)
+        steps.append(step)
+    return place, steps
+
+
+def peak_of(heat):
+    """Return the middle of where a map is largest; at the border its edge, because the outermost values are repeated."""
+    there = np.argwhere(heat >= heat.max() - 1e-4 * (heat.max() - heat.min()))
+    low, high = there.min(0).astype(float), there.max(0).astype(float)
+    ends = np.array(heat.shape) - 1
+    return np.where(low == 0, high, np.where(high == ends, low, (low + high) / 2))
+
+
+def fields_of(network, layers, size):
+    pixels = torch.zeros(1, 3, *size)
+    return trace_fields(network, layers, pixels, forward=lambda net, batch: net(batch), placing=True)
+
+
+@pytest.mark.parametrize("seed", [*range(24), *(pytest.param(each, marks=pytest.mark.thorough) for each in range(24, 400))])
+def test_a_blob_lights_its_own_place_in_any_network(seed):
+    network = Classifier(random_network(seed)).eval()
+    (field,) = fields_of(network, [each for each in find_layers(network) if each.name == "features"], SIZE).values()
+    assert field.centres is not None
+    place, steps = planted(seed, field.centres)
+    if None in place:
+        return  # the map sees too little of the picture
+    x = torch.from_numpy(blob(place)).expand(1, 3, *SIZE)
+    found = fmapviz.cam(network, x, layer="features", target=0, method="gradcam")
+    assert found.map.shape == (1, *SIZE)
+    off = abs(peak_of(found.map[0].numpy()) - place)
+    assert (off <= np.array(steps) / 2 + 1).all(), (off, steps)
+
+
+NETWORKS = {
+    "without padding": lambda: nn.Sequential(*(peaked(nn.Conv2d(c, CHANNELS, 5, 2)) for c in (3, CHANNELS, CHANNELS))),
+    "padded as in TensorFlow": lambda: nn.Sequential(
+        *(
+            each
+            for c in (3, CHANNELS, CHANNELS)
+            for each in (nn.ZeroPad2d((0, 1, 0, 1)), peaked(nn.Conv2d(c, CHANNELS, 3, 2)))
+        )
+    ),
+    "padded at one side": lambda: nn.Sequential(nn.ZeroPad2d((24, 0, 0, 16)), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "cropped": lambda: nn.Sequential(Crop(20, 0, 0, 30), peaked(nn.Conv2d(3, CHANNELS, 4, 4))),
+    "mirrored": lambda: nn.Sequential(Flip(), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "patches that do not cover the picture": lambda: peaked(nn.Conv2d(3, CHANNELS, 16, 16)),
+    "pooled beyond the border": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 3)), nn.MaxPool2d(7, 7, ceil_mode=True)),
+    "attention": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 7, 5)), Mixer()),
+    "dilated": lambda: nn.Sequential(
+        peaked(nn.Conv2d(3, CHANNELS, 3, 2, dilation=4)), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
+    ),
+}
+PLACES = [(28, 28), (40, 70), (61, 33)]
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request):
+    return Classifier(NETWORKS[request.param]()).eval()
+
+
+@pytest.mark.parametrize("method", ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "cam"])
+def test_class_activation_maps_lie_where_the_evidence_is(network, method):
+    for place in PLACES:
+        x = torch.from_numpy(blob(place)).expand(1, 3, *SIZE)
+        found = fmapviz.cam(network, x, target=0, method=method, layer="features")
+        assert (abs(peak_of(found.map[0].numpy()) - place) <= 8).all()
+        levels = np.abs(found.overlay[0].astype(int)[..., 0] - found.overlay[0].astype(int)[..., 2])
+        assert levels.any()
+
+
+def test_every_view_over_the_input_lies_where_the_evidence_is(tmp_path, network):
+    for number, place in enumerate(PLACES):
+        pixels = (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8)
+        save_pixels(tmp_path / "in" / f"{number}.png", pixels)
+    style = Style(alpha=1.0, colormap="gray", seed=f"1.png:{PLACES[1][0]},{PLACES[1][1]}", norm="layer")
+    run = runner(
+        lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png", "npz"], layers=["features"], style=style
+    )
+    views = ["mean", "max", "gradcam", "similarity", "clusters", "pca"]
+    summary = run([tmp_path / "in"], views=views)
+    assert not summary.failures
+    for number, place in enumerate(PLACES):
+        unit = summary.directory / f"{number}.png"
+        for view in ("mean", "max"):
+            heat = pixels_of(next(unit.glob(f"*.{view}.png")))
+            heat = heat[..., 0] if heat.ndim == 3 else heat
+            assert (abs(peak_of(heat.astype(float)) - place) <= 8).all(), view
+        heat = pixels_of(next(unit.glob("*.gradcam.png")))
+        assert (abs(peak_of(heat[..., 0].astype(float)) - place) <= 8).all()
+        colours = pixels_of(next(unit.glob("*.pca.png"))).astype(int)
+        differs = np.argwhere(abs(colours - np.median(colours.reshape(-1, 3), 0)).sum(2) > 60)
+        assert (abs(differs.min(0) / 2 + differs.max(0) / 2 - place) <= 10).all()
+
+
+def test_correspondences_join_the_blobs(tmp_path, network):
+    places = {"a": (34, 40), "b": (50, 62)}
+    for name, place in places.items():
+        save_pixels(tmp_path / "in" / f"{name}.png", (blob(place)[..., None].repeat(3, 2) * 255).astype(np.uint8))
+    style = Style(seed="a.png:34,40")
+    seen = []
+    from fmapviz.views import correspondence
+
+    plain = correspondence.best_pair
+    correspondence.best_pair = lambda *given, **named: seen.append(plain(*given, **named)) or seen[-1]
+    try:
+        runner(lambda: network, out=tmp_path / "out", options=AS_IT_IS, to=["png"], layers=["features"], style=style)(
+            [tmp_path / "in"], views=["correspondence"], workers=1
+        )
+    finally:
+        correspondence.best_pair = plain
+    pairs = [pair for found in seen for pair in found]
+    assert pairs
+    for pair in pairs:
+        assert (abs(np.array(pair.theirs) - (34.5, 40.5)) <= 9).all()
+
+
+def test_a_residual_network_is_half_a_step_off_the_middle_of_equal_parts():
+    found = fmapviz.receptive_field(resnet18(weights=None), 224, types="BasicBlock")["layer4.1"]
+    assert found.centres.rows.tolist() == [0.5 + 32 * row for row in range(7)]
+    assert [(top + bottom + 1) / 2 for top, bottom in found.rows.T.tolist()] == found.centres.rows.tolist()
+
+
+class Warped(nn.Module):
+    """Its second layer's positions cannot be followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 5, 4)
+        self.second = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        grid = torch.nn.functional.affine_grid(torch.eye(2, 3)[None] * 0.5, x.shape, align_corners=False)
+        return self.head(self.second(torch.nn.functional.grid_sample(x, grid.to(x), align_corners=False)).mean((2, 3)))
+
+
+def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    events = []
+    run = runner(Warped, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run([tmp_path / "a.png"], views=["mean"], layers=["first", "second"])
+    told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
+    reason = "where their positions lie is not known (through aten.grid_sampler_2d)"
+    assert told == [f"drawn as if they spanned the input, because {reason}: second"]
+    events.clear()
+    run([tmp_path / "a.png"], views=["maps"], layers=["first", "second"])
+    assert not [each for each in events if "spanned" in getattr(each, "message", "")]
