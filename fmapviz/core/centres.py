@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 _CLOSE = 1e-3  # of a pixel
+_NEAR = 0.05  # likewise, between positions that were found in two ways
 
 
 class Between(NamedTuple):
@@ -71,6 +72,21 @@ class Centres:
     def is_spread(self) -> bool:
         """Whether the map spans the input."""
         return self.equals(self.spread(self.grid, self.picture))
+
+    def part(self, rows: Numbers, columns: Numbers) -> Centres | None:
+        """Return those of some rows and columns, in their order; None if some of them lie elsewhere.
+
+        Args:
+            rows: About where each row lies.
+            columns: Likewise.
+        """
+        found = []
+        for centres, places in ((self.rows, rows), (self.columns, columns)):
+            near = centres[_nearest(centres, places)]
+            if (abs(near - places) > _NEAR).any() or (np.diff(near) == 0).any():
+                return None
+            found.append(near)
+        return Centres(found[0], found[1], self.picture)
 
     def equals(self, other: Centres) -> bool:
         """Return True if the positions of another map of this input lie at the same places."""

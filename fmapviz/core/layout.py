@@ -44,6 +44,8 @@ class Layout:
         places: Positions of the grid, row by row, among the flattened digits of positions; None if these are the grid.
         refused: Why the tensor is no map of the picture and no vector; empty if it is one.
         assumed: What is an assumption, not derived from the network; empty if nothing is.
+        lines: Where rows and columns of the grid were found in the picture, ascending, pixels from the edge, if axes were
+            followed.
     """
 
     text: str = ""
@@ -54,6 +56,7 @@ class Layout:
     places: slice | NDArray[np.int64] | None = None
     refused: str = ""
     assumed: str = ""
+    lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def sizes(self, shape: Sequence[int]) -> list[int]:
         """Return the sizes of the digits of a tensor, whatever the number of images.

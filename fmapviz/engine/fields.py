@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fmapviz.core.centres import Centres
-    from fmapviz.core.types import LayerInfo, Model
+    from fmapviz.core.types import FeatureMap, LayerInfo, Model
 
 
 @explain_arguments
@@ -158,18 +158,22 @@ class Places:
         self.unknown: dict[str, str] = {}
         self._fields = fields
 
-    def of(self, name: str, grid: tuple[int, int]) -> Centres | None:
+    def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "") -> Centres | None:
         """Return where the positions of a feature map lie; None if it spans the input, or is taken to do so.
 
         Args:
-            name: The feature map. All frames of a clip, such as `layer1.t03`, lie where their layer does.
+            feature_map: All frames of a clip lie where their layer does.
             grid: Its rows and columns.
+            suffix: Of the frame.
         """
-        field = self._fields.get(name) or self._fields.get(re.sub(r"\.t\d+$", "", name))
-        if field is None or field.centres is None or field.centres.grid != grid:
-            self.unknown[name] = field.reason if field else ""
+        field, layout = self._fields.get(feature_map.name), feature_map.layout
+        centres = field.centres if field else None
+        if centres and layout and layout.lines:  # in the order of the picture, without positions beyond its border
+            centres = centres.part(*layout.lines)
+        if centres is None or centres.grid != grid:
+            self.unknown[f"{feature_map.name}{suffix}"] = field.reason if field else ""
             return None
-        return None if field.centres.is_spread else field.centres
+        return None if centres.is_spread else centres
 
     def of_grid(self, name: str, grid: tuple[int, int]) -> Centres | None:
         """Return where patches lie between which attention is computed: as in all layers with as many rows and columns."""

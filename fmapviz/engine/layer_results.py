@@ -182,7 +182,7 @@ def draw_feature_map(
     for suffix, maps in frames.items():
         name = f"{template.layer}{suffix}"
         grid = (maps.shape[2], maps.shape[3]) if maps.ndim == 4 else None
-        centres = record.places.of(name, grid) if record.places and is_placed and grid else None
+        centres = record.places.of(own, grid, suffix) if record.places and is_placed and grid else None
         named = replace(template, layer=name, centres=centres)
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
         batch.values = raw if len(frames) == 1 else None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Places(Protocol):
     """Where the maps of a network's layers lie in the input, see `fmapviz.engine.fields.Places`."""
 
-    def of(self, name: str, grid: tuple[int, int], /) -> Centres | None:
+    def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "", /) -> Centres | None:
         """Return where the positions of a feature map lie; None if it spans the input."""
 
     def of_grid(self, name: str, grid: tuple[int, int], /) -> Centres | None:

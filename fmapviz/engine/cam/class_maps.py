@@ -287,7 +287,7 @@ class Pass:
         layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
         raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
         if record.places:
-            layer = replace(layer, centres=record.places.of(own.name, (raw.shape[1], raw.shape[2])))
+            layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
         self._add_heat_map(view, raw, layer, targets)
 
     def _draw_pixels(self, view: str, targets: Targets) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,11 @@ def _of_space(
     places: slice | NDArray[np.int64] | None = order
     if (order == np.arange(order[0], order[0] + number)).all():
         places = slice(int(order[0]), int(order[0]) + number) if others else None
-    return Layout(text, dims, (*images, *channels, *space), (len(images), len(channels)), grid, places)
+    lines: list[Numbers] = [
+        np.unique(key) * _CLOSE + 0.5 for name, key in zip(names, keys, strict=True) if name in {"H", "W"}
+    ]
+    found = Layout(text, dims, (*images, *channels, *space), (len(images), len(channels)), grid, places)
+    return replace(found, lines=(lines[0], lines[1])) if len(lines) == 2 else found
 
 
 class _Nothing:
