@@ -118,11 +118,15 @@ def _of_space(
     places: slice | NDArray[np.int64] | None = order
     if (order == np.arange(order[0], order[0] + number)).all():
         places = slice(int(order[0]), int(order[0]) + number) if others else None
-    lines: list[Numbers] = [
-        np.unique(key) * _CLOSE + 0.5 for name, key in zip(names, keys, strict=True) if name in {"H", "W"}
-    ]
+    lines = [_unique(coords[name][inside]) for name in ("H", "W") if name in coords]
     found = Layout(text, dims, (*images, *channels, *space), (len(images), len(channels)), grid, places)
     return replace(found, lines=(lines[0], lines[1])) if len(lines) == 2 else found
+
+
+def _unique(values: Numbers) -> Numbers:
+    """Return the different places among coordinates that count from the first pixel's centre, from the edge."""
+    different: Numbers = np.unique(np.round(values / _CLOSE)).astype(np.float64)
+    return different * _CLOSE + 0.5
 
 
 class _Nothing:
