@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LAYERS = 10  # in the table of a comparison
+_MOST_LINES = 20  # of predictions without -v: about a terminal's height
 
 
 class Console:
@@ -44,6 +45,7 @@ class Console:
         self._has_pages = False
         self._formats: tuple[str, ...] = ()
         self._reported: set[str] = set()
+        self._lines = 0  # of predictions
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +145,11 @@ class Console:
             line = f"{event.status} {_short(event.path)} ({event.pictures} pictures, {event.seconds:.2f} s)"
             progress.print(printable(f"{line}{seen and ': '}{seen}"))
         elif self._verbosity == 0 and seen and not self._shard:  # predictions of shards are in their index
-            progress.print(printable(f"{_short(event.path)}: {seen}"))
+            self._lines += 1
+            if self._lines <= _MOST_LINES:
+                progress.print(printable(f"{_short(event.path)}: {seen}"))
+            elif self._lines == _MOST_LINES + 1:
+                progress.print("predictions of further images are in unit.json and the report; -v prints all")
         progress.update()
 
     def _show_failure(self, failure: Failure) -> None:

@@ -49,18 +49,22 @@ def list_layers(
         from fmapviz.inspection.layers import find_layers, notice_blocks
 
     with results_only():
-        loaded, rows = load_and_list(model, options=prepared, **typed[RunConfig])
+        loaded, rows, outputs = load_and_list(model, options=prepared, **typed[RunConfig])
         fields = fields_by_layer(loaded, rows) if receptive_field else None
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
     if not typed[RunConfig] and (notice := notice_blocks(model, find_layers(loaded.module))):
         print_message(f"notice: {printable(as_typed(notice))}")
+    if outputs:
+        parts = ", ".join(f"{key} {' x '.join(map(str, shape))}".strip() for key, shape in outputs.items())
+        print_message(f"notice: the network returns {printable(parts)}; --output KEY chooses the class scores")
     if json:
         for row in rows:
             added = {} if fields is None else _field_record(fields.get(row.name))
             print_json({"event": "layer", **asdict(row), **added})
         executed = sum(row.index is not None for row in rows)
-        print_json({"event": "summary", "model": model, "layers": len(rows), "executed": executed, "exit_code": 0})
+        counts = {"layers": len(rows), "executed": executed}
+        print_json({"event": "summary", "model": model, **counts, "outputs": outputs, "exit_code": 0})
     else:
         print_line("\n".join(_table(rows, fields)))
 

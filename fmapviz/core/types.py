@@ -371,9 +371,14 @@ class Target:
 
         Example:
             >>> Target("top1", 3, "star", 2.5, logit=2.5, probability=0.987).caption
-            'star, top1: probability 98.7 %, logit 2.5'
+            'star, top1: 98.7 %, logit 2.5'
         """
-        return f"{self.title}{self._rank}: {self.numbers}"
+        return f"{self.title}{self._rank}: {self.short}"
+
+    @property
+    def short(self) -> str:
+        """Score, logit and probability, in few words."""
+        return self.numbers.removeprefix("probability ").removeprefix("value ")
 
     @property
     def _rank(self) -> str:

@@ -69,7 +69,7 @@ def receptive_field(
     options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
     if size is not None:
         options = replace(options, size=size)
-    loaded, rows = load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)
+    loaded, rows, _ = load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)
     shape = input_shape(loaded)
     if isinstance(options.size, tuple) and size is not None:
         shape = (*shape[:-2], *options.size)

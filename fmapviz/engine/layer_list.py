@@ -15,8 +15,10 @@ from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.types import LayerInfo, Model
 from fmapviz.engine.forward_pass import ForwardError
-from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.class_scores import is_detection
+from fmapviz.inspection.hooks import observe, tensors
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
+from fmapviz.inspection.outputs import keys_of
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
@@ -62,6 +64,22 @@ def list_layers(
     return load_and_list(model, layers=layers, exclude=exclude, types=types, options=options)[1]
 
 
+def list_outputs(output: object) -> dict[str, tuple[int, ...]]:
+    """Return the shape, without the batch axis, of each tensor that a network returns, by the keys that `output=` takes.
+
+    Returns:
+        Nothing for a single tensor, and for what a detector returns.
+
+    Example:
+        >>> list_outputs({"grade": torch.zeros(1, 5), "site": torch.zeros(1, 3)})
+        {'grade': (5,), 'site': (3,)}
+    """
+    found = {part: tuple(values.shape[1:]) for part, values in tensors(output)}
+    keys = keys_of(output)
+    detects = isinstance(output, list) and bool(output) and all(map(is_detection, output))
+    return dict(zip(keys, found.values(), strict=True)) if len(keys) == len(found) and not detects else {}
+
+
 def load_and_list(
     model: str | nn.Module | Model,
     *,
@@ -69,25 +87,25 @@ def load_and_list(
     exclude: str | Sequence[str] = (),
     types: str | Sequence[str] = (),
     options: InputOptions | None = None,
-) -> tuple[Model, list[LayerInfo]]:
-    """Return the model, on the meta device if possible, and what `list_layers` returns."""
+) -> tuple[Model, list[LayerInfo], dict[str, tuple[int, ...]]]:
+    """Return the model, on the meta device if possible, what `list_layers` returns, and what `list_outputs` does."""
     options = check_type("options", options, InputOptions | None, hint="such as InputOptions(fit='pad')") or InputOptions()
     if isinstance(model, str):
         try:
             with uncompiled():
                 outline = outline_model(model, options=options)
-                return outline, _list(outline, types, layers=layers, exclude=exclude)
+                return outline, *_list(outline, types, layers=layers, exclude=exclude)
         except ForwardError:  # a model that reads values, such as a detector, cannot run on the meta device
             model = load_model(model, weights="random", options=options)
     if not isinstance(model, Model):
         module = unwrap(model)
         model = describe_network(LoadedWeights(module, ""), name=type(module).__name__, options=options, code=None)
-    return model, _list(model, types, layers=layers, exclude=exclude)
+    return model, *_list(model, types, layers=layers, exclude=exclude)
 
 
 def _list(
     model: Model, types: str | Sequence[str], *, layers: str | Sequence[str], exclude: str | Sequence[str]
-) -> list[LayerInfo]:
+) -> tuple[list[LayerInfo], dict[str, tuple[int, ...]]]:
     found = find_layers(unwrap(model.module))
     chosen = select_layers(found, types=types, include=layers, exclude=exclude)
     rows = {layer.name: _row(layer) for layer in chosen}
@@ -106,12 +124,12 @@ def _list(
         warnings.simplefilter("ignore")  # of meta kernels
         try:
             with observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused)):
-                model.forward(model.module, batch)
+                output = model.forward(model.module, batch)
         except (Exception, SystemExit) as error:
             failure = ForwardError.after(last, error, given=batch.shape)
             failure.report = report_of(error) if model.own else None
             raise failure from error
-    return sorted(rows.values(), key=lambda row: (row.index is None, row.index))
+    return sorted(rows.values(), key=lambda row: (row.index is None, row.index)), list_outputs(output)
 
 
 def grey_picture(channels: int) -> PillowImage.Image | Bands:

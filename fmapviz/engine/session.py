@@ -17,7 +17,7 @@ from torch import nn
 from fmapviz.core import registry
 from fmapviz.core.config import RunInfo
 from fmapviz.core.errors import RequestError, quote
-from fmapviz.core.lazy_torchvision import torchvision
+from fmapviz.core.lazy_torchvision import torchvision, uncompiled
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
@@ -376,7 +376,8 @@ def _count_outputs(config: RunConfig, model: Model) -> int | None:
     try:
         module = copy_to_meta(model.module)
         batch = model.preparation.apply(grey_picture(model.preparation.channels))[None]
-        with torch.no_grad(), warnings.catch_warnings(), observe(module, [], lambda _: None), undisturbed(batch.device):
+        running = observe(module, [], lambda _: None)
+        with uncompiled(), torch.no_grad(), warnings.catch_warnings(), running, undisturbed(batch.device):
             warnings.simplefilter("ignore")  # of meta kernels
             output = model.forward(module, batch.to("meta", input_type(module)))
         part = output if config.output is None else part_of(output, config.output)

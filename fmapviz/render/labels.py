@@ -306,6 +306,27 @@ def add_header(box: Box, lines: Sequence[str], look: Lettering = _PLAIN) -> Box:
     return column([Box(narrowest, 0), set_lines(wrapped).padded(_MARGIN), box])
 
 
+def add_caption(box: Box, text: str, look: Lettering = _PLAIN) -> Box:
+    """Add a text below a picture, which keeps its place.
+
+    Args:
+        box: The picture.
+        text: Wrapped into up to three lines, then elided in the middle.
+        look: Of the text.
+
+    Returns:
+        A box with the picture in the upper left corner, which is wider only if the picture is too narrow for text.
+
+    Example:
+        >>> from fmapviz.render.layout import picture
+        >>> captioned = add_caption(picture(np.zeros((224, 224), np.uint8)), "star, top1: 98.7 %, logit 2.5")
+        >>> captioned.height, captioned.width
+        (246, 224)
+    """
+    room = max(box.width, look.scaled(_LOWEST)) - 2 * _MARGIN
+    return column([box, set_lines(wrap(text, look.dim, room, lines=3)).padded(_MARGIN)])
+
+
 def _ends(look: Lettering) -> int:
     """Return the room above and below a colour bar, for the text beside its ends."""
     return look.mark.leading // 2

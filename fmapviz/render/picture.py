@@ -22,6 +22,7 @@ from fmapviz.render.histogram import lay_out_histogram
 from fmapviz.render.labels import (
     Lettering,
     Placed,
+    add_caption,
     add_colorbar,
     add_header,
     add_legend,
@@ -167,7 +168,10 @@ def make_picture(
         content = replace(content, mark=None)
     facts = describe(layer, content, info.config.style)
     rendered = _RENDERERS[type(content)](layer, content, seen, info)
-    framed = partial(frame, rendered, content, info.config.style, _header(layer, drawing, facts, info), seen)
+    caption = layer.target.caption if layer.target and isinstance(content, HeatMap) else ""
+    framed = partial(
+        frame, rendered, content, info.config.style, _header(layer, drawing, facts, info), seen, caption=caption
+    )
     page, ground, tiles = framed()
     pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
@@ -198,9 +202,10 @@ def frame(
     lines: Sequence[str],
     seen: NDArray[np.uint8] = _NOTHING,
     *,
+    caption: str = "",
     as_text: bool = False,
 ) -> tuple[Box, Ground | int, Tiles | None]:
-    """Add what a style asks for: the ground, numbers, the input, a colour bar, a header.
+    """Add what a style asks for: the ground, numbers, the input, a colour bar, a header or a caption.
 
     Args:
         rendered: The picture.
@@ -208,6 +213,7 @@ def frame(
         style: How it looks.
         lines: Of the header.
         seen: The input as the network saw it; nothing for a drawing of the model itself.
+        caption: Below the picture, unless the style has labels, or explicitly none.
         as_text: Whether the numbers of tiles stay text.
 
     Returns:
@@ -234,6 +240,8 @@ def frame(
         box = add_colorbar(box, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha, look=look)
     if style.colorbar and rendered.legend:
         box = add_legend(box, cluster_colours()[: len(rendered.legend)], rendered.legend, look)
+    if style.labels is None and caption:
+        box = add_caption(box, caption, look)
     if style.labels and lines:
         below = box.height
         box = add_header(box, lines, look)

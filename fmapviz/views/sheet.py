@@ -26,9 +26,6 @@ def compose(sheet: Sheet) -> Composed:
     rows = {layer.layer: shape_of(layer) for layer, _ in cells}
     targets = {layer.target.label: layer.target for layer, _ in cells if layer.target}
     maps = {(layer.layer, layer.target.label): (heat, layer.centres) for layer, heat in cells if layer.target}
-    shares = {each.index: str(each).removeprefix(each.name).strip() for each in sheet.result.predictions}
-    if not all(target.index in shares for target in targets.values()):
-        shares = {}  # all columns show the same unit
     pixels = draw_sheet(
         [
             [
@@ -38,9 +35,7 @@ def compose(sheet: Sheet) -> Composed:
             for row in rows
         ],
         rows=[f"{row}\n{shape}" for row, shape in rows.items()],
-        columns=[
-            f"{target.title}\n{shares.get(target.index) or f'score {target.score:.4g}'}" for target in targets.values()
-        ],
+        columns=[f"{target.title}\n{target.short}" for target in targets.values()],
         title=sheet.title,
         note="Grad-CAM of each layer (rows) for each class (columns). Each cell is scaled from its minimum to its maximum.",
         corner=sheet.seen,

@@ -102,6 +102,17 @@ def test_predictions_are_shown_once_per_image(capsys):
     ]
 
 
+def test_predictions_of_many_images_do_not_flood_the_terminal(capsys):
+    seen = (Prediction(3, "star", 0.987),)
+    for verbosity, lines in ((0, 20), (1, 30)):
+        with Console(verbosity=verbosity) as console:
+            for number in range(30):
+                console.show(Outcome(f"/a/{number}.png", "done", pictures=1, predictions=seen))
+        told = capsys.readouterr().err
+        assert told.count("star 98.7 %") == lines
+        assert told.count("predictions of further images are in unit.json") == (verbosity == 0)
+
+
 def test_the_traceback_of_user_code_is_shown_once(capsys):
     show_predictions_and_failures(Console())
     err = capsys.readouterr().err

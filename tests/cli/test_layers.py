@@ -55,3 +55,15 @@ def test_json_without_a_field(fmapviz):
     ]
     assert (rows[0]["receptive_field"], rows[0]["reason"]) == (None, "not executed")
     assert "receptive_field" not in json.loads(lines(fmapviz("layers", "alexnet", "--json"))[0])
+
+
+def test_the_keys_of_an_output_of_several_tensors_are_named(fmapviz, tmp_path):
+    (tmp_path / "heads.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv = torch.nn.Conv2d(3, 5, 3)\n\n    def forward(self, x):\n        x = self.conv(x)\n"
+        "        return {'grade': x.mean((2, 3)), 'sites': [x.mean((2, 3))[:, :3], x]}\n"
+    )
+    result = fmapviz("layers", f"{tmp_path}/heads.py:Net", "--json")
+    out, err = lines(result), result.stderr.decode()
+    assert "grade 5, sites.0 3, sites.1 5 x 222 x 222; --output KEY chooses the class scores" in err
+    assert json.loads(out[-1])["outputs"] == {"grade": [5], "sites.0": [3], "sites.1": [5, 222, 222]}

@@ -29,7 +29,7 @@ STAR, FOURTH = Target("top1", 3, "star", 2.34567), Target("class4", 4, "", -0.5)
 
 
 def info(**style):
-    return run_info(weights="random", views="gradcam", to="png", style=Style(**style))
+    return run_info(weights="random", views="gradcam", to="png", style=Style(**{"labels": False, **style}))
 
 
 def heat(view="gradcam", layer="layer4", *, target=STAR, raw=None, **others):

@@ -205,7 +205,8 @@ def test_heat_maps_lie_over_the_picture_that_the_network_saw(everything):
     for name, path in pictures_of(summary).items():
         if name.endswith(("cam.png", "saliency.png")):
             drawn = read(path)
-            assert drawn.size == (96, 96), name
+            assert drawn.size[0] == 96, name
+            assert drawn.size[1] == 96 if name.endswith("eigencam.png") else drawn.size[1] > 96, name  # a caption below
             assert drawn.mode == ("L" if name.endswith("saliency.png") else "RGB")
 
 
@@ -226,6 +227,23 @@ def test_tensorboard_shows_the_same_pictures_under_titles_with_the_class(everyth
     assert "&#124;" not in star.metadata.summary_description
     assert "| Class | star (number 3), probability" in star.metadata.summary_description
     assert len(found) == summary.pictures
+
+
+def test_the_class_and_its_probability_are_below_each_heat_map_unless_it_is_to_be_alone(look):
+    pictures = {}
+    for labels in (None, False, True):
+        summary, _ = look(small(), views=["gradcam", "eigencam"], layers=["2"], targets=[4], style=Style(labels=labels))
+        pictures[labels] = {name: read(path) for name, path in pictures_of(summary).items()}
+    plain, captioned = (np.asarray(pictures[labels]["00_2.class4.gradcam.png"].convert("RGB")) for labels in (False, None))
+    assert captioned.shape[0] > plain.shape[0] == 16
+    assert np.array_equal(captioned[: plain.shape[0], : plain.shape[1]], plain)
+    assert captioned[plain.shape[0] :].any()
+    assert pictures[None]["00_2.eigencam.png"].size == pictures[False]["00_2.eigencam.png"].size
+    (heat,) = (heat for heat in unit_of(summary)["heat_maps"] if heat["view"] == "gradcam")
+    assert (
+        f"probability {heat['probability']:.1%}".replace("%", " %")
+        in pictures[True]["00_2.class4.gradcam.png"].text["Class"]
+    )
 
 
 def test_an_automatic_choice_is_told_once_and_in_every_picture(look, folder):
@@ -641,6 +659,47 @@ def test_a_class_that_the_network_does_not_have_is_refused(layers, look, tmp_pat
     assert list((tmp_path / "out").rglob("*")) == []
 
 
+@pytest.mark.parametrize("targets", [[7], ["0,99"], ["top1", 5]])
+def test_a_class_beyond_the_outputs_is_refused_before_a_run_is_announced(targets, look, tmp_path):
+    events = []
+    with pytest.raises(RequestError, match="the network has 5 outputs"):
+        look(small(), views=["gradcam"], targets=targets, on_event=events.append)
+    assert events == []
+    assert list((tmp_path / "out").rglob("*")) == []
+
+
+def test_the_first_of_two_names_of_one_output_has_the_map_of_the_other_sign(look):
+    torch.manual_seed(0)
+    network = nn.Sequential(*small()[:5], nn.Linear(6, 1))
+    twin = nn.Sequential(*network[:5], nn.Linear(6, 2))
+    with torch.no_grad():
+        twin[5].weight.copy_(torch.cat([-network[5].weight, network[5].weight]) / 2)
+        twin[5].bias.copy_(torch.cat([-network[5].bias, network[5].bias]) / 2)
+    found = []
+    for each in (network, twin):
+        model = replace(as_model(each), classes=("benign", "malignant"))
+        summary, events = look(
+            model, views=["gradcam", "saliency", "grads", "cam"], targets=["benign", "malignant"], to=["npz"]
+        )
+        (path,) = summary.directory.rglob("*.npz")
+        with np.load(path) as stored:
+            found.append(
+                (
+                    unit_of(summary)["heat_maps"],
+                    {key: stored[key] for key in stored.files if stored[key].ndim},
+                    notices(events),
+                )
+            )
+    (one, ones, said), (two, twos, _) = found
+    assert [heat["class_name"] for heat in one] == [heat["class_name"] for heat in two]
+    for mine, theirs in zip(one, two, strict=True):
+        assert mine["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
+        assert mine["scores"] == "sigmoid"
+    for key, values in ones.items():
+        assert np.corrcoef(values.ravel(), twos[key].ravel())[0, 1] > 0.999, key
+    assert any("'malignant' (sigmoid)" in notice for notice in said)
+
+
 def test_a_wrong_request_that_only_the_first_image_shows_writes_nothing(look, tmp_path):
     with pytest.raises(RequestError):
         look(small(), views=["gradcam"], targets=[7])
@@ -897,7 +956,8 @@ def test_a_network_of_clips_has_one_heat_map(look):
     heats = {heat["view"]: heat for heat in unit_of(summary)["heat_maps"]}
     assert pictures_of(summary).keys() == {"00_layer4.top1.gradcam.png", "00_input.top1.saliency.png"}
     assert heats["gradcam"]["shape"] == [512, 2, 2, 3]
-    assert read(pictures_of(summary)["00_layer4.top1.gradcam.png"]).size == (48, 32)
+    caption = read(pictures_of(summary)["00_layer4.top1.gradcam.png"]).crop((0, 0, 48, 32))
+    assert caption.getcolors(9) is None
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])

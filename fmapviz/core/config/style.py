@@ -76,7 +76,9 @@ class Style:
         "Draw the input gray below a heat map, so that all colours are the map's.",
         "None draws it in colour too, and is not recorded: so were the runs of versions up to 0.2.0.",
     )
-    labels: bool | None = _option(None, "Draw channel numbers and a header.", shown="numbers only, with top:K")
+    labels: bool | None = _option(
+        None, "Draw channel numbers and a header.", shown="numbers with top:K, the class below a heat map"
+    )
     colorbar: bool = _option(False, "Draw a colour bar beside each picture.")
     background: str = _option(
         "black",
