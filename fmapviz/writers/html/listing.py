@@ -1,4 +1,7 @@
-"""List the images of a run for the report's page: a series, of one image at the steps of a training, is one entry."""
+"""List the images of a run for the report's page.
+
+A series is one entry: one image at the steps of a training, or the frames of a film.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.errors import printable
+from fmapviz.images.frames import frames_of
 from fmapviz.writers.html.page import link, pack
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ def list_images(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
     Returns:
         For each image `unit` (its name), `href` and `predictions`. A series has no `predictions`, but `steps`, ascending,
         each with `step` (its number) and `href`, and with `input` True if its input is not that of the first step. The
-        `href` of a series is that of its first step.
+        `href` of a series is that of its first step. The steps of a film are its frames, and its `word` is `frame`.
     """
     entries = list(group_steps(units).values())
     names = name_images([identify(steps[0], run) for steps in entries])
@@ -55,7 +59,7 @@ def list_curves(units: Sequence[ListedUnit], listed: Sequence[Mapping[str, Any]]
         class) and `data`: the means and the numbers of dead channels at these steps, packed; NaN where the layer is missing.
     """
     series = {
-        entry["href"]: steps for entry, steps in zip(listed, group_steps(units).values(), strict=True) if "steps" in entry
+        entry["href"]: steps for entry, steps in zip(listed, group_steps(units).values(), strict=True) if steps[0].step
     }
     return {href: {"steps": [_step(unit) for unit in steps], "layers": _curves(steps)} for href, steps in series.items()}
 
@@ -77,10 +81,12 @@ def number(value: Any) -> float:
 
 
 def group_steps(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
-    """Return the units of each image, and those of each series by steps; of two of one step the later one."""
+    """Return the units of each image, and those of each series or film by steps; of two of one step the later one."""
     groups: dict[object, list[ListedUnit]] = {}
     for unit in units:
-        groups.setdefault(unit.step.series if unit.step else unit.directory, []).append(unit)
+        frames = None if unit.step else frames_of(unit.path)
+        key: object = unit.step.series if unit.step else ("film", frames.film) if frames else unit.directory
+        groups.setdefault(key, []).append(unit)
     for key, steps in groups.items():
         latest = {_step(unit): unit for unit in sorted(steps, key=lambda unit: unit.finished)}
         groups[key] = [latest[step] for step in sorted(latest)]
@@ -88,19 +94,24 @@ def group_steps(units: Iterable[ListedUnit]) -> dict[object, list[ListedUnit]]:
 
 
 def _step(unit: ListedUnit) -> int:
-    return unit.step.number if unit.step else 0
+    frames = None if unit.step else frames_of(unit.path)
+    return unit.step.number if unit.step else frames.first if frames else 0
 
 
 def identify(unit: ListedUnit, run: Path) -> tuple[PurePath, PurePath]:
-    """Return the name of an image's unit and its file; both are the name of the series, if it belongs to one."""
+    """Return the name of an image's unit and its file; of a frame those of its film; of a series its name, twice."""
     if unit.step:
         return PurePath(unit.step.series), PurePath(unit.step.series)
-    return unit.directory.relative_to(run), PurePath(unit.path)
+    name, frames = unit.directory.relative_to(run), frames_of(unit.path)
+    return (name.parent, PurePath(frames.film)) if frames else (name, PurePath(unit.path))
 
 
 def describe_steps(steps: Sequence[ListedUnit], run: Path) -> dict[str, Any]:
     """Return what the page lists of an image or a series, as in `list_images`, without its name."""
     first, href = steps[0].step, href_of(steps[0].directory, run)
+    if first is None and frames_of(steps[0].path):
+        frames = [{"step": _step(unit), "href": href_of(unit.directory, run), "input": True} for unit in steps]
+        return {"href": href, "word": "frame", "steps": frames}
     if first is None:
         return {"href": href, "predictions": _predictions(steps[0].predictions)}
     listed = [

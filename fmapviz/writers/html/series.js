@@ -89,9 +89,9 @@ function showSteps() {
   if (!item.steps) return;
   const { length } = item.steps;
   const at = positionAt(item, state.side);
-  const text = (position) => `step ${item.steps[position].step} (${position + 1} of ${length})`;
+  const text = (position) => `${wordOf(item)} ${item.steps[position].step} (${position + 1} of ${length})`;
   const slider = find("#step");
-  Object.assign(slider, { max: length - 1, value: at, disabled: length < 2, ariaValueText: text(at) });
+  Object.assign(slider, { max: length - 1, value: at, disabled: length < 2, ariaValueText: text(at), ariaLabel: item.word ? "Frame of the film" : "Step of the training" });
   const shown = find("#step-shown");
   shown.textContent = `${comparing() && !paired && state.units[0] === state.units[1] ? `${LETTERS[state.side]}: ` : ""}${text(at)}`;
   shown.style.minWidth = `${text(length - 1).length + (comparing() ? 3 : 0)}ch`;

@@ -34,7 +34,7 @@ const layers = new List(find("#layers"), { row: 44, noun: "layer", draw: drawLay
 function drawImage(item, row) {
   const [folder, name] = nameParts(item.unit);
   const text = make("span", "two");
-  text.append(...cutName(name, "name"), make("span", "note", [folder, item.steps && count(item.steps.length, "step"), item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
+  text.append(...cutName(name, "name"), make("span", "note", [folder, item.steps && count(item.steps.length, wordOf(item)), item.predictions?.[0]].filter(Boolean).join(" \u00b7 ")));
   text.title = visible(item.unit);
   const [first, second] = item.of ?? [item, item];
   if (!first || !second) find(".note", text).append(`only in ${visible(run.runs[first ? 0 : 1].name)}`);

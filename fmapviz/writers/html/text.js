@@ -36,7 +36,9 @@ function nameParts(unit) {
 // The page of two runs: each of its images lists in `of` what either run has of it.
 const paired = Boolean(run.runs);
 
-const nameAt = ({ unit }, step) => (step ? `${unit}, step ${step.step}` : unit);
+// The steps of a film are its frames.
+const wordOf = (item) => item.word ?? "step";
+const nameAt = (item, step) => (step ? `${item.unit}, ${wordOf(item)} ${step.step}` : item.unit);
 
 const number = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(5))) : "none");
 
