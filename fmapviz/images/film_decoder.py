@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import cache
 from importlib import import_module
 from itertools import chain
+from struct import unpack
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from PIL import Image as PillowImage
@@ -38,7 +39,10 @@ _INDEXED = {"mov", "matroska", "avi"}  # in these, seeking ends at the frame tha
 _ANIMATED = re.compile(rb"GIF8|RIFF....WEBP|\x89PNG\r\n\x1a\n", re.DOTALL)
 # What FFmpeg says of damage that it conceals.
 _DAMAGE = re.compile(r"ended prematurely|EBML number|error while decoding|damaged at|Error at MB|[Tt]runcat")
-_TRANSPOSED = {90: 8, 180: 3, 270: 6}  # EXIF orientations for a rotation to the left in degrees
+# EXIF orientations by the signs of a display matrix that swaps no axes, (a, d), and of one that swaps them, (b, c).
+_KEPT = {(1, 1): 1, (-1, 1): 2, (-1, -1): 3, (1, -1): 4}
+_SWAPPED = {(1, 1): 5, (1, -1): 6, (-1, -1): 7, (-1, 1): 8}
+_SLANT = 0.0175  # the tangent of a degree: FFmpeg takes matrices that differ by less for one without
 
 
 class _Source(Protocol):
@@ -248,7 +252,7 @@ class _Video:
             picture = PillowImage.fromarray(pixels.to_ndarray())
         except Exception as error:
             raise classify(error) from error
-        orientation = _TRANSPOSED.get(round(frame.rotation) % 360, 1)
+        orientation = _orientation_of(frame)
         return upright_rgb(picture, orientation), orientation
 
     def size_of(self, frame: Any) -> int:
@@ -351,6 +355,22 @@ class _Video:
         timestamps.sort()
         plain = len(set(timestamps)) == len(timestamps) and first == timestamps[:1] == key_frames[:1]
         return (timestamps, sorted(key_frames)) if plain else ([], [])
+
+
+def _orientation_of(frame: Any) -> int:
+    """Return the EXIF orientation of a frame's display matrix, with its rotation and its mirroring; 1 of another angle.
+
+    A matrix shows the pixel (x, y) at `(a x + c y, b x + d y)`:
+    https://ffmpeg.org/doxygen/trunk/group__lavu__video__display.html
+    """
+    data = frame.side_data.get("DISPLAYMATRIX")
+    if data is None:
+        return 1
+    a, b, _, c, d = unpack("=5i", bytes(data)[:20])
+    table, ends, others = (_KEPT, (a, d), (b, c)) if abs(a) + abs(d) > abs(b) + abs(c) else (_SWAPPED, (b, c), (a, d))
+    if not all(ends) or max(map(abs, others)) > _SLANT * min(map(abs, ends)):
+        return 1
+    return table[1 if ends[0] > 0 else -1, 1 if ends[1] > 0 else -1]
 
 
 def _shown_before(frames: list[Any], limit: int | None) -> Iterator[Any]:

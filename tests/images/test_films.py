@@ -1,6 +1,9 @@
 """Films are read frame by frame: each frame is the one of its number, in any order and by any process."""
 
+import itertools
+import math
 import random
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -190,6 +193,63 @@ def test_a_turned_film_is_upright(tmp_path, degrees, turned):
     plain = write_film(tmp_path / "plain.mp4", 3)
     expected = np.rot90(np.asarray(read(listed(plain)[0][1])[0]), turned)
     assert np.array_equal(read(listed(film)[0][1])[0], expected)
+
+
+def ffmpegs_upright(pixels, matrix):
+    """Turn a picture by FFmpeg's filters as its command does, `configure_input_video_filter` in `ffmpeg_filter.c`."""
+    a, b, _, c, d = matrix[:5]
+    theta = math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c))) % 360
+    filters = []
+    if abs(theta - 90) < 1:
+        filters.append(("transpose", "cclock_flip" if c > 0 else "clock"))
+    elif abs(theta - 180) < 1:
+        filters += [("hflip", None)] * (a < 0) + [("vflip", None)] * (d < 0)
+    elif abs(theta - 270) < 1:
+        filters.append(("transpose", "clock_flip" if c < 0 else "cclock"))
+    elif d < 0:
+        filters.append(("vflip", None))
+    graph = av.filter.Graph()
+    nodes = [graph.add_buffer(width=pixels.shape[1], height=pixels.shape[0], format="rgb24", time_base=Fraction(1, 25))]
+    nodes += [graph.add(name, argument) if argument else graph.add(name) for name, argument in filters]
+    nodes.append(graph.add("buffersink"))
+    for before, after in itertools.pairwise(nodes):
+        before.link_to(after)
+    graph.configure()
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+    frame.pts, frame.time_base = 0, Fraction(1, 25)
+    graph.push(frame)
+    return graph.pull().to_ndarray(format="rgb24")
+
+
+def with_matrix(path, matrix):
+    """Replace the display matrix in the header of a film's track."""
+    content = bytearray(path.read_bytes())
+    begin = content.index(b"tkhd") + 44
+    content[begin : begin + 36] = struct.pack(
+        ">9i", *(round(value * 65536) for value in matrix[:8]), round(matrix[8] * 2**30)
+    )
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(("number", "scale"), [(0, 1), (20, 0.5)], ids=["from the beginning", "from a key frame"])
+@pytest.mark.parametrize(
+    "matrix",
+    [(1, 0, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, -1), (1, 0, 0, -1), (0, 1, 1, 0), (0, 1, -1, 0), (0, -1, -1, 0), (0, -1, 1, 0)],
+)
+def test_a_film_is_turned_and_mirrored_as_ffmpeg_does(tmp_path, matrix, number, scale):
+    a, b, c, d = (scale * value for value in matrix)
+    full = (a, b, 0, c, d, 0, 0, 0, 1)
+    paths = write_film(tmp_path / "plain.mp4", 30), with_matrix(write_film(tmp_path / "turned.mp4", 30), full)
+    plain, found = (np.asarray(read(next(find_images([f"{path}/{number:06d}"])))[0]) for path in paths)
+    assert np.array_equal(found, ffmpegs_upright(plain, full))
+    where = {  # the pixel (x, y) of the film is shown at (a x + c y, b x + d y)
+        (x, y): (matrix[0] * x + matrix[2] * y, matrix[1] * x + matrix[3] * y) for x in (0, 1) for y in (0, 1)
+    }
+    left, top = (min(place[axis] for place in where.values()) for axis in (0, 1))
+    for (x, y), (across, down) in where.items():
+        shown = found[-(down - top), -(across - left)]  # corners: 0 or -1
+        assert np.array_equal(shown, plain[-y, -x])
 
 
 def test_colours_are_those_that_the_film_is_tagged_with(tmp_path):
