@@ -57,7 +57,11 @@ def find_weights(weights: str, *, known: Sequence[str] = ()) -> tuple[Path, str 
 
 
 def missing(path: str) -> WeightsError:
-    """Return the error for a weights file that does not exist."""
+    """Return the error for a weights file that does not exist, or is no regular file."""
+    if _exists(path) and not Path(path).is_dir():
+        return WeightsError(
+            f"not a regular file: {quote(path)}", hint="weights are read several times: copy a pipe's content into a file"
+        )
     return WeightsError(f"no such weights file: {quote(path)}", hint=suggest_file(path))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
 
+_COUNTERS = r"(^|[._])(total_ops|total_params|_extra_state|num_batches_tracked|n_averaged|__\w+__)$"  # of profilers, ...
 _OWN_BUILDER = "name a function of yours that builds the network they belong to, such as my_net.py:build"
 
 
@@ -91,8 +92,8 @@ def load_weights(
         except Exception as error:  # RuntimeError, TypeError, ...: a tensor may claim more numbers than there is memory
             message = f"cannot build a network for the weights in {quote(path)}: {one_line(error)}"
             raise WeightsError(message, hint=_OWN_BUILDER) from error
-        load_state_dict(module, state, path)
-        return LoadedWeights(module, given.NAME, None, checkpoint.classes, (*checkpoint.notices, *stripped, *adapted))
+        notices = (*checkpoint.notices, *stripped, *adapted, *load_state_dict(module, state, path))
+        return LoadedWeights(module, given.NAME, None, checkpoint.classes, notices)
 
     if not isinstance(weights, str):
         checkpoint = given.read_given(weights)
@@ -103,15 +104,20 @@ def load_weights(
     return replace(loaded, name=f"{path.name}#{entry}" if entry else path.name, sha256=digest.result())
 
 
-def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
+def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> tuple[str, ...]:
     """Fill a network with a state dict, without a copy where dtype, strides and device match.
 
-    Old keys are renamed as torch and torchvision do; `num_batches_tracked`, which old files lack, becomes 0.
+    Old keys are renamed as torch and torchvision do; `num_batches_tracked`, which old files lack, becomes 0. A tensor that
+    the network has under several names may have one of them in the file.
+
+    Returns:
+        A notice about the tensors that lie beside those of the network, which are complete.
 
     Raises:
         WeightsError: Keys, shapes or dtypes differ; the message lists the first ones, the hint the likely cause.
     """
     own = module.state_dict()
+    state = {**state, **_aliases(own, state)}
     resized = [key for key in own if key in state and state[key].shape != own[key].shape]
     fitting = OrderedDict((key, values) for key, values in state.items() if key not in resized)
     # The version of the class that wrote the file: without it every class looks for old keys, but MNASNet requires it.
@@ -120,6 +126,13 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
     if imaginary:  # torch would discard the imaginary parts
         message = f"the weights in {quote(path)} do not fit: complex numbers in {first_few([*map(quote, imaginary)])}"
         raise WeightsError(message, hint="save their real parts, or pass a model with complex parameters")
+    whole = [key for key, values in fitting.items() if key in own and _lose_their_scale(values, own[key])]
+    if whole:
+        message = f"the weights in {quote(path)} do not fit: {_type(state[whole[0]])} in {first_few([*map(quote, whole)])}"
+        raise WeightsError(
+            f"{message}, where the network has {_type(own[whole[0]])}",
+            hint="integers are quantised weights without their scale: save the state dict before quantisation",
+        )
     # A network that will be refused needs no copy either.
     assign = bool(resized) or all(_same_memory_layout(values, own[key]) for key, values in fitting.items() if key in own)
     try:
@@ -128,9 +141,44 @@ def load_state_dict(module: nn.Module, state: StateDict, path: Path) -> None:
         message = f"the weights in {quote(path)} do not fit: {' '.join(str(error).split())[:300]}"
         raise WeightsError(message, hint=_OWN_BUILDER) from error
     missing = [key for key in missing if key not in resized]
+    complete = not (missing or resized or is_quantised(unexpected))
+    if unexpected and complete and all(_is_beside(key, own, state) for key in unexpected):
+        return (f"not used of {quote(path)}: {first_few(unexpected)}",)
     if missing or unexpected or resized:
         found, cause = _explain(own, state, missing=missing, unexpected=unexpected, resized=resized)
         raise WeightsError(f"the weights in {quote(path)} do not fit: {found}", hint=cause)
+    return ()
+
+
+def _aliases(own: StateDict, state: StateDict) -> StateDict:
+    """Return the weights that the network shares, under those of its names that the file lacks."""
+    lacking = [key for key in own if key not in state and own[key].numel()]
+    if not lacking:
+        return {}
+    held = {_memory(values): state[key] for key, values in own.items() if key in state}
+    return {key: held[_memory(own[key])] for key in lacking if _memory(own[key]) in held}
+
+
+def _memory(values: Tensor) -> object:
+    return values if values.is_meta else (values.data_ptr(), values.shape, values.stride(), values.dtype)
+
+
+def _is_beside(key: str, own: StateDict, state: StateDict) -> bool:
+    """Return True for a tensor that is no weight of the network: a counter, a second name, or a part of another."""
+    values, first = state[key], key.partition(".")[0]
+    if re.search(_COUNTERS, key) or values.ndim == 0 or not (values.is_floating_point() or values.is_complex()):
+        return True
+    if any(values.data_ptr() == state[other].data_ptr() for other in own if other in state and values.numel()):
+        return True
+    return not _patterns([first]) <= {_patterns([known.partition(".")[0]]).pop() for known in own} and not first.isdigit()
+
+
+def _lose_their_scale(values: Tensor, own: Tensor) -> bool:
+    return own.is_floating_point() and values.ndim > 0 and (not values.is_floating_point() or values.itemsize < 2)
+
+
+def _type(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
 
 
 def _same_memory_layout(values: Tensor, own: Tensor) -> bool:
@@ -179,7 +227,7 @@ def _explain(
             "the weights belong to a model with batch normalisation, and this one has none",
         ),
         (
-            normalised and not weights_normalised,
+            normalised and not weights_normalised and len(missing) + len(resized) > 2,
             "the weights belong to a model without batch normalisation, and this one has it",
         ),
         (
@@ -197,16 +245,20 @@ def _explain(
             "only one layer differs: the weights are for images with another number of channels",
         ),
         (
-            unexpected and not missing and _patterns(unexpected) <= _patterns(own),
+            unexpected and not missing and _are_modules(unexpected, own) and _patterns(unexpected) <= _patterns(own),
             "more blocks of the same kind: the weights belong to a deeper model of this family",
         ),
         (
-            missing and not unexpected and _patterns(missing) <= _patterns(state),
+            missing and not unexpected and _are_modules(missing, state) and _patterns(missing) <= _patterns(state),
             "fewer blocks of the same kind: the weights belong to a shallower model of this family",
         ),
         (
             len(resized) * 2 > len(own) - counters,
             "most shapes differ: the weights belong to a model of this family with another width",
+        ),
+        (
+            missing and not (unexpected or resized),
+            f"{len(missing)} of the network's {len(own)} tensors are not in the file: save the whole state dict",
         ),
         (True, "do the weights belong to another model, or to another version of it?"),
     )
@@ -220,6 +272,12 @@ def _shape(values: Tensor) -> str:
 def _differ_in_channels(own: Tensor, weights: Tensor) -> bool:
     first, second = own.shape, weights.shape
     return len(first) == len(second) > 2 and (first[0], *first[2:]) == (second[0], *second[2:])
+
+
+def _are_modules(keys: Sequence[str], others: Iterable[str]) -> bool:
+    """Return True if keys that one side lacks are those of whole modules, not single tensors of modules that are there."""
+    homes = {key.rpartition(".")[0] for key in others}
+    return not any(key.rpartition(".")[0] in homes for key in keys)
 
 
 def _patterns(keys: Iterable[str]) -> set[str]:

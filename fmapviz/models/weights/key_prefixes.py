@@ -72,6 +72,9 @@ def _prefix_of(keys: Collection[str], needed: set[str]) -> str:
         prefix = _USUAL_PREFIX.match(next(iter(keys), ""))[0]  # type: ignore[index]  # it matches everything
         return prefix if not found[""] and all(key.startswith(prefix) for key in keys) else ""
     best = sorted(prefix for prefix, count in found.items() if count == most)
+    current = [prefix for prefix in best if not re.search(r"(?i)(^|[._])(ema|swa|average|averaged|shadow)([._]|$)", prefix)]
+    if len(current) == 1:  # the others are moving averages of it
+        return current[0]
     if len(best) > 1:
         raise WeightsError(
             f"the weights file contains the network {len(best)} times: under {' and '.join(map(quote, best))}",

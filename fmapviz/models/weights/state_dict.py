@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -22,6 +23,9 @@ NESTS = ("state_dict", "model_state_dict", "model_state", "model", "module", "ne
 # Keys under which they save the class names, and the settings that may contain them.
 CLASSES = ("classes", "class_names", "categories", "names", "labels", "class_to_idx", "idx_to_class", "id2label")
 SETTINGS = ("hyper_parameters", "hparams", "config", "meta", "dataset_meta", "args")
+
+_EXTRAS = re.compile(r"(^|[._])(total_ops|total_params|_extra_state|num_batches_tracked|n_averaged|__\w+__)$")
+_DEEPEST = 3  # levels below which a state dict is not searched for extras
 
 _TRAINING = ("optim", "sched", "scaler")  # parts of keys whose tensors only training needs
 
@@ -62,6 +66,36 @@ def find_state(content: object, entry: str | None) -> tuple[StateDict, str] | No
 def list_states(content: object) -> list[str]:
     """List the dotted keys of all state dicts below some content, except those of optimizers."""
     return [name for name, _ in _states_below(content, "")]
+
+
+def drop_extras(content: object, name: str = "") -> tuple[object, list[str]]:
+    """Remove what lies beside tensors in a state dict and is none: None, extra states, and the numbers of profilers.
+
+    Returns:
+        The content without it, and the dotted keys that were removed.
+
+    Example:
+        >>> drop_extras({"weight": torch.ones(1), "bias": None})
+        ({'weight': tensor([1.])}, ['bias'])
+    """
+    if (
+        not isinstance(content, dict)
+        or type(content) not in {dict, OrderedDict}
+        or not all(isinstance(key, str) for key in content)
+    ):
+        return content, []
+    kept: dict[str, object] = {}
+    dropped: list[str] = []
+    has_tensors = any(isinstance(value, Tensor) for value in content.values())
+    for key, value in content.items():
+        if has_tensors and not isinstance(value, Tensor) and (value is None or _EXTRAS.search(key)):
+            dropped.append(_joined(name, key))
+        elif isinstance(value, dict) and name.count(".") < _DEEPEST:
+            kept[key], below = drop_extras(value, _joined(name, key))
+            dropped += below
+        else:
+            kept[key] = value
+    return (kept, dropped) if dropped else (content, [])
 
 
 def find_classes(content: object) -> tuple[str, ...]:
