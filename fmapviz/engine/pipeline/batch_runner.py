@@ -214,6 +214,8 @@ class BatchRunner:
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)
+        if where := _nonfinite_from(drawn, image, self._session.model.module):
+            progress.nonfinite[where] += 1
         for remark in (*drawn.remarks, _chosen(drawn), remark_on_channels(drawn.layers, self._session.config.style)):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
@@ -228,6 +230,24 @@ class BatchRunner:
             field = self._fields.shown(layer.layer, image.values.shape) if layer.of in _AT_OUTPUT else None
             layers.append(replace(layer, sees=(field.rows, field.columns)) if field else layer)
         return replace(drawn, layers=tuple(layers))
+
+
+def _nonfinite_from(drawn: ImageResult, image: Preprocessed, network: nn.Module) -> str:
+    """Return where values that are not finite come first, and why; empty if all values of the drawn layers are finite."""
+    layers = [each for each in drawn.layers if each.of == "output" and each.statistics and each.statistics.nonfinite]
+    if not layers:
+        return ""
+    first = min(layers, key=lambda layer: layer.index)
+    assert first.statistics
+    where = f"first in the layer {quote(first.layer)}"
+    where += ", of which no value is finite" if first.statistics.minimum is None else ""
+    if not image.values.isfinite().all():
+        return f"{where}; the preprocessed input holds some already"
+    held = (
+        name for name, values in network.named_parameters() if values.is_floating_point() and not values.isfinite().all()
+    )
+    name = next(held, None)
+    return f"{where}; the network's weights hold some: {quote(name)}" if name else where
 
 
 def _remedy(reason: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.events import Notice
 from fmapviz.engine.pipeline.batch_runner import BatchRunner
 from fmapviz.engine.pipeline.reader import ImageReader, Naming, counted
 from fmapviz.engine.pipeline.scheduler import Schedule, Stop
@@ -23,7 +25,7 @@ from fmapviz.runs.unit import Member
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from fmapviz.core.events import Notice, Outcome, Staged
+    from fmapviz.core.events import Outcome, Staged
     from fmapviz.core.types import Failure, ImageFile
     from fmapviz.engine.pipeline.scheduler import Result, Tell
     from fmapviz.engine.session import Session
@@ -41,6 +43,7 @@ class Progress:
         reported: Notices about the network that were reported.
         not_executed: Selected layers that did not run.
         undrawn: Layers that ran but were not drawn, with the reason.
+        nonfinite: Images with values that are NaN or infinite, by where these come first.
     """
 
     found: int = 0
@@ -49,6 +52,7 @@ class Progress:
     reported: set[str] = field(default_factory=lambda: {""})
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
+    nonfinite: Counter[str] = field(default_factory=Counter)
 
 
 def work(
@@ -86,6 +90,8 @@ def work(
             schedule = Schedule(reader, runner, writer, stop=stop)
             with closing(schedule.run(listed if on_drawn else map(names.claim, listed))) as events:
                 yield from events
+            for where, images in sorted(progress.nonfinite.items()):
+                yield Notice(f"values that are NaN or infinite in {images} image{'s' * (images > 1)}, {where}")
     finally:
         torch.set_num_threads(cores)  # the setting of a thread holds for new threads as well
 
