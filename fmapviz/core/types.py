@@ -208,6 +208,8 @@ class Preparation:
         channels: C, the number of channels that the network takes.
         frames: T, the number of frames of the clips that the network takes; 1 if it takes pictures.
         frame: Converts one frame of a clip to a float32 tensor `(C, H, W)`; None if the network takes pictures.
+        volume: Whether the network takes volumes `(C, D, H, W)`, which an array may hold.
+        own: Whether it is a function of the user, which may make channels that a file does not have.
     """
 
     apply: Callable[[PillowImage.Image | Bands | Samples], Tensor]
@@ -217,6 +219,8 @@ class Preparation:
     channels: int = 3
     frames: int = 1
     frame: Callable[[PillowImage.Image | Bands | Samples], Tensor] | None = None
+    volume: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,6 +244,7 @@ class Model:
             shape; None: they are derived.
         own: Whether it is user code, whose traceback is shown.
         notices: Remarks on its loading, for the user.
+        assumption: What is assumed about the preprocessing, for the user; empty if it is known.
     """
 
     name: str
@@ -255,6 +260,7 @@ class Model:
     layout: UserLayouts | None = None
     own: bool = False
     notices: tuple[str, ...] = ()
+    assumption: str = ""
 
     @property
     def label(self) -> str:

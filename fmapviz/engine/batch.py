@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from fmapviz.core.config import InputOptions
@@ -16,10 +15,12 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.types import Model, Preparation
 from fmapviz.images.load import read_prepared
 from fmapviz.images.memory.image import MemoryImage
-from fmapviz.images.memory.inputs import images_in, kind_of
-from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.images.memory.inputs import images_in, kind_of, values_in
+from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.inspection.layers import unwrap
+from fmapviz.models.homes import find_homes
 from fmapviz.models.network import check_values, describe_network
+from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 
 if TYPE_CHECKING:
@@ -42,12 +43,15 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         RequestError: `x` is something else, or its images differ in shape once they are prepared.
 
     Example:
+        >>> from PIL import Image
         >>> from fmapviz import load_model
         >>> star = "sample_images/shapes/star.jpg"
-        >>> make_batch([star, PillowImage.open(star)], load_model("shapesnet"))[0].shape
+        >>> make_batch([star, Image.open(star)], load_model("shapesnet"))[0].shape
         torch.Size([2, 3, 96, 96])
     """
-    images = _listed(x)
+    images = values_in(x)
+    if not images:
+        raise RequestError("no image: the list is empty", hint="a path, a picture, an array or a tensor, or several")
     prepared = [isinstance(each, Tensor) and kind_of(each) == "prepared" for each in images]
     if not isinstance(model, Model):
         network = unwrap(model)
@@ -56,6 +60,11 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
         _with_batch_axis(each) if is_prepared else _prepare(each, model.preparation, position)
         for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
     ]
+    if not all(prepared) and model.assumption:
+        warnings.warn(model.assumption, stacklevel=4)
+    remarks = (remark_on_values(part, model.preparation) for part, given in zip(parts, prepared, strict=True) if given)
+    if remark := next(filter(None, remarks), ""):
+        warnings.warn(remark, stacklevel=4)
     if len(parts) == 1 and prepared[0]:
         return parts[0], model
     device = next(model.module.parameters(), torch.empty(0)).device
@@ -72,23 +81,25 @@ def describe_given(
 ) -> Model:
     """Return a network that was given in Python as a `Model`; see `describe_network`.
 
+    Its preprocessing is that of the module of its class, or, of a network of torchvision or timm, that of its library.
+
     Raises:
         RequestError: It takes no single batch of images, or has shapes but no values.
     """
     check_values(network)
     loaded = LoadedWeights(network, "weights as given")
-    return describe_network(loaded, name=type(network).__name__.lower(), options=options, code=code)
-
-
-def _listed(x: Any) -> list[Any]:  # Any: of the user
-    is_one = isinstance(x, str | Path | PillowImage.Image | Tensor | np.ndarray | bytes) or not isinstance(x, Iterable)
-    images = [x] if is_one else [*x]
-    if not images:
-        raise RequestError("no image: the list is empty", hint="a path, a picture, an array or a tensor, or several")
-    for each in images:
-        if not isinstance(each, str | Path):
-            kind_of(each)
-    return images
+    name = type(network).__name__.lower()
+    known = recognise(network, options)
+    homes, notice = ([], "") if known else find_homes(network)
+    model = describe_network(
+        loaded, name=name, options=options, code=code, homes=homes, forward=known.forward if known else None
+    )
+    if known and not model.preparation.own:
+        return replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)
+    if notice and (model.assumption or homes):
+        assumption = f"{notice}; {model.assumption}" if model.assumption else notice
+        return replace(model, assumption=assumption)
+    return model
 
 
 def _with_batch_axis(prepared: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import first_few
 from fmapviz.core.lazy_torchvision import uncompiled
-from fmapviz.engine.layer_list import grey_picture, load_and_list
+from fmapviz.engine.layer_list import grey_input, load_and_list
 from fmapviz.inspection.layers import find_layers, unwrap
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
@@ -87,7 +87,7 @@ def fields_by_layer(model: Model, rows: Sequence[LayerInfo]) -> dict[str, Recept
 
 def input_shape(model: Model) -> tuple[int, ...]:
     """Return the shape of one picture that a model has prepared: `(C, H, W)`, or `(C, T, H, W)` for a clip."""
-    return tuple(model.preparation.apply(grey_picture(model.preparation.channels)).shape)
+    return tuple(model.preparation.apply(grey_input(model.preparation)).shape)
 
 
 def find_fields(model: Model, names: Collection[str], shape: tuple[int, ...]) -> dict[str, ReceptiveField]:

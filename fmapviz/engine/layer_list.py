@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from PIL import Image as PillowImage
 from torch import nn
@@ -13,12 +14,14 @@ from torch import nn
 from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.lazy_torchvision import uncompiled
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import LayerInfo, Model
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.class_scores import is_detection
 from fmapviz.inspection.hooks import observe, tensors
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
 from fmapviz.inspection.outputs import keys_of
+from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
 from fmapviz.models.network import describe_network
 from fmapviz.models.user_code import report_of
@@ -27,7 +30,7 @@ from fmapviz.models.weights.fit import LoadedWeights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmapviz.core.types import FeatureMap, Layer
+    from fmapviz.core.types import FeatureMap, Layer, Preparation
 
 
 @explain_arguments
@@ -99,7 +102,9 @@ def load_and_list(
             model = load_model(model, weights="random", options=options)
     if not isinstance(model, Model):
         module = unwrap(model)
-        model = describe_network(LoadedWeights(module, ""), name=type(module).__name__, options=options, code=None)
+        homes, _ = find_homes(module)
+        given = LoadedWeights(module, "")
+        model = describe_network(given, name=type(module).__name__, options=options, code=None, homes=homes)
     return model, *_list(model, types, layers=layers, exclude=exclude)
 
 
@@ -119,7 +124,7 @@ def _list(
         rows[row.name] = replace(row, calls=feature_map.call)
 
     own = next(model.module.parameters(), torch.empty(0))
-    batch = model.preparation.apply(grey_picture(model.preparation.channels))[None].to(own.device, own.dtype)
+    batch = model.preparation.apply(grey_input(model.preparation))[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
@@ -132,9 +137,12 @@ def _list(
     return sorted(rows.values(), key=lambda row: (row.index is None, row.index)), list_outputs(output)
 
 
-def grey_picture(channels: int) -> PillowImage.Image | Bands:
-    """Return a grey picture with this number of channels."""
-    size = (640, 480)
+def grey_input(preparation: Preparation) -> PillowImage.Image | Bands | Samples:
+    """Return a grey picture, or a grey volume, with the channels that a preprocessing takes."""
+    size, channels = (640, 480), preparation.channels
+    if preparation.volume:
+        values = np.full((channels, preparation.frames if preparation.frames > 1 else 32, 64, 64), 0.5, np.float32)
+        return Samples(values, 0.0, 1.0, channels=channels)
     if channels in {1, 3}:
         return PillowImage.new("L" if channels == 1 else "RGB", size, "gray")
     return Bands((PillowImage.new("F", size, 0.5),) * channels)

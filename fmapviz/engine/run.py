@@ -37,7 +37,7 @@ from fmapviz.images.films import check_readable, close_films, list_frames, witho
 from fmapviz.images.find import find_images, is_candidate, is_input
 from fmapviz.images.frames import may_be_film
 from fmapviz.images.memory.image import MemoryImage
-from fmapviz.images.memory.inputs import only_files, resolve_inputs
+from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_inputs
 from fmapviz.inspection.cka import LEAST
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
@@ -90,7 +90,8 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         OutputError: The output could not be written; what is finished stays, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
     """
-    inputs = resolve_inputs(config.inputs) if config.engine is None else only_files(resolve_inputs(config.inputs))
+    of_inputs: list[Notice] = []
+    inputs = _read_inputs(config, of_inputs)
     is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
     if not is_remote:
         find_device(config)  # before a model is loaded
@@ -98,7 +99,6 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         destination.check()
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
-        of_inputs: list[Notice] = []
         if config.needs_images:
             check_readable(inputs)
             listed = without_unreadable(find_images(inputs, avoid=destination.address), of_inputs.append)
@@ -131,7 +131,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
                 config.on_event(event)
 
         on_event(Started(destination.address_of(session.directory), session.info))
-        notices += _explain_number(session)
+        notices = [*_without_assumption(notices, session), *_explain_number(session)]
         for message in notices:
             on_event(Notice(message))
         watch = RunWatch(session, on_event)
@@ -182,6 +182,18 @@ def _advance(bar: Bar, event: Event) -> None:
         bar.advance()
     elif isinstance(event, Counted):
         bar.total = event.images
+
+
+def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Path | MemoryImage]:
+    """Return the inputs one by one, a list if they can be listed twice; remarks on them are appended."""
+    inputs = resolve_inputs(config.inputs, lambda text: notices.append(Notice(text)))
+    return inputs if config.engine is None else only_files(inputs)
+
+
+def _without_assumption(notices: list[str], session: Session) -> list[str]:
+    """Return the notices, without one on the preprocessing if nothing is preprocessed."""
+    is_prepared = is_all_prepared(session.inputs)
+    return [each for each in notices if not is_prepared or each != session.model.assumption]
 
 
 def _explain_number(session: Session) -> Iterator[str]:

@@ -225,7 +225,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     notices += _without_effect(resolved.views, idle, targets=bool(config.targets) and not takes_class)
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
-    notices += loaded.notices
+    notices += [*loaded.notices, *filter(None, [loaded.assumption])]
     return session, notices
 
 

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.errors import InputError
 from fmapviz.images.films import read_frames
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from fmapviz.core.types import Image, ImageFile, Preparation
     from fmapviz.images.frames import Frames
+
+
+def read_fitting(preparation: Preparation, read: Callable[..., Image]) -> Image:
+    """Read an image with the channels that a network takes.
+
+    A function of the user may make channels that no picture has; it then gets the picture in red, green and blue.
+
+    Args:
+        preparation: Preprocesses it.
+        read: Takes the number of channels as `channels`, and whether the network takes volumes as `volume`.
+
+    Raises:
+        InputError: It cannot be read, or has another number of channels.
+    """
+    try:
+        return read(channels=preparation.channels, volume=preparation.volume)
+    except InputError as error:
+        if not preparation.own or error.code != "E_CHANNELS":
+            raise
+        with suppress(InputError):
+            return read(channels=3, volume=False)
+        raise
 
 
 def read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> tuple[Image, Tensor]:

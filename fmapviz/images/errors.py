@@ -59,5 +59,6 @@ def wrong_channels(found: str, *, channels: int, volume: bool = False) -> InputE
     if volume:
         axes = "(D, H, W)" if channels == 1 else f"({channels}, D, H, W)"
         return InputError("E_CHANNELS", message, hint=f"a .npy array {axes}; channels_in= changes the number of channels")
-    hint = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {expected}"
+    files = f"{'a picture, or ' if channels in {1, 3} else ''}a .npy or .tif file with {expected}"
+    hint = f"{files}; channels_in= if the network makes its channels itself"
     return InputError("E_CHANNELS", message, hint=hint)

@@ -19,7 +19,7 @@ from fmapviz.core.errors import InputError, RequestError, printable
 from fmapviz.core.lazy_torchvision import functional
 from fmapviz.core.samples import Samples
 from fmapviz.core.types import Preparation
-from fmapviz.images.arrays import scale
+from fmapviz.images.arrays import scale, scale_volume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,6 +113,44 @@ def as_for_imagenet(options: InputOptions, *, channels: int = 3) -> Preparation:
     return standard(options, channels=channels, usual=(fit, "resize to 256, crop to 224, bilinear"))
 
 
+def for_volumes(options: InputOptions, *, channels: int, shape: tuple[int, int, int] | None = None) -> Preparation:
+    """Scale volumes to 0..1, and fit their slices to a size if one is given.
+
+    Args:
+        options: A size or fit holds for each slice; a mean and a deviation normalise, which is not done without them.
+        channels: C, the number of channels that the network takes.
+        shape: Depth, height and width that the network takes; a picture is then repeated, and a film read in clips. None:
+            only volumes are taken, of any size.
+
+    Raises:
+        RequestError: The user's mean or standard deviation has neither one number nor one for each channel.
+    """
+    depth = shape[0] if shape else None
+    kept = shape is None and options.size is None and options.fit is None
+    usual = (lambda picture: picture, "size kept") if kept else None
+    zeros, ones = (0.0,) * channels, (1.0,) * channels
+    size = (shape[1], shape[2]) if shape else (224, 224)
+    plane = standard(options, size=size, mean=zeros, std=ones, channels=channels, usual=usual)
+
+    def apply(picture: Pixels) -> Tensor:
+        if isinstance(picture, Samples) and picture.values.ndim == 4:
+            slices = np.moveaxis(scale_volume(picture), 1, 0)
+            pictures = (Bands(tuple(PillowImage.fromarray(channel) for channel in each)) for each in slices)
+            return torch.stack([plane.apply(each) for each in pictures], dim=1)
+        if depth is None:
+            axes = "(D, H, W)" if channels == 1 else f"({channels}, D, H, W)"
+            raise InputError(
+                "E_CHANNELS",
+                "the network takes volumes, this is a picture",
+                hint=f"a .npy array {axes}; with inputs = ({channels}, D, H, W) beside the network a picture is repeated",
+            )
+        return plane.apply(picture)[:, None].expand(-1, depth, -1, -1)
+
+    words = f"volumes, {plane.description}" if depth is None else f"volumes, {plane.description}, {depth} frames"
+    frame = None if depth is None else plane.apply
+    return replace(plane, apply=apply, description=words, volume=True, frames=depth or 1, frame=frame)
+
+
 # Any: torchvision's presets share attributes, but no public class.
 def as_trained(preset: Any, options: InputOptions, *, is_video: bool = False, channels: int = 3) -> Preparation:
     """Preprocess as in training, with a torchvision preset.
@@ -203,7 +241,12 @@ def in_steps(options: InputOptions, *, step: int, least: int, box: tuple[int, in
 
 # Callable[..., object]: a function of the user, whose result is checked.
 def by_callable(
-    preprocess: Callable[..., object], *, description: str, channels: int = 3, as_stored: bool = False
+    preprocess: Callable[..., object],
+    *,
+    description: str,
+    channels: int = 3,
+    as_stored: bool = False,
+    volume: bool = False,
 ) -> Preparation:
     """Preprocess with a function.
 
@@ -217,6 +260,7 @@ def by_callable(
         description: One line that names it.
         channels: C, the number of channels that the model takes.
         as_stored: Whether it takes the values of the file; see `stored_values`.
+        volume: Whether the network takes volumes, so that the function also returns `(C, D, H, W)`.
 
     Example:
         >>> from torchvision.transforms import ToTensor
@@ -238,10 +282,10 @@ def by_callable(
             reason = printable(str(error).partition("\n")[0])
             message = f"the preprocessing failed ({type(error).__name__}{': ' if reason else ''}{reason})"
             raise InputError("E_PREPARE", message, hint=hint) from error
-        return _require_prepared(returned, channels, hint)
+        return _require_prepared(returned, channels, hint, volume=volume)
 
     mean, std = _find_normalization(preprocess, channels) or ((), ())
-    return Preparation(apply, mean, std, description, channels)
+    return Preparation(apply, mean, std, description, channels, volume=volume, own=as_stored)
 
 
 def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
@@ -278,12 +322,13 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
     empty, all is black. NaN becomes black.
 
     Args:
-        prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, whose first frame is returned.
+        prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, whose first frame is returned; of a volume, it is the middle slice.
 
     Returns:
         uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
     """
-    frame = (prepared[:, 0] if prepared.ndim == 4 else prepared).float()
+    shown_slice = prepared.shape[1] // 2 if preparation.volume and preparation.frames == 1 else 0
+    frame = (prepared[:, shown_slice] if prepared.ndim == 4 else prepared).float()
     if preparation.mean:
         mean, std = (frame.new_tensor(values).view(-1, 1, 1) for values in (preparation.mean, preparation.std))
         frame = frame * std + mean
@@ -341,14 +386,16 @@ def _describe_given(given: PillowImage.Image | Tensor) -> str:
     return f"it is given the values of the file, here {str(given.dtype).removeprefix('torch.')} {tuple(given.shape)}"
 
 
-def _require_prepared(returned: object, channels: int, hint: str | None = None) -> Tensor:
-    """Return the result of a user's function as float32 `(C, H, W)` on the CPU, if it is possible."""
+def _require_prepared(returned: object, channels: int, hint: str | None = None, *, volume: bool = False) -> Tensor:
+    """Return the result of a user's function as float32 `(C, H, W)`, or `(C, D, H, W)`, on the CPU, if it is possible."""
     if not isinstance(returned, Tensor):
         raise InputError("E_PREPARE", f"the preprocessing must return a tensor, not {type(returned).__name__}", hint=hint)
-    prepared = returned[0] if returned.ndim == 4 and len(returned) == 1 else returned
+    axes = {3, 4} if volume else {3}
+    is_batch = returned.ndim == max(axes) + 1 or (returned.ndim == 4 and len(returned) == 1 != channels)
+    prepared = returned[0] if is_batch and len(returned) == 1 else returned
     shape = f"{str(returned.dtype).removeprefix('torch.')} {tuple(returned.shape)}"
-    if prepared.ndim != 3 or len(prepared) != channels or not prepared.numel() or not prepared.is_floating_point():
-        wanted = f"floating-point numbers ({channels}, height, width)"
+    if prepared.ndim not in axes or len(prepared) != channels or not prepared.numel() or not prepared.is_floating_point():
+        wanted = f"floating-point numbers ({channels}, {'depth, ' if volume else ''}height, width)"
         raise InputError("E_PREPARE", f"the preprocessing must return {wanted} for this model, not {shape}", hint=hint)
     return prepared.detach().as_subclass(Tensor).to("cpu", torch.float32)
 

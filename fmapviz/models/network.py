@@ -7,6 +7,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from operator import call
 from pathlib import Path
@@ -20,7 +21,7 @@ from fmapviz.core.config import InputOptions, check_scores
 from fmapviz.core.errors import RequestError, quote
 from fmapviz.core.layout import check_layout
 from fmapviz.core.types import Model
-from fmapviz.images.preprocess import as_for_imagenet, by_callable
+from fmapviz.images.preprocess import as_for_imagenet, by_callable, for_volumes, standard
 from fmapviz.inspection.hooks import observe
 from fmapviz.models.weights.file import sha256_of
 from fmapviz.models.weights.state_dict import digest_of_state, ordered_names
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fmapviz.core.types import UserLayouts
+    from fmapviz.core.types import Preparation, UserLayouts
     from fmapviz.models.weights.fit import LoadedWeights
 
 _SIDE = 224  # pixels; most networks accept it
@@ -48,6 +49,7 @@ def describe_network(
     options: InputOptions,
     code: Iterable[Path] | None = (),
     home: object = None,
+    homes: Iterable[object] = (),
     forward: Callable[[nn.Module, Tensor], object] | None = None,
 ) -> Model:
     """Make a `Model` of a network that takes one batch of images `(N, C, H, W)`, or that a function calls with one.
@@ -57,8 +59,9 @@ def describe_network(
         name: As the user typed it.
         options: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
-        home: The Python module that builds the network; it may define the preprocessing, the class names, and what the
-            outputs are, `scores`.
+        home: The Python module that builds the network; it may define the preprocessing, the class names, the shape of an input,
+            `inputs`, and what the outputs are, `scores`.
+        homes: Modules that are looked into after it; see `fmapviz.models.homes`.
         forward: Calls the network with a batch; None: it takes the batch itself.
 
     Raises:
@@ -66,29 +69,33 @@ def describe_network(
     """
     network, notices = loaded.module, loaded.notices
     check_network(network, is_called=forward is None)
-    channels = input_channels(network)
-    definitions = (getattr(owner, key, None) for owner in (network, home) for key in _PREPROCESSING)
+    owners = [network, *filter(None, [home]), *homes]
+    shape = find_inputs(owners)
+    channels = options.channels_in or (shape[0] if shape else input_channels(network))
+    definitions = (getattr(owner, key, None) for owner in owners for key in _PREPROCESSING)
     preprocess = next((each for each in definitions if callable(each) and not _is_submodule(each)), None)
-    if preprocess is not None and options != InputOptions():
+    if preprocess is not None and replace(options, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
-    found = (ordered_names(getattr(owner, key, None)) for owner in (network, home) for key in _CLASSES)
-    said = next((said for owner in (network, home) if isinstance(said := getattr(owner, _SCORES, None), str)), "")
+    found = (ordered_names(getattr(owner, key, None)) for owner in owners for key in _CLASSES)
+    said = next((said for owner in owners if isinstance(said := getattr(owner, _SCORES, None), str)), "")
     check_scores(said or None)
+    volume = len(shape) == 4 if shape else _takes_volumes(network)
     return Model(
         name=name,
         module=network,
         weights=loaded.name,
         sha256=None if code is None else digest_of_network(network, files=code),
-        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True)
+        preparation=by_callable(preprocess, description=_words(preprocess), channels=channels, as_stored=True, volume=volume)
         if preprocess is not None
-        else as_for_imagenet(options, channels=channels),
+        else _prepare(options, channels, shape, volume=volume),
         forward=forward or call,
         classes=loaded.classes or next(filter(None, found), ()),
         scores=said,
-        layout=_find_layout(network, home),
+        layout=_find_layout(*owners),
         own=True,
         notices=notices,
+        assumption="" if preprocess is not None else _assumption(options, channels, shape, volume=volume),
     )
 
 
@@ -109,6 +116,65 @@ def _find_layout(*owners: object) -> UserLayouts | None:
         f"`layout` is neither a mapping nor a function: {quote(type(given).__name__)}",
         hint='layout = {"blocks.*": "N H W C", "encoder.*": "N 1+H*W C"}, or a function of name and shape',
     )
+
+
+def find_inputs(owners: Iterable[object]) -> tuple[int, ...] | None:
+    """Return the shape of one input that a network, or the module beside it, calls `inputs`.
+
+    Returns:
+        `(C, H, W)`, or `(C, D, H, W)` of volumes and clips; None if nothing of that name is a shape.
+
+    Raises:
+        RequestError: It has another number of axes.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> find_inputs([SimpleNamespace(inputs=(4, 224, 224))])
+        (4, 224, 224)
+    """
+    for owner in owners:
+        given = getattr(owner, "inputs", None)
+        if isinstance(given, tuple | list) and given and all(isinstance(side, int) and side > 0 for side in given):
+            if len(given) not in {3, 4}:
+                raise RequestError(
+                    f"inputs is no shape of one input: {quote(tuple(given))}",
+                    hint="(channels, height, width), or (channels, depth, height, width) of a volume",
+                )
+            return tuple(given)
+    return None
+
+
+def _prepare(options: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> Preparation:
+    """Return a preprocessing for a network that has none."""
+    if volume:
+        return for_volumes(options, channels=channels, shape=(shape[1], shape[2], shape[3]) if shape else None)
+    if shape:
+        return standard(options, size=(shape[1], shape[2]), channels=channels)
+    return as_for_imagenet(options, channels=channels)
+
+
+def _assumption(options: InputOptions, channels: int, shape: tuple[int, ...] | None, *, volume: bool) -> str:
+    """Return what a preprocessing of `_prepare` assumes, for the user; empty if the options leave nothing to be assumed."""
+    assumed = []
+    if shape is None and not options.size and not options.fit and not volume:
+        assumed.append("resized to 256 and cropped to 224")
+    if volume and not (options.mean and options.std):
+        assumed.append("scaled to 0..1")
+    elif not (options.mean and options.std):
+        assumed.append(f"normalised with {'' if channels == 3 else 'the average of '}ImageNet's mean and deviation")
+    if not assumed:
+        return ""
+    what = "volumes" if volume else "images"
+    return (
+        f"no preprocess was found beside the network: {what} are {' and '.join(assumed)}, which is an assumption; "
+        "preprocess or inputs beside it, or size=, mean= and std= say otherwise"
+    )
+
+
+def _takes_volumes(network: nn.Module) -> bool:
+    """Return True if the first convolution of a network is three-dimensional."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return isinstance(next((module for module in network.modules() if isinstance(module, kinds)), None), nn.Conv3d)
 
 
 def check_network(network: nn.Module, *, is_called: bool = True) -> None:

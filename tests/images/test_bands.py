@@ -124,7 +124,7 @@ def test_a_picture_is_no_input_for_another_number_of_channels(mode, channels, tm
     error = refusal(tmp_path / "a.png", channels)
     assert error.code == "E_CHANNELS"
     assert f"the model takes {channels} channels" in str(error)
-    assert error.hint == f"a .npy or .tif file with {channels} channels"
+    assert error.hint.startswith(f"a .npy or .tif file with {channels} channels")
 
 
 # Their headers are whole and tell the number of channels: the damaged pixels are not looked at.

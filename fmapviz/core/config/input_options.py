@@ -95,8 +95,19 @@ class InputOptions:
         parse=partial(_parse_numbers, "std"),
     )
 
+    channels_in: int | None = _option(
+        None,
+        "Number of channels of the input, where the first convolution has another one.",
+        "For a network that makes channels itself, such as one that repeats grey, or splits four channels into two parts.",
+        metavar="N",
+        shown="those of the first convolution",
+        parse=int,
+    )
+
     def __post_init__(self) -> None:
         check_types(self)
+        if self.channels_in is not None and not 1 <= self.channels_in <= 1024:
+            raise RequestError(f"channels_in must be 1 to 1024: '{self.channels_in}'", hint="such as 1 or 4")
         check_word("fit", self.fit, get_args(Fit))
         if isinstance(self.size, int):
             object.__setattr__(self, "size", (self.size, self.size))

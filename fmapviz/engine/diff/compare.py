@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,8 +19,8 @@ from fmapviz.engine.diff.drawer import PairDrawer
 from fmapviz.engine.diff.networks import choose_layers, compare_networks, load_second
 from fmapviz.engine.plan import Plan
 from fmapviz.images.find import find_images
-from fmapviz.images.memory.inputs import resolve_inputs
-from fmapviz.images.memory.pixels import read_values
+from fmapviz.images.load import read_values
+from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.load import load_model
 from fmapviz.runs.aggregates._layer_ranking import LayerChange, rank_layers, why_apart
@@ -165,8 +166,11 @@ def diff(
 def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple[LayerDifference, Difference] | ImageResult]:
     device = next(model.module.parameters(), torch.empty(0)).device
     found = None
+    inputs = resolve_inputs(images)
+    if model.assumption and not is_all_prepared(inputs):
+        warnings.warn(model.assumption, stacklevel=3)
     with drawer:
-        for found in find_images(resolve_inputs(images)):
+        for found in find_images(inputs):
             if isinstance(found, Failure):
                 raise InputError(found.code, found.message, hint=found.hint or suggest_file(found.path))
             values = read_values(found, model.preparation)[None].to(device)

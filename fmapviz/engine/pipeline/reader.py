@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from fmapviz.core.errors import InputError
-from fmapviz.core.events import Outcome
+from fmapviz.core.events import Notice, Outcome
 from fmapviz.core.types import Failure, ImageFile
 from fmapviz.engine.pipeline.scheduler import Preprocessed
-from fmapviz.images.clips import read_clip
+from fmapviz.images.clips import read_clip, read_fitting
 from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
@@ -78,6 +79,7 @@ class ImageReader:
         self._decode_pool = decode_pool
         self._release = release
         self._on_begun = on_begun
+        self._has_remarked = False  # on prepared tensors, which are much alike
         self._cores = max(1, torch.get_num_threads() // session.workers)
 
     def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
@@ -124,11 +126,14 @@ class ImageReader:
         preparation = self._session.model.preparation
         if given := memory_image(member.file):
             ready, as_given = read_memory_image(given, preparation), given.kind == "prepared"
+            if as_given and ready.notices and not self._has_remarked:
+                self._has_remarked = True
+                tell(Notice(ready.notices[0]))
             return Preprocessed(number, member, ready.notices, ready.values, ready.size, ready.orientation, as_given)
         if frames := frames_of(member.file.path):
             image, values = read_clip(member.file, frames, preparation)
         else:
-            image = self._decode_pool.read(member.file, channels=preparation.channels, notify=tell)
+            image = read_fitting(preparation, partial(self._decode_pool.read, member.file, notify=tell))
             values = preparation.apply(image.pixels)
         size = image.pixels.width, image.pixels.height
         return Preprocessed(number, member, image.notices, values, size, image.orientation)

@@ -19,6 +19,7 @@ from fmapviz.engine.model_views import draw_weights
 from fmapviz.engine.session import load_session
 from fmapviz.engine.watch.probes import read_probes
 from fmapviz.engine.watch.undisturbed import training_undisturbed
+from fmapviz.images.memory.inputs import is_all_prepared
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.network import input_type
@@ -81,8 +82,9 @@ class StepDrawer:
         self.session, notices = self._load(
             module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
         )
-        self.notices = notices
         self.probes = read_probes(images, model.preparation)
+        all_prepared = is_all_prepared([probe.file.content for probe in self.probes])
+        self.notices = [each for each in notices if each != model.assumption or not all_prepared]
 
     def _module(self) -> nn.Module:
         """Return the network as it is now, without its wrappers.

@@ -10,8 +10,8 @@ import torch
 from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.types import Failure
 from fmapviz.images.find import find_images
+from fmapviz.images.load import read_values
 from fmapviz.images.memory.inputs import resolve_inputs
-from fmapviz.images.memory.pixels import read_values
 from fmapviz.runs.unit import distinct_name
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from fmapviz.core.errors import RequestError, quote
 from fmapviz.images.memory.image import MemoryImage, load_picture
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fmapviz.core.types import Inputs
     from fmapviz.images.memory.image import Kind
 
@@ -23,20 +26,26 @@ if TYPE_CHECKING:
 
 _PATH = "a file or a folder"
 _TAKEN = (
-    "a Pillow picture, a NumPy array (H, W, C), a uint8 tensor (C, H, W), prepared floats (N, C, H, W), or a list of these"
+    "a Pillow picture, a NumPy array (H, W, C), a uint8 tensor (C, H, W), prepared floats (N, C, H, W), a batch or a data "
+    "set of these, or a list"
 )
 _LISTS = (list, tuple, set, frozenset)
+# Under these keys data sets and image processors hold pictures, the likeliest one first.
+_KEYS = ("pixel_values", "image", "images", "img", "imgs", "input", "inputs", "x", "picture", "pixels", "jpg", "jpeg", "png")
 
 
-def resolve_inputs(inputs: Inputs) -> Iterable[Listed]:
+def resolve_inputs(inputs: Inputs, notify: Callable[[str], object] | None = None) -> Iterable[Listed]:
     """Return the inputs of a run one by one, with a name for each image in memory.
 
     A picture that Pillow has opened from a file has the name of that file, any other image `image_0`, `image_1`, ... by its
-    position among the inputs; a batch of N images takes N positions.
+    position among the inputs; a batch of N images takes N positions. Of a batch, or of an item of a data set, with labels
+    `(images, labels)` or in a dictionary, the images are taken.
 
     Args:
-        inputs: A path, a picture, an array, a tensor, or an iterable of these. Of a list, nothing is copied. What is not a
-            list, tuple or set is read as it yields, and copied then: the images may be in one buffer that is used again.
+        inputs: A path, a picture, an array, a tensor, or an iterable or a data set of these. Of a list, nothing is copied.
+            What is not a list, tuple or set is read as it yields, and copied then: the images may be in one buffer that is
+            used again.
+        notify: Called with a remark on what is left out, each once; None: it is a warning.
 
     Returns:
         Paths as they are, and a `MemoryImage` for each other image; a list, if the inputs can be listed twice.
@@ -44,14 +53,26 @@ def resolve_inputs(inputs: Inputs) -> Iterable[Listed]:
     Raises:
         RequestError: An input is something else; of an iterator when it is reached.
     """
-    given: object = inputs
-    if isinstance(given, str | Path | MemoryImage) or _is_value(given):
-        return list(_resolve([given]))
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise _refusal(given)
-    if isinstance(given, _LISTS) or (isinstance(given, Sized) and len(given) == 0):
-        return list(_resolve(given))
-    return _resolve(given, copied=True)
+    values, is_list = _values_in(inputs, notify)
+    return list(_named(values)) if is_list else _named(values, copied=True)
+
+
+def values_in(inputs: Inputs) -> list[Any]:  # Any: see `MemoryImage`
+    """Return the images, batches and paths of inputs in a list, without what else a batch or a data set holds.
+
+    Raises:
+        RequestError: See `resolve_inputs`.
+    """
+    values = [*_values_in(inputs, None)[0]]
+    for value in values:
+        if not isinstance(value, str | Path):
+            kind_of(value)
+    return values
+
+
+def is_all_prepared(inputs: object) -> bool:
+    """Return True for a list of inputs that are all prepared tensors, to which no preprocessing is applied."""
+    return isinstance(inputs, list) and all(isinstance(each, MemoryImage) and each.kind == "prepared" for each in inputs)
 
 
 def only_files(inputs: Iterable[Listed]) -> Iterable[str | Path]:
@@ -83,7 +104,7 @@ def kind_of(value: object) -> Kind:
     if isinstance(value, PillowImage.Image):
         return "picture"
     if isinstance(value, np.ndarray):
-        if value.dtype.kind in "buif" and 2 <= value.ndim <= 4 and value.size:
+        if value.dtype.kind in "buif" and 2 <= value.ndim <= 4 + (value.shape[:1] == (1,)) and value.size:
             return "array"
         shown = f"array of {value.dtype} {value.shape}"
         raise RequestError(f"no image: {quote(shown)}", hint="real numbers (H, W), (H, W, C) or (C, H, W)")
@@ -115,9 +136,32 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
 
 
-def _resolve(inputs: Iterable[Any], *, copied: bool = False) -> Iterator[Listed]:  # Any: of the user
+def _values_in(inputs: object, notify: Callable[[str], object] | None) -> tuple[Iterable[Any], bool]:  # Any: of the user
+    """Return the images, batches and paths of inputs one by one, and whether the inputs can be listed twice."""
+    remark = _once(notify or _warn)
+    if isinstance(inputs, str | Path | MemoryImage) or _is_value(inputs):
+        return [inputs], True
+    if isinstance(inputs, Mapping) or (isinstance(inputs, list | tuple) and _is_batch(inputs)):
+        return _images_of(inputs, remark), True
+    if isinstance(inputs, bytes) or not (isinstance(inputs, Iterable) or _is_dataset(inputs)):
+        raise _refusal(inputs)
+    is_list = isinstance(inputs, _LISTS) or (isinstance(inputs, Sized) and len(inputs) == 0)
+    items = inputs if isinstance(inputs, Iterable) else _items_of(inputs)
+    return (value for item in items for value in _images_in_item(item, remark)), is_list
+
+
+def _is_dataset(inputs: object) -> bool:
+    """Return True for a data set of PyTorch, which has items and a length, but need not be iterable."""
+    return hasattr(inputs, "__getitem__") and isinstance(inputs, Sized)
+
+
+def _items_of(dataset: Any) -> Iterator[Any]:  # Any: of the user
+    return (dataset[position] for position in range(len(dataset)))
+
+
+def _named(values: Iterable[Any], *, copied: bool = False) -> Iterator[Listed]:  # Any: of the user
     position = 0
-    for value in inputs:
+    for value in values:
         if isinstance(value, str | Path | MemoryImage):
             yield value
             position += 1
@@ -126,6 +170,72 @@ def _resolve(inputs: Iterable[Any], *, copied: bool = False) -> Iterator[Listed]
         for image in images_in(value, kind):
             yield MemoryImage(_name_of(image) or f"image_{position}", kind, _copy(image, kind) if copied else image)
             position += 1
+
+
+def _images_in_item(item: object, remark: Callable[[str], object]) -> list[object]:
+    """Return the images of what may be a batch or an item of a data set; an image as it is."""
+    if isinstance(item, Mapping) or (isinstance(item, list | tuple) and item):
+        return _images_of(item, remark)
+    return [item]
+
+
+def _images_of(item: Mapping[Any, Any] | Sequence[Any], remark: Callable[[str], object]) -> list[object]:
+    """Return the images of a dictionary, of a pair with labels, or of a list of either.
+
+    Raises:
+        RequestError: There is none.
+    """
+    if isinstance(item, Mapping):
+        keys = [key for key in _KEYS if key in item and item[key] is not None]
+        if not keys:
+            shown = ", ".join(map(str, item)) or "none"
+            raise RequestError(
+                f"no image in a dictionary of the keys {quote(shown)}", hint=f"the keys of images are {', '.join(_KEYS)}"
+            )
+        if left := [str(key) for key in item if key != keys[0]]:
+            remark(f"of each dictionary the images under {quote(keys[0])} are drawn, not {', '.join(map(quote, left))}")
+        return _images_in_item(item[keys[0]], remark)
+    first, rest = item[0], item[1:]
+    if isinstance(item, list) and all(isinstance(each, Mapping | tuple) or _is_image(each) for each in item):
+        alike = len({_shape_of(each) for each in item}) == 1
+        if alike or not isinstance(first, Tensor):
+            return [image for each in item for image in _images_in_item(each, remark)]
+    if rest:
+        remark("of each batch or item with several parts the first one is drawn: labels and the like are left out")
+    return _images_in_item(first, remark)
+
+
+def _is_batch(given: Sequence[Any]) -> bool:
+    """Return True for a batch `(images, labels)`: images in memory, and behind them only what is no image."""
+    return len(given) > 1 and (_is_value(given[0]) or isinstance(given[0], Mapping)) and not any(map(_is_image, given[1:]))
+
+
+def _is_image(value: object) -> bool:
+    if isinstance(value, str | Path | MemoryImage | Mapping):
+        return True
+    with suppress(RequestError):
+        kind_of(value)
+        return True
+    return False
+
+
+def _shape_of(value: object) -> object:
+    return tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+
+
+def _once(notify: Callable[[str], object]) -> Callable[[str], object]:
+    told: set[str] = set()
+
+    def remark(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            notify(text)
+
+    return remark
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
 
 
 def _name_of(image: object) -> str:

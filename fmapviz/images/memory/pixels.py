@@ -12,15 +12,14 @@ from PIL import Image as PillowImage
 from fmapviz.images.arrays import Said, compose, fits, format_shape, read_array, require_size
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.errors import explain, wrong_channels
-from fmapviz.images.load import read_prepared
-from fmapviz.images.memory.image import as_array, memory_image
+from fmapviz.images.memory.image import as_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fmapviz.core.samples import Samples
-    from fmapviz.core.types import ImageFile, Preparation
+    from fmapviz.core.types import Preparation
     from fmapviz.images.memory.image import MemoryImage
 
     _Decoded = tuple[PillowImage.Image | Samples, tuple[str, ...], int]  # pixels, notices, orientation
@@ -57,9 +56,10 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
     """
     if image.kind == "prepared":
         values = image.value.detach().as_subclass(torch.Tensor).to("cpu", torch.float32)
-        return PreparedImage(values, (values.shape[-1], values.shape[-2]))
+        remark = remark_on_values(values, preparation)
+        return PreparedImage(values, (values.shape[-1], values.shape[-2]), notices=(remark,) if remark else ())
     try:
-        pixels, notices, orientation = _decode(image.kind, image.value, preparation.channels)
+        pixels, notices, orientation = _decode(image.kind, image.value, preparation.channels, volume=preparation.volume)
     except Exception as error:
         refusal = explain(error, image.name)
         if refusal.code == "E_CHANNELS":
@@ -68,28 +68,35 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
     return PreparedImage(preparation.apply(pixels), (pixels.width, pixels.height), orientation, notices)
 
 
-def read_values(file: ImageFile, preparation: Preparation) -> Tensor:
-    """Return a listed input, a file or an image in memory, as a network gets it, float32 `(C, ...)`.
+def remark_on_values(prepared: Tensor, preparation: Preparation) -> str:
+    """Return a notice if a prepared tensor looks like pixels that were not normalised, as a network expects; else nothing.
 
-    Raises:
-        InputError: It cannot be read.
+    Args:
+        prepared: Any shape.
+        preparation: The preprocessing of the network, whose mean is known, or nothing can be said.
     """
-    in_memory = memory_image(file)
-    return read_memory_image(in_memory, preparation).values if in_memory else read_prepared(file.path, preparation)
+    if not any(preparation.mean) or not prepared.numel():
+        return ""
+    low, high = (float(end) for end in prepared.detach().float().aminmax())
+    if not (low >= 0 and (0.5 < high <= 1 or 10 < high <= 255)):
+        return ""
+    return f"values of {low:.3g} to {high:.3g}: floats are used as they are, and only uint8 pixels are normalised"
 
 
-def _decode(kind: str, value: Any, channels: int) -> _Decoded:  # Any: see `MemoryImage`
+def _decode(kind: str, value: Any, channels: int, *, volume: bool) -> _Decoded:  # Any: see `MemoryImage`
     if kind == "picture":
         return decode_picture(value, channels=channels)
     if kind == "pixels":
         return _decode_planes(as_array(value), channels)
-    if value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 4 and channels in {1, 3}:
+    if value.dtype == np.uint8 and value.ndim == 3 and not volume and value.shape[-1] == 4 and channels in {1, 3}:
         return decode_picture(PillowImage.fromarray(np.ascontiguousarray(value), "RGBA"), channels=channels)
-    is_transparent = value.ndim == 3 and value.shape[-1] in _TRANSPARENT and not fits(value.shape[0], channels)
+    is_transparent = (
+        value.ndim == 3 and not volume and value.shape[-1] in _TRANSPARENT and not fits(value.shape[0], channels)
+    )
     if is_transparent and channels in {1, 3} and value.dtype.kind in "uif":
         require_size(value.shape, channels=value.shape[-1])
         return *compose(np.moveaxis(value, -1, 0), channels, Said(alpha=True)), 1
-    return *read_array(value, channels=channels), 1
+    return *read_array(value, channels=channels, volume=volume and value.ndim > 2), 1
 
 
 def _decode_planes(planes: NDArray[np.uint8], channels: int) -> _Decoded:

@@ -349,7 +349,7 @@ def _picture_part(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 def _preparation(processor: Path | None, network: nn.Module, options: InputOptions, *, size: Any) -> Preparation:
     # Any: a number, two, or None.
     sides = (size, size) if isinstance(size, int) else tuple(size) if size else (224, 224)
-    channels = input_channels(network)
+    channels = options.channels_in or input_channels(network)
     if processor is None or channels != 3:
         return standard(options, size=(sides[0], sides[-1]), channels=channels)
     try:

@@ -58,7 +58,7 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         module=loaded.module.eval(),
         weights=loaded.name,
         sha256=loaded.sha256,
-        preparation=_preparation(loaded.module, options),
+        preparation=prepare(loaded.module, options),
         classes=loaded.classes,
         scores="softmax" if weights == "default" or loaded.sha256 is None else "",
         notices=loaded.notices,
@@ -103,10 +103,10 @@ def _adapted(build: Build, module: nn.Module, state: StateDict) -> tuple[nn.Modu
     return build(**sizes), (f"the model was built for the weights: {shown}",)
 
 
-def _preparation(module: nn.Module, options: InputOptions) -> Preparation:
+def prepare(module: nn.Module, options: InputOptions) -> Preparation:
     """Preprocess as the model's data configuration says, except where the user's options say otherwise."""
     config: dict[str, Any] = data.resolve_model_data_config(module)
-    channels, trained = input_channels(module), config["input_size"]
+    channels, trained = options.channels_in or input_channels(module), config["input_size"]
     size = sides_of(options) or (trained[1], trained[2])
     usual = (tuple(config["mean"]), tuple(config["std"])) if channels == 3 else (GREY_MEAN, GREY_STD)
     mean, std = options.mean or usual[0], options.std or usual[1]

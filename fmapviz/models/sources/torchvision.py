@@ -89,8 +89,8 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
         side: Any = getattr(loaded.module, "image_size", None)  # of a Vision Transformer
         if side and options.size is None and side != _trained_side(_best_entry(name)):
             options = replace(options, size=(side, side))
-    is_plain = _family(name) not in {"detection", "optical_flow"}  # these call some convolutions once per scale or step
-    preparation, forward, notices = _feeding(name, entry or _best_entry(name), options, loaded.module)
+    is_plain = takes_batches(name)
+    preparation, forward, notices = feeding(name, entry or _best_entry(name), options, loaded.module)
     return Model(
         name=spec,
         module=loaded.module.eval(),
@@ -337,7 +337,47 @@ def _family(name: str) -> str:
     return str(models.get_model_builder(name).__module__.split(".")[2])
 
 
-def _feeding(
+def takes_batches(name: str) -> bool:
+    """Return False for the models that call some convolutions once per scale or step, or take lists of images."""
+    return _family(name) not in {"detection", "optical_flow"}
+
+
+def find_entry(network: nn.Module) -> tuple[str, Any] | None:
+    """Return the name that builds a network, and its best published entry; None if no name builds such a one.
+
+    The shapes of all tensors are compared, except the number of classes and of input channels.
+    """
+    home, own = type(network).__module__, {key: tuple(values.shape) for key, values in network.state_dict().items()}
+    total = sum(values.numel() for values in network.parameters()) / 1e6
+    names = [name for name in NAMES.split() if models.get_model_builder(name).__module__ == home]
+    names.sort(key=lambda name: abs(_best_entry(name).meta.get("num_params", 0) / 1e6 - total))
+    for name in names:
+        built = _shapes_of(name)
+        extra = {key for key in {*own} ^ {*built} if not re.match(r"(?i)aux", key)}
+        differing = [key for key in {*own} & {*built} if own[key] != built[key]]
+        if not extra and len(differing) < 9 and all(_differs_at_the_ends(own[key], built[key]) for key in differing):
+            return name, _best_entry(name)
+    return None
+
+
+def _shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+    try:
+        with torch.device("meta"):
+            built = _build(name, {})
+    except NotImplementedError:  # some compute with numbers while they are built
+        with NoInitialization():
+            built = _build(name, {})
+    return {key: tuple(values.shape) for key, values in built.state_dict().items()}
+
+
+def _differs_at_the_ends(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return True for shapes that differ in the number of classes, or of input channels, alone."""
+    return len(one) == len(other) and (
+        one[1:] == other[1:] or (one[:1] + one[2:] == other[:1] + other[2:] and len(one) == 4)
+    )
+
+
+def feeding(
     name: str, entry: Any, options: InputOptions, module: nn.Module
 ) -> tuple[Preparation, Callable[[nn.Module, Tensor], object], tuple[str, ...]]:
     """Return the preprocessing of a model, its forward pass and the notices about it."""
@@ -352,4 +392,8 @@ def _feeding(
         case "video":
             notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film; an image is repeated"
             return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
-    return preprocess.as_trained(entry.transforms(), options, channels=input_channels(module)), call, ()
+    return (
+        preprocess.as_trained(entry.transforms(), options, channels=options.channels_in or input_channels(module)),
+        call,
+        (),
+    )

@@ -94,7 +94,9 @@ def load(name: str, *, weights: str | Mapping[str, Any] | None, options: InputOp
     side = _CLASSIFIED if "-cls" in full else _SIDE
     if side == _SIDE and options.fit is None:  # detectors see the whole picture
         options = replace(options, fit="pad")
-    preparation = standard(options, size=(side, side), mean=(0.0,), std=(1.0,), channels=input_channels(loaded.module))
+    preparation = standard(
+        options, size=(side, side), mean=(0.0,), std=(1.0,), channels=options.channels_in or input_channels(loaded.module)
+    )
     return Model(
         name=f"ultralytics:{name}",
         module=loaded.module.eval(),

@@ -1,0 +1,64 @@
+"""Find the code that a network given in Python comes from, where its preprocessing and class names may stand."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fmapviz.core.errors import first_few
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_OWN = Path(__file__).parents[1]
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def find_homes(network: nn.Module) -> tuple[list[ModuleType], str]:
+    """Return the user's modules that define the class of a network, its base classes, and those of its parts.
+
+    A network of library classes alone, such as a `Sequential`, has none of these. For it, the module of the user that
+    defines a preprocessing is taken, if there is only one.
+
+    Returns:
+        The modules, the nearest first; and a notice if the choice is a guess, else an empty string.
+    """
+    kinds = [*type(network).__mro__, *(type(module) for module in network.modules())]
+    homes = [sys.modules.get(name) for name in dict.fromkeys(kind.__module__ for kind in kinds)]
+    own = [home for home in homes if home is not None and _is_users(home)]
+    if own:
+        return own, ""
+    candidates = [
+        module
+        for module in {id(each): each for each in list(sys.modules.values())}.values()
+        if type(module) is ModuleType and callable(vars(module).get("preprocess")) and _is_users(module)
+    ]
+    names = [f"{module.__name__}.preprocess" for module in candidates]
+    if len(candidates) == 1:
+        notice = f"the network's classes are of a library: {names[0]} is taken for its preprocessing, the only one there is"
+        return candidates, notice
+    if candidates:
+        return [], f"the network's classes are of a library, and several preprocessings could be its own: {first_few(names)}"
+    return [], ""
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Return True for a module that is neither installed nor part of Python or fmapviz."""
+    if module.__name__ == "__main__":
+        return not _is_command(module)
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or file.startswith(_LIBRARIES):
+        return False
+    path = Path(file)
+    return not path.is_relative_to(_OWN) and not {"site-packages", "dist-packages"} & {*path.parts}
+
+
+def _is_command(main: ModuleType) -> bool:
+    """Return True if `__main__` is the program of an installed command or of `python -m`, no script of the user."""
+    file = getattr(main, "__file__", None)
+    return isinstance(file, str) and (
+        file.startswith(_LIBRARIES) or Path(file).parent == Path(sysconfig.get_path("scripts"))
+    )

@@ -1,0 +1,78 @@
+"""Recognise a network of torchvision, timm or transformers given in Python, and prepare images as its library does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fmapviz.images.preprocess import standard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from fmapviz.core.config import InputOptions
+    from fmapviz.core.types import Preparation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What the library of a network says about its inputs.
+
+    Attributes:
+        preparation: Its preprocessing.
+        assumption: What is assumed all the same, for the user.
+        forward: Calls the network with a batch; None: the network takes the batch itself.
+        batches: Whether one forward pass may take several images.
+    """
+
+    preparation: Preparation
+    assumption: str
+    forward: Callable[[nn.Module, Tensor], object] | None = None
+    batches: bool = True
+
+
+def recognise(network: nn.Module, options: InputOptions) -> Known | None:
+    """Return what is known about a network by its class; None if the class is of no such library."""
+    match type(network).__module__.split(".")[0]:
+        case "torchvision":
+            return _of_torchvision(network, options)
+        case "timm":
+            return _of_timm(network, options)
+        case "transformers":
+            return _of_transformers(network, options)
+    return None
+
+
+def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
+    source = import_module("fmapviz.models.sources.torchvision")
+    found = source.find_entry(network)
+    if found is None:
+        return None
+    name, entry = found
+    preparation, forward, _ = source.feeding(name, entry, options, network)
+    words = f"the network is taken for torchvision's {name}, prepared as for {entry.name}: {preparation.description}"
+    is_plain = source.takes_batches(name)
+    return Known(preparation, f"{words}; size=, fit=, mean= and std= replace it", forward, is_plain)
+
+
+def _of_timm(network: nn.Module, options: InputOptions) -> Known | None:
+    if not isinstance(getattr(network, "pretrained_cfg", None), dict):
+        return None
+    preparation = import_module("fmapviz.models.sources.timm").prepare(network, options)
+    return Known(preparation, f"the preprocessing is that of timm's configuration of the network: {preparation.description}")
+
+
+def _of_transformers(network: nn.Module, options: InputOptions) -> Known | None:
+    configuration: Any = getattr(network, "config", None)
+    size: Any = getattr(configuration, "image_size", None)
+    sides = (size, size) if isinstance(size, int) else size
+    if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(isinstance(side, int) for side in sides)):
+        return None
+    own: Any = getattr(configuration, "num_channels", 3)
+    channels = options.channels_in or int(own)
+    preparation = standard(options, size=(sides[0], sides[1]), channels=channels)
+    words = f"the image processor of the network is unknown: images are prepared by {preparation.description}"
+    return Known(preparation, f"{words}; size=, fit=, mean= and std= say otherwise")
