@@ -13,7 +13,7 @@ from fmapviz.cli.printing import align, count, print_json, print_line, print_mes
 from fmapviz.cli.progress import Progress
 from fmapviz.core import registry
 from fmapviz.core.errors import first_few, printable
-from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started
+from fmapviz.core.events import Counted, Notice, Outcome, Staged, Started, describe_left_out
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.urls import is_url
 
@@ -85,6 +85,8 @@ class Console:
             undrawn.setdefault(reason, []).append(name)
         for reason, names in undrawn.items():
             self._print_notice(f"not drawn: {first_few(names)}: {reason}")
+        if self._verbosity > 0 and summary.no_inputs:
+            self._print_notice(f"no images among the inputs: {describe_left_out(summary.no_inputs)}")
         if self._verbosity >= 0:
             print_message(_sentence(summary))
             for row in [] if self._json else _changes(summary.results.get("layers", [])):

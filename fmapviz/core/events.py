@@ -21,6 +21,18 @@ Status = Literal["done", "skipped", "failed"]
 _MOST_FAILURES = 4  # in a notebook
 
 
+def describe_left_out(counts: Mapping[str, int]) -> str:
+    """Describe what folders hold besides images, for people.
+
+    Example:
+        >>> describe_left_out({".svg": 3, "hidden": 1})
+        '4 files or folders (3 .svg, 1 hidden)'
+    """
+    total, listed = sum(counts.values()), [f"{count} {reason}" for reason, count in counts.items()]
+    others = [f"{total - sum(list(counts.values())[:8])} others"] if len(listed) > 8 else []
+    return f"{total} file{'' if total == 1 else 's'} or folder{'' if total == 1 else 's'} ({', '.join(listed[:8] + others)})"
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """Event: the run directory exists and images are about to be read."""
@@ -116,6 +128,7 @@ class RunSummary:
         highlights: The same as lines of text.
         left_out: Directories left out of the results over all images because files in them are damaged.
         notices: Remarks on the whole run, for instance why its name has a number.
+        no_inputs: Number of files and folders among the inputs that are no images, by reason: `hidden`, `no suffix`, `.svg`.
     """
 
     directory: Path
@@ -137,6 +150,7 @@ class RunSummary:
     highlights: tuple[str, ...] = ()
     left_out: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
+    no_inputs: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Summarize it in a notebook: what is zero, False or empty is left out, as are the numbers behind the highlights."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, describe, explain_arguments
 from fmapviz.core.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
-from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started
+from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started, describe_left_out
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
@@ -58,7 +58,7 @@ from fmapviz.runs.storage.destination import find_info, open_destination
 from fmapviz.runs.unfinished import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from fmapviz.core.events import Event
     from fmapviz.core.notebook import Bar
@@ -90,7 +90,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         OutputError: The output could not be written; what is finished stays, and the same call continues.
         RefusedError: `name` belongs to a run with other settings, or to files that fmapviz did not make.
     """
-    of_inputs: list[Notice] = []
+    of_inputs, no_inputs = list[Notice](), Counter[str]()
     inputs = _read_inputs(config, of_inputs)
     is_remote = config.engine is not None and config.device.partition(":")[0] in {"cuda", "mps"}
     if not is_remote:
@@ -100,12 +100,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
         check_name(config.name)
         found: Iterator[ImageFile | Failure] = iter(())
         if config.needs_images:
-            check_readable(inputs)
-            listed = without_unreadable(find_images(inputs, avoid=destination.address), of_inputs.append)
-            try:
-                found = require_one(listed, inputs)
-            except NothingToDoError as error:
-                raise NothingToDoError(str(error), hint=of_inputs[0].message if of_inputs else error.hint) from None
+            found = _find(inputs, destination, of_inputs, no_inputs)
         session, notices = load(replace(config, device="auto") if is_remote else config)
         is_new = not destination.directory.exists()
         info = find_info(destination, session.info, name=config.name)
@@ -151,7 +146,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             on_event(Notice(message))
         if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
-        return replace(summary, notices=tuple(told))
+        return replace(summary, notices=tuple(told), no_inputs=dict(no_inputs.most_common()))
 
 
 def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
@@ -188,6 +183,18 @@ def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Pat
     """Return the inputs one by one, a list if they can be listed twice; remarks on them are appended."""
     inputs = resolve_inputs(config.inputs, lambda text: notices.append(Notice(text)))
     return inputs if config.engine is None else only_files(inputs)
+
+
+def _find(
+    inputs: Iterable[str | Path | MemoryImage], destination: Destination, notices: list[Notice], no_inputs: Counter[str]
+) -> Iterator[ImageFile | Failure]:
+    """Find the images, at least one; remarks are appended, and what is no image is counted."""
+    check_readable(inputs)
+    every = find_images(inputs, avoid=destination.address, left_out=no_inputs)
+    try:
+        return require_one(without_unreadable(every, notices.append), inputs, no_inputs)
+    except NothingToDoError as error:
+        raise NothingToDoError(str(error), hint=notices[0].message if notices else error.hint) from None
 
 
 def _without_assumption(notices: list[str], session: Session) -> list[str]:
@@ -395,7 +402,9 @@ def _add_hint(_kind: object, error: object, _traceback: object) -> None:
         error.advise(error.hint or remedy_of(error))
 
 
-def require_one(found: Iterator[ImageFile | Failure], inputs: Iterable[object]) -> Iterator[ImageFile | Failure]:
+def require_one(
+    found: Iterator[ImageFile | Failure], inputs: Iterable[object], left_out: Mapping[str, int] | None = None
+) -> Iterator[ImageFile | Failure]:
     """Check that there is an input that exists, before a model is loaded.
 
     A stream is read up to the first such input, but no more than `MOST_MISSING` others are kept in memory.
@@ -411,15 +420,17 @@ def require_one(found: Iterator[ImageFile | Failure], inputs: Iterable[object]) 
             return chain(missing, [each], found)
         missing.append(each)
     if not missing:
-        raise no_image(inputs)
+        raise no_image(inputs, left_out)
     missed = [each.path for each in missing]
     message = f"none of the {len(missed)} inputs exists: {first_few(missed)}" if len(missed) > 1 else missing[0].message
     raise NothingToDoError(message, hint=missing[0].hint or suggest_file(missed[0], is_candidate))
 
 
-def no_image(inputs: Iterable[object]) -> NothingToDoError:
+def no_image(inputs: Iterable[object], left_out: Mapping[str, int] | None = None) -> NothingToDoError:
     """Return the error for inputs among which there is no image."""
     message, hint = "no image among the inputs", "folders are searched for files such as .jpg, .png, .webp"
+    if left_out:
+        message = f"{message}; left out are {describe_left_out(left_out)}"
     if isinstance(inputs, Sized) and len(inputs) == 0:
         message, hint = f"{message}: the list is empty", "files or folders, such as 'photo.jpg'"
     return NothingToDoError(message, hint=hint)

@@ -8,10 +8,11 @@ import os
 import re
 import stat
 import unicodedata
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice, takewhile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
     _Folder = tuple[int, int]  # device and inode: the same by whatever path it is reached
 
 SORTED = 10_000  # files of a remote folder tree that are sorted; a larger one is read in the order of the store
+_MOST_SUFFIXES = 100  # that are counted one by one
 _LONGEST_PART = 180  # bytes; file systems allow 255, and the output adds something
 _LONGEST_PATH = 65_536  # bytes; no system allows more
 
 
 def find_images(
-    inputs: Iterable[str | Path | MemoryImage], *, avoid: Path | str | None = None
+    inputs: Iterable[str | Path | MemoryImage],
+    *,
+    avoid: Path | str | None = None,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[ImageFile | Failure]:
     """Find image files lazily.
 
@@ -55,6 +60,8 @@ def find_images(
     Args:
         inputs: Files and folders as typed, addresses, `s3://bucket/folder`, or images in memory.
         avoid: The output: a folder that is skipped inside other folders.
+        left_out: Counts what folders hold besides, by reason: `hidden`, `hidden folder`, `folder of a run`, `no suffix`, or
+            the suffix of a file that is no image's.
 
     Raises:
         RequestError: One of several inputs that are known is an incomplete address; in a stream, it is a failure.
@@ -62,12 +69,14 @@ def find_images(
     if isinstance(inputs, list | tuple):
         for each in inputs:
             check_address(each)
-    return _find(inputs, avoid)
+    return _find(inputs, avoid, Counter() if left_out is None else left_out)
 
 
-def _find(inputs: Iterable[str | Path | MemoryImage], avoid: Path | str | None) -> Iterator[ImageFile | Failure]:
+def _find(
+    inputs: Iterable[str | Path | MemoryImage], avoid: Path | str | None, left_out: Counter[str]
+) -> Iterator[ImageFile | Failure]:
     here = avoid if isinstance(avoid, Path) else None
-    remote = _RemoteFinder(avoid if isinstance(avoid, str) else None)
+    remote = _RemoteFinder(avoid if isinstance(avoid, str) else None, left_out)
     walked: set[_Folder] = set()
     named: dict[_Folder, set[str]] = {}
     given: set[str] = set()
@@ -93,7 +102,7 @@ def _find(inputs: Iterable[str | Path | MemoryImage], avoid: Path | str | None) 
                 yield _failure(error if isinstance(error, OSError) else FileNotFoundError(), typed)
             continue
         if is_folder:
-            yield from _walk(path, walked=walked, named=named, avoid=here)
+            yield from _walk(path, walked=walked, named=named, avoid=here, left_out=left_out)
         elif path.name not in named.setdefault(folder, set()) and not (folder in walked and is_candidate(path.name)):
             named[folder].add(path.name)
             yield _look(str(path), path.name)
@@ -218,7 +227,12 @@ def natural(name: str) -> str:
 
 
 def _walk(
-    root: Path, *, walked: set[_Folder], named: dict[_Folder, set[str]], avoid: Path | None
+    root: Path,
+    *,
+    walked: set[_Folder],
+    named: dict[_Folder, set[str]],
+    avoid: Path | None,
+    left_out: Counter[str],
 ) -> Iterator[ImageFile | Failure]:
     """Find the image files below a folder, depth first, except those named before; only names of open folders are kept."""
     top = root.resolve()
@@ -227,9 +241,12 @@ def _walk(
         """Yield the images of a folder, and the arguments for each folder in it."""
         try:
             folder = _identify(path)
-            if folder in walked or (relative and _is_output(path, avoid)):
+            if folder in walked:
                 return
-            names = _list_names(path)
+            if relative and _is_output(path, avoid):
+                left_out["folder of a run"] += 1
+                return
+            names = _list_names(path, left_out)
         except OSError as error:
             yield _failure(error, str(path))
             return
@@ -268,23 +285,38 @@ def _is_output(folder: Path, avoid: Path | None) -> bool:
     return _is_run(checksummed_json.load(folder / RUN_FILE))
 
 
-def _list_names(folder: Path) -> list[str]:
+def _list_names(folder: Path, left_out: Counter[str]) -> list[str]:
     """Return the names of possible images and of folders, these with a slash at the end, in natural order."""
+    names = []
     with os.scandir(folder) as entries:
-        names = [
-            f"{entry.name}/" if is_folder else entry.name
-            for entry in entries
-            if (is_folder := _is_visible_folder(entry)) or is_candidate(entry.name)
-        ]
+        for entry in entries:
+            is_folder = _is_visible_folder(entry)
+            if is_folder or is_candidate(entry.name):
+                names.append(f"{entry.name}/" if is_folder else entry.name)
+            else:
+                _count_left_out(left_out, entry.name, is_folder=entry.name.startswith(".") and _is_folder(entry))
     names.sort(key=lambda name: f"{natural(name.removesuffix('/'))}\0{name.removesuffix('/')}")
     return names
 
 
 def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith(".") and _is_folder(entry)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        return not entry.name.startswith(".") and entry.is_dir()
+        return entry.is_dir()
     except OSError:  # a link to itself
         return False
+
+
+def _count_left_out(left_out: Counter[str], name: str, *, is_folder: bool = False) -> None:
+    """Count a file or a hidden folder that is no input."""
+    if name.startswith("."):
+        left_out["hidden folder" if is_folder else "hidden"] += 1
+        return
+    suffix = PurePath(name).suffix.lower() or "no suffix"
+    left_out[suffix if suffix in left_out or len(left_out) < _MOST_SUFFIXES else "other suffixes"] += 1
 
 
 def _identify(folder: Path) -> _Folder:
@@ -328,7 +360,8 @@ class _RemoteFinder:
         avoid: The address of the output: a folder that is skipped inside other folders.
     """
 
-    def __init__(self, avoid: str | None) -> None:
+    def __init__(self, avoid: str | None, left_out: Counter[str]) -> None:
+        self._left_out = left_out
         self._avoid = avoid.rstrip("/") if avoid else None
         self._walked: set[str] = set()
         self._named: set[str] = set()
@@ -336,7 +369,7 @@ class _RemoteFinder:
     def find(self, url: str) -> Iterator[ImageFile | Failure]:
         """Find the image at an address, or those in the folder there."""
         if frames := frames_of(url):
-            for film in _RemoteFinder(self._avoid).find(frames.film):
+            for film in _RemoteFinder(self._avoid, self._left_out).find(frames.film):
                 yield film if isinstance(film, Failure) else frame_of(film, frames.first, frames.last)
             return
         given, (scheme, _, rest) = url, url.partition("://")
@@ -381,7 +414,7 @@ class _RemoteFinder:
 
         try:
             store = Store(top)
-            entries = filter(_is_relevant, store.list())
+            entries = filter(self._is_relevant, store.list())
             first = list(islice(entries, SORTED + 1))
             if len(first) <= SORTED:
                 parts = (entry.name.rpartition("/") for entry in first)
@@ -399,6 +432,13 @@ class _RemoteFinder:
         except OSError as error:
             yield _failure(error, top)
 
+    def _is_relevant(self, entry: Entry) -> bool:
+        name = entry.name.rpartition("/")[2]
+        if entry.is_folder or name == RUN_FILE or is_candidate(name):
+            return True
+        _count_left_out(self._left_out, name)
+        return False
+
     def _was_walked(self, folder: str) -> bool:
         """Return True if a folder was searched, by itself or as a visible folder inside another one."""
         while folder not in self._walked:
@@ -406,11 +446,6 @@ class _RemoteFinder:
             if not slash or name.startswith("."):
                 return False
         return True
-
-
-def _is_relevant(entry: Entry) -> bool:
-    name = entry.name.rpartition("/")[2]
-    return entry.is_folder or name == RUN_FILE or is_candidate(name)
 
 
 def _load_record(store: Store, folder: str) -> dict[str, Any] | None:

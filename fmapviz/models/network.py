@@ -59,8 +59,8 @@ def describe_network(
         name: As the user typed it.
         options: Input options; any that is set replaces the network's own preprocessing.
         code: Source files that its digest covers besides those of its classes; None: compute no digest.
-        home: The Python module that builds the network; it may define the preprocessing, the class names, the shape of an input,
-            `inputs`, and what the outputs are, `scores`.
+        home: The Python module that builds the network; it may define the preprocessing, the class names, the shape of an
+            input, `inputs`, and what the outputs are, `scores`.
         homes: Modules that are looked into after it; see `fmapviz.models.homes`.
         forward: Calls the network with a batch; None: it takes the batch itself.
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import tracemalloc
 import unicodedata
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO, RawIOBase
@@ -27,9 +28,10 @@ from PIL import Image as PillowImage
 from waiting import PATIENCE
 
 from fmapviz.core.checksummed_json import dumps
-from fmapviz.core.errors import InputError, RequestError
+from fmapviz.core.errors import InputError, NothingToDoError, RequestError
 from fmapviz.core.samples import Samples
 from fmapviz.core.types import Failure, ImageFile
+from fmapviz.engine.run import visualize
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images, path_hash, read_list, unit_name
@@ -1001,3 +1003,27 @@ def test_what_is_no_list_is_refused():
     assert list(read_list(BytesIO(b"c\na\0b\0"), null=False)) == ["c", "a\0b\0"]
     with pytest.raises(RequestError, match="not a list of paths: 'aaa"):
         list(read_list(BufferedReader(Endless(b"a" * 8000, 10**9)), null=False))
+
+
+# --- what is left out
+
+
+def test_what_is_no_image_is_counted_by_reason(tmp_path):
+    touch(*(tmp_path / name for name in ("a.png", "b.svg", "sub/c.SVG", "sub/noext", ".hidden.png", ".git/x.png", "d.txt")))
+    touch(tmp_path / "run/a.png/00.png")
+    (tmp_path / "run/run.json").write_bytes(dumps({"fmapviz": 1, "fingerprint": "0"}))
+    left_out = Counter()
+    assert [file.unit for file in find_images([str(tmp_path)], left_out=left_out)] == ["a.png"]
+    assert left_out == {".svg": 2, ".txt": 1, "no suffix": 1, "hidden": 1, "hidden folder": 1, "folder of a run": 1}
+
+
+def test_a_run_reports_what_it_left_out(tmp_path):
+    (tmp_path / "in").mkdir()
+    bad_images.make_good(tmp_path / "in/a.png")
+    touch(tmp_path / "in/b.svg", tmp_path / "in/.c.png")
+    events = []
+    summary = visualize("shapesnet", tmp_path / "in", out=tmp_path / "runs", to="png", on_event=events.append)
+    assert summary.no_inputs == {".svg": 1, "hidden": 1}
+    (tmp_path / "in/a.png").unlink()
+    with pytest.raises(NothingToDoError, match=r"left out are 2 files or folders \(1 \.svg, 1 hidden\)"):
+        visualize("shapesnet", tmp_path / "in", out=tmp_path / "others", to="png")
