@@ -208,6 +208,11 @@ def number_type(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+def is_about_scaling(notice: str) -> bool:
+    """Return True for a notice on how `scale` changes samples, which is of no use where they stay as they are."""
+    return "scaled to 0..1" in notice or "shown as" in notice
+
+
 def copy_into(buffer: Any, values: NDArray[Any]) -> None:  # Any: an mmap, of which NumPy's types know nothing
     """Copy an array to the beginning of a buffer, in the order of its axes."""
     np.copyto(np.frombuffer(buffer, values.dtype, values.size).reshape(values.shape), values)

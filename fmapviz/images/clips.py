@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from fmapviz.core.errors import InputError
+from fmapviz.core.samples import Samples
+from fmapviz.images.arrays import is_about_scaling
 from fmapviz.images.films import read_frames
 
 if TYPE_CHECKING:
@@ -32,13 +35,20 @@ def read_fitting(preparation: Preparation, read: Callable[..., Image]) -> Image:
         InputError: It cannot be read, or has another number of channels.
     """
     try:
-        return read(channels=preparation.channels, volume=preparation.volume)
+        image = read(channels=preparation.channels, volume=preparation.volume)
     except InputError as error:
         if not preparation.own or error.code != "E_CHANNELS":
             raise
-        with suppress(InputError):
-            return read(channels=3, volume=False)
-        raise
+        image = _read_rgb(read, error)
+    if preparation.own and isinstance(image.pixels, Samples):  # which it gets as they are stored
+        return replace(image, notices=tuple(notice for notice in image.notices if not is_about_scaling(notice)))
+    return image
+
+
+def _read_rgb(read: Callable[..., Image], refusal: InputError) -> Image:
+    with suppress(InputError):
+        return read(channels=3, volume=False)
+    raise refusal
 
 
 def read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> tuple[Image, Tensor]:

@@ -273,7 +273,8 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
 
 def _accepts(network: nn.Module, channels: int) -> bool:
     numbers = {name: values.to("meta") for name, values in (*network.named_parameters(), *network.named_buffers())}
-    batch = torch.empty(1, channels, _SIDE, _SIDE, device="meta", dtype=input_type(network))
+    sides = (64, 64, 64) if _takes_volumes(network) else (_SIDE, _SIDE)
+    batch = torch.empty(1, channels, *sides, device="meta", dtype=input_type(network))
     with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
         warnings.simplefilter("ignore")  # from meta kernels
         try:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from PIL import Image as PillowImage
 
-from fmapviz.images.arrays import Said, compose, fits, format_shape, read_array, require_size
+from fmapviz.core.samples import Samples
+from fmapviz.images.arrays import Said, compose, fits, format_shape, is_about_scaling, read_array, require_size
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.errors import explain, wrong_channels
 from fmapviz.images.memory.image import as_array
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fmapviz.core.samples import Samples
     from fmapviz.core.types import Preparation
     from fmapviz.images.memory.image import MemoryImage
 
@@ -65,6 +65,8 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
         if refusal.code == "E_CHANNELS":
             refusal.advise("an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is")
         raise refusal from error
+    if preparation.own and isinstance(pixels, Samples):
+        notices = tuple(notice for notice in notices if not is_about_scaling(notice))
     return PreparedImage(preparation.apply(pixels), (pixels.width, pixels.height), orientation, notices)
 
 
