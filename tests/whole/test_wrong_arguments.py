@@ -75,7 +75,7 @@ TAKEN = {
         "types": NO,
         "options": "None options",
     },
-    "load_image": {"path": "", "model": ""},
+    "load_image": {"path": "array picture", "model": ""},
     "load_model": {"spec": "", "weights": "", "options": "None options"},
     "known_names": {"pattern": "str empty"},
     "diff": {
@@ -187,7 +187,7 @@ OPTIONS = {
         **dict.fromkeys(("colorbar", "smooth", "foreground"), "bool"),
         "seed": "None str",
     },
-    fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std"), "None"),
+    fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std", "channels_in"), "None"),
     fmapviz.Engine: {"address": "None str empty", "workers": "None", "cpus": "", "gpus": ""},
     fmapviz.Part: {"number": "", "count": ""},
 }
@@ -390,7 +390,7 @@ def test_one_rank_is_one_class_in_cam():
 
 
 def test_what_is_no_image_is_refused_with_what_is_one(tmp_path):
-    for given in (None, b"photo.jpg", [3], [[X]]):
+    for given in (None, b"photo.jpg", [3]):
         for call in (lambda x: fmapviz.cam(MODEL, x), lambda x: fmapviz.visualize(NET, x, out=tmp_path)):
             assert "a Pillow picture, a NumPy array (H, W, C), a uint8 tensor (C, H, W)" in refused(call, given).hint
     for given in (X.to(torch.complex64), X[0, 0], X.to(torch.int64)):
