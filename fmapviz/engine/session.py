@@ -23,7 +23,7 @@ from fmapviz.core.types import Model
 from fmapviz.core.urls import is_url
 from fmapviz.core.version import __version__
 from fmapviz.engine.batch import describe_given
-from fmapviz.engine.layer_list import grey_picture
+from fmapviz.engine.layer_list import grey_input
 from fmapviz.engine.plan import make_plan
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
@@ -375,7 +375,7 @@ def _count_outputs(config: RunConfig, model: Model) -> int | None:
         return None
     try:
         module = copy_to_meta(model.module)
-        batch = model.preparation.apply(grey_picture(model.preparation.channels))[None]
+        batch = model.preparation.apply(grey_input(model.preparation))[None]
         running = observe(module, [], lambda _: None)
         with uncompiled(), torch.no_grad(), warnings.catch_warnings(), running, undisturbed(batch.device):
             warnings.simplefilter("ignore")  # of meta kernels
