@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fmapviz.core import registry
+from fmapviz.core.registry import SOURCES
 from fmapviz.images.preprocess import standard
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def recognise(network: nn.Module, options: InputOptions) -> Known | None:
 
 
 def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
-    source = import_module("fmapviz.models.sources.torchvision")
+    source = registry.fetch(SOURCES, "torchvision")
     found = source.find_entry(network)
     if found is None:
         return None
@@ -61,7 +62,7 @@ def _of_torchvision(network: nn.Module, options: InputOptions) -> Known | None:
 def _of_timm(network: nn.Module, options: InputOptions) -> Known | None:
     if not isinstance(getattr(network, "pretrained_cfg", None), dict):
         return None
-    preparation = import_module("fmapviz.models.sources.timm").prepare(network, options)
+    preparation = registry.fetch(SOURCES, "timm").prepare(network, options)
     return Known(preparation, f"the preprocessing is that of timm's configuration of the network: {preparation.description}")
 
 
