@@ -186,12 +186,15 @@ class Places:
     @property
     def remark(self) -> str:
         """Which maps are taken to span the input, in words; empty if none is."""
-        if not self.unknown:
-            return ""
-        reasons = ", ".join(dict.fromkeys(filter(None, self.unknown.values())))
-        through = f" (through {reasons})" if reasons else ""
-        names = first_few([name or "the input" for name in self.unknown])
-        return f"drawn as if they spanned the input, because where their positions lie is not known{through}: {names}"
+        return describe_unknown(self.unknown) if self.unknown else ""
+
+
+def describe_unknown(reasons: Mapping[str, str]) -> str:
+    """Return in words that maps are taken to span the input, by their names and the operators that hide where they lie."""
+    known = ", ".join(dict.fromkeys(filter(None, reasons.values())))
+    through = f" (through {known})" if known else ""
+    why = f"because where their positions lie is not known{through}"
+    return f"drawn as if they spanned the input, {why}: {first_few([*reasons])}"
 
 
 class PlaceCache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from image_files import pixels_of, save_pixels
+from image_files import pixels_of, save_pixels, text_of
 from tiny_runs import runner
 from torch import nn
 from torchvision.models import resnet18
@@ -279,3 +279,38 @@ def test_a_map_whose_place_is_not_known_is_announced(tmp_path):
     events.clear()
     run([tmp_path / "a.png"], views=["maps"], layers=["first", "second"])
     assert not [each for each in events if "spanned" in getattr(each, "message", "")]
+
+
+def test_in_python_a_map_whose_place_is_not_known_is_announced_too():
+    x = torch.rand(1, 3, *SIZE, generator=torch.Generator().manual_seed(0))
+    network = Warped().eval()
+    (told,) = [each for each in fmapviz.cam(network, x, target=0, layer="second").notices if "spanned" in each]
+    assert told.endswith("(through aten.grid_sampler_2d): second")
+    assert not [each for each in fmapviz.cam(network, x, target=0, layer="first").notices if "spanned" in each]
+
+
+class Patches(nn.Module):
+    """Attention between patches of 16 x 16 pixels, which do not cover the picture, behind a border that is cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 16, 16)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        tokens = self.patches(x[..., 5:, 7:]).flatten(2).mT
+        return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
+
+
+@pytest.mark.parametrize("at", [(17, 17), (20, 23), (30, 40), (89, 109), (0, 0)])
+def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    style = Style(query=f"{at[0]},{at[1]}")
+    run = runner(Patches, out=tmp_path / "out", options=AS_IT_IS, to=["png"], style=style)
+    unit = run([tmp_path / "a.png"], views=["attention", "rollout"]).directory / "a.png"
+    centres = [start + 8 + 16 * np.arange(count) for start, count in ((5, 5), (7, 6))]
+    row, column = (int(abs(line - place - 0.5).argmin()) for line, place in zip(centres, at, strict=True))
+    for view in ("attention", "rollout"):
+        facts = text_of(next(unit.glob(f"*.{view}.png")))
+        assert f"(patch {row}, {column} of 5 x 6)" in facts["Attention of"]

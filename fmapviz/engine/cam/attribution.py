@@ -20,7 +20,7 @@ from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import ClassMaps
-from fmapviz.engine.fields import PlaceCache
+from fmapviz.engine.fields import PlaceCache, describe_unknown
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
@@ -56,8 +56,8 @@ class ClassActivation:
 
     Attributes:
         raw: float32 `(N, h, w)`, signed, at the layer's resolution.
-        map: float32 `(N, H, W)`, 0..1, at the images' resolution: negative values are zero, then enlarged bilinearly, then
-            stretched from each one's minimum to its maximum.
+        map: float32 `(N, H, W)`, 0..1, at the images' resolution: negative values are zero, then enlarged bilinearly, each
+            value at the centre of what its position sees, then stretched from each one's minimum to its maximum.
         layer: The feature map's name; empty if the map is of the images themselves.
         target: The class of each image; empty for a method that is independent of classes.
         score: `(N,)`, what the network returns for that class: after a softmax or sigmoid by which it ends; of the first of
@@ -216,8 +216,13 @@ def cam(
         probability=_all_of([each.probability for each in targets], raw.device),
         kind=targets[0].kind if targets else "",
         names=tuple(each.name for each in targets),
-        notices=tuple(found.remarks),
+        notices=(*found.remarks, *_unplaced(result.template.layer, places)),
     )
+
+
+def _unplaced(layer: str, places: Places | None) -> list[str]:
+    """Return a notice if it is not known where the positions of a layer lie."""
+    return [describe_unknown({layer: places.unknown[layer]})] if places and layer in places.unknown else []
 
 
 def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:

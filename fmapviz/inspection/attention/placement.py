@@ -113,7 +113,7 @@ def rows_of(tokens: TokenGrid, count: int, picture: Picture, query: Query) -> tu
         if tokens.refused or tokens.order is None:
             raise NotAMapError(tokens.refused or f"its {count} queries are no patches of the picture")
         height, width = tokens.grid
-        row, column = cell_of(query.position, picture=picture.size or tokens.grid, grid=tokens.grid)
+        row, column = tokens.cell(query.position, picture.size or tokens.grid)
         part, token = divmod(int(tokens.order[row * width + column]), tokens.length)
         window = ", which sees its window" if tokens.parts > 1 else ""
         named = f"the patch at row {query.position[0]}, column {query.position[1]}"

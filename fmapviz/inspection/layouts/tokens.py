@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmapviz.core.centres import Centres
 from fmapviz.core.layout import LayoutError, layout_from
 from fmapviz.inspection.layouts.axes import Axes, Base, Digit, names_of, reason_of
 from fmapviz.inspection.layouts.derive import coords_of, layout_of
@@ -30,6 +31,7 @@ class TokenGrid:
         others: Tokens that are no patches, if there is one part.
         classes: Those of them that are class tokens.
         refused: Why it is unknown where the tokens are; empty if it is known, or they are in no place.
+        lines: Where the rows and columns lie in the picture, see `Layout`; None if only that they are a grid is known.
     """
 
     length: int
@@ -39,6 +41,16 @@ class TokenGrid:
     others: tuple[int, ...] = ()
     classes: tuple[int, ...] = ()
     refused: str = ""
+    lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    def cell(self, at: tuple[int, int], picture: tuple[int, int]) -> tuple[int, int]:
+        """Return row and column of the patch at a pixel of the input, by the height and width of the input.
+
+        Raises:
+            PositionError: The pixel is outside the picture.
+        """
+        centres = Centres(*self.lines, picture) if self.lines else Centres.spread(self.grid, picture)
+        return centres.cell(at)
 
 
 def grid_of(axes: Axes | None, *, images: int) -> TokenGrid:  # noqa: PLR0911  one for each kind of tokens
@@ -80,7 +92,7 @@ def grid_of(axes: Axes | None, *, images: int) -> TokenGrid:  # noqa: PLR0911  o
         flat = np.arange(parts * length).reshape(sizes).transpose([at - 1 for at in found.order[1:]]).reshape(-1)
         order = flat[order]
     others = tuple(sorted({*range(length)} - {*order.tolist()})) if parts == 1 else ()
-    return replace(known, order=order, grid=found.grid[1:], others=others)
+    return replace(known, order=order, grid=found.grid[1:], others=others, lines=found.lines)
 
 
 _ONE = Base(1, {"N": np.zeros(1)})
