@@ -173,6 +173,8 @@ def _centres(field: Field, picture: tuple[int, int]) -> Centres | None:
     """Return where the positions of a map lie; None if they are not rows and columns of the picture."""
     if not all(axis.dim is not None and np.isfinite(axis.centres).all() for axis in field.axes):
         return None
+    if any(len(np.unique(axis.centres)) < axis.positions for axis in field.axes):
+        return None
     return Centres(field.rows.centres, field.columns.centres, picture)
 
 

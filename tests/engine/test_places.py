@@ -314,3 +314,23 @@ def test_a_query_is_the_patch_whose_centre_is_nearest(tmp_path, at):
     for view in ("attention", "rollout"):
         facts = text_of(next(unit.glob(f"*.{view}.png")))
         assert f"(patch {row}, {column} of 5 x 6)" in facts["Attention of"]
+
+
+class Folded(nn.Module):
+    """Each position sees a place and its mirror image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x + x.flip(-1))
+
+
+def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    events = []
+    run = runner(Folded, out=tmp_path / "out", options=AS_IT_IS, to=["png"], on_event=events.append)
+    run([tmp_path / "a.png"], views=["mean"])
+    told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
+    assert told == ["drawn as if they spanned the input, because where their positions lie is not known: conv"]

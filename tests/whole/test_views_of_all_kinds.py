@@ -242,8 +242,12 @@ def test_the_scale_that_is_told_is_the_one_that_is_drawn(tmp_path, look):
 
 
 def nearest(values, size):
-    """What Pillow makes of it without smoothing."""
-    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))
+    """Take the position whose centre, 1.5, 3.5, 5.5, ..., is nearest to each pixel's."""
+    rows, columns = (
+        np.minimum((np.arange(side) + 0.5 - 0.5) // 2, count - 1).astype(int)
+        for side, count in zip(size, values.shape, strict=True)
+    )
+    return values[rows[:, None], columns]
 
 
 @pytest.mark.parametrize("view", ["mean", "max"])

@@ -273,8 +273,9 @@ def unite(axes: Iterable[Axis]) -> Axis:
     shape = placed[0].ends.shape
     low = np.minimum.reduce([np.broadcast_to(axis.ends, shape)[:, 0] for axis in axes])
     high = np.maximum.reduce([np.broadcast_to(axis.ends, shape)[:, 1] for axis in axes])
-    centres = _mean_centres([axis.centres for axis in placed if axis.positions == placed[0].positions])
-    return replace(placed[0], ends=np.stack([low, high], axis=1), step=max(axis.step for axis in placed), centres=centres)
+    step = max(axis.step for axis in placed)
+    centres = _mean_centres([axis.centres for axis in placed if axis.positions == placed[0].positions], abs(float(step)))
+    return replace(placed[0], ends=np.stack([low, high], axis=1), step=step, centres=centres)
 
 
 def _middles(index: Indices) -> Numbers:
@@ -284,9 +285,10 @@ def _middles(index: Indices) -> Numbers:
     return np.where(counts > 0, np.where(known, index, 0).sum(1) / np.maximum(counts, 1), np.nan)
 
 
-def _mean_centres(parts: Sequence[Numbers]) -> Numbers:
-    """Return the mean of the centres that are known; NaN where none is."""
+def _mean_centres(parts: Sequence[Numbers], step: float) -> Numbers:
+    """Return the mean of the centres that are known; NaN where none is, or where they are more than a step apart."""
     stacked = np.stack(parts)
     known = np.isfinite(stacked)
     counts = known.sum(0)
-    return np.where(counts > 0, np.where(known, stacked, 0).sum(0) / np.maximum(counts, 1), np.nan)
+    apart = np.where(known, stacked, -np.inf).max(0) - np.where(known, stacked, np.inf).min(0) > step
+    return np.where((counts > 0) & ~apart, np.where(known, stacked, 0).sum(0) / np.maximum(counts, 1), np.nan)
