@@ -102,12 +102,19 @@ class FieldTracking(TorchDispatchMode):
             except Exception:  # noqa: BLE001  of arguments that a rule does not know; the model's own pass goes on
                 field = self.whole(name)
             if any(tensor is each for each in written):
+                if self._placing and self._is_placed(tensor):
+                    continue  # what is written into a part of it does not move it
                 self._memory.overwrite(tensor, field, other=self.whole(name))
             else:
                 self._memory.set(tensor, field)
         for tensor in written:
             if not any(tensor is each for each in results):
                 self._memory.overwrite(tensor, self.whole(name), other=self.whole(name))
+
+    def _is_placed(self, tensor: Tensor) -> bool:
+        """Return True if it is known where the positions of a tensor lie."""
+        field = self._memory.get(tensor)
+        return isinstance(field, Field) and not field.reason
 
     def _infer(self, func: Any, call: Call, known: Fields, *, name: str) -> Field:
         """Return the field of a result, with and without gates."""
