@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -225,6 +226,35 @@ def link(source: Path, target: Path) -> None:
         OSError: The name is in use, or the file system has no links.
     """
     os.link(source, target)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or directory that exists: of several processes and threads, one has it at a time.
+
+    It is free as soon as its process has ended, in whatever way. Where a file system has no locks, all have it.
+    """
+    try:
+        file = os.open(path, _READ)
+    except OSError:
+        yield
+        return
+    try:
+        while not _try_lock(file):
+            time.sleep(_MOMENT_SECONDS)  # a wait inside of the system would not end with a signal
+        yield
+    finally:
+        os.close(file)
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a network file system without locks
+        return True
+    return True
 
 
 def remove(path: Path) -> None:

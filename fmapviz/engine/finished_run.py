@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from fmapviz.core.errors import RefusedError, RequestError, quote
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.core.urls import UrlPath, check_address, is_url, join, split
 from fmapviz.engine.session import load_session, moved
-from fmapviz.runs.run import IN_TRAINING, describe_contents, read_run
+from fmapviz.runs.run import IN_TRAINING, describe_contents, marked, read_run
 from fmapviz.runs.storage.destination import open_destination
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def open_finished_run(
             output=destination,
             directory=destination.open_run(info, name=name, sync=config.fsync, more=aggregates),
         )
-        with moved(session.model.module, session.device):
+        is_marked = marked(session.directory) if destination.is_local else nullcontext()
+        with is_marked, moved(session.model.module, session.device):
             yield session
 
 

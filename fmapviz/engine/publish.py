@@ -32,10 +32,9 @@ class Publisher:
 
     def __init__(self, session: Session, *, more: Sequence[str] = ()) -> None:
         self._session = session
-        self._aggregates: dict[str, Aggregate[Any]] = {  # each with a summary of its own type
-            name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name))
-            for name in dict.fromkeys([*base.names_of(session.config), *base.published_names(session.directory), *more])
-        }
+        self._names = [*base.names_of(session.config), *more]
+        self._aggregates: dict[str, Aggregate[Any]] = {}  # each with a summary of its own type
+        self._update()
         writers = [registry.fetch(WRITERS, form) for form in session.config.to]
         self._makers = [writer.publish for writer in writers if hasattr(writer, "publish")]
         self._due = time.monotonic() + PUBLISH_SECONDS
@@ -56,19 +55,25 @@ class Publisher:
             self._doubled = 2 * images
             self._due = time.monotonic() + max(PUBLISH_SECONDS, 20 * (time.monotonic() - begun))
 
+    def _update(self) -> None:
+        """Add the aggregates that another command has published meanwhile."""
+        names = dict.fromkeys([*self._names, *base.published_names(self._session.directory)])
+        self._aggregates = {name: cast("Aggregate[Any]", registry.fetch(AGGREGATES, name)) for name in names}
+
     def publish(self) -> list[Path]:
         """Make the files unless they are up to date, and return the units left out because they are damaged.
 
         Raises:
             OutputError: They could not be written.
         """
+        self._update()
         if not self._aggregates:
             return []
         directory, config = self._session.directory, self._session.config
         variant = "single file" if config.single_file else ""
 
         def make() -> list[Path]:
-            return run_files.publish(directory, self._make, variant=variant, sync=config.fsync)
+            return run_files.publish(directory, self._make, variant=variant, owned=self._owned(), sync=config.fsync)
 
         with writing_to(directory):
             return self._session.output.publish(directory, make)
@@ -79,8 +84,13 @@ class Publisher:
         fields = {name: value for known, _ in reports for name, value in known.items()}
         return fields, [line for _, lines in reports for line in lines]
 
+    def _owned(self) -> set[str]:
+        listed = (registry.constant(AGGREGATES, name, "RUN_FILES") or "" for name in self._aggregates)
+        return {*" ".join(listed).split()}
+
     def _make(self, units: list[Path]) -> tuple[dict[str, Content], list[Path]]:
         """Return the contents of all files by name, and the units left out."""
+        self._update()
         gathered = {name: base.gather(aggregate, units) for name, aggregate in self._aggregates.items()}
         summaries = {name: summary for name, (summary, _) in gathered.items()}
         contents: dict[str, Content] = {}

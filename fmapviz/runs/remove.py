@@ -77,7 +77,7 @@ def remove_run(run: Path) -> None:
         RefusedError: A file was added meanwhile.
         OutputError: A file cannot be removed.
     """
-    with removing(run):
+    with removing(run), files.locked(run / RUN_FILE):
         for part in _parts(run, run):
             if part.name.startswith(HIDDEN):
                 files.remove_tree(part)

@@ -16,7 +16,7 @@ from fmapviz.core.config import Style, options_of
 from fmapviz.core.config.positions import parse_seed
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, printable, quote
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, own_run_files
-from fmapviz.core.files import stage, writing_to
+from fmapviz.core.files import locked, stage, writing_to
 from fmapviz.core.registry import VIEWS
 from fmapviz.runs.unit import read_unit, sweep
 
@@ -154,7 +154,7 @@ def removed_if_refused(run: Path, *, out_too: bool) -> Iterator[None]:
 def marked(run: Path) -> Iterator[None]:
     """Keep an empty hidden directory in a run, by which others see that it is being written, or its command was killed."""
     with ExitStack() as stack:
-        with suppress(OSError):  # a finished run may be read-only
+        with suppress(OSError), locked(run / RUN_FILE):  # a finished run may be read-only; not while it is removed
             stack.enter_context(stage(run))
         yield
 

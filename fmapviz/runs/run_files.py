@@ -10,13 +10,14 @@ import json
 import os
 from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import CHECKSUM_BYTES, FORMAT
 from fmapviz.core.errors import RefusedError, quote
 from fmapviz.core.file_names import HIDDEN, RUN_FILES_RECORD, UNIT_FILE
-from fmapviz.core.files import stage
+from fmapviz.core.files import locked, stage
 from fmapviz.images.find import in_natural_order
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.shards import is_named_like_shard
@@ -24,6 +25,7 @@ from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
     from typing import BinaryIO
 
@@ -39,16 +41,19 @@ def publish(
     make: Callable[[list[Path]], tuple[Mapping[str, Content], list[Path]]],
     *,
     variant: str = "",
+    owned: AbstractSet[str] = frozenset(),
     sync: bool = False,
 ) -> list[Path]:
-    """Make the run-level files if they are missing, damaged or out of date.
+    """Make the run-level files if they are missing, damaged or out of date; one command at a time.
 
-    Of several processes that write into one run, each checks again when it has finished: the last one sees every image.
+    Files of other commands stay in the record. Of several processes that write into one run, each checks again when it has
+    finished: the last one sees every image.
 
     Args:
         run: The run directory.
         make: Takes the directories of units in natural order; returns contents by file name, or what writes them, and the
             units that it left out because they are damaged.
+        owned: Names of files that are removed if they were made before and are not made now.
         variant: How the contents are made; files of another variant are made again.
         sync: Wait until the files would survive a power failure.
 
@@ -61,12 +66,14 @@ def publish(
     """
     left_out: list[Path] = []
     for _ in range(_TRIES):
-        units = find_units(run)
-        state = _state(run, units)
-        if _is_current(run, state, variant):
-            return []
-        contents, left_out = make(units)
-        _write(run, {"of": "" if left_out else state, **({"variant": variant} if variant else {})}, contents, sync=sync)
+        with locked(run):
+            units = find_units(run)
+            state = _state(run, units)
+            if _is_current(run, state, variant):
+                return []
+            contents, left_out = make(units)
+            made = {"of": "" if left_out else state, **({"variant": variant} if variant else {})}
+            _write(run, made, contents, owned=owned, sync=sync)
         if left_out and left_out == make([unit for unit in left_out if unit.exists()])[1]:
             return left_out  # they are damaged, not just being replaced by another process
     return left_out
@@ -166,14 +173,14 @@ def _is_current(run: Path, state: str, variant: str) -> bool:
     record = read(run)
     if record is None or (record.get("of"), record.get("variant", "")) != (state, variant):
         return False
-    try:
-        return all(files.measure(run / entry["name"]) == (entry["size"], entry["sha256"]) for entry in record["files"])
-    except OSError:
-        return False
+    return all(_is_whole(run, entry) for entry in record["files"])
 
 
-def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, Content], *, sync: bool) -> None:
-    known = {entry["name"] for entry in (read(run) or {"files": ()})["files"]}
+def _write(
+    run: Path, made: Mapping[str, str], contents: Mapping[str, Content], *, owned: AbstractSet[str], sync: bool
+) -> None:
+    former = (read(run) or {"files": ()})["files"]
+    known = {entry["name"] for entry in former}
     for name, content in contents.items():
         if isinstance(content, bytes):
             check_replaceable(run / name, content, known=name in known)
@@ -188,6 +195,9 @@ def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, Content], 
                 check_replaceable(run / name, files.read(staging / name, most=_SIGNATURE_BYTES), known=name in known)
             size, sha256 = files.measure(staging / name)
             entries.append({"name": name, "size": size, "sha256": sha256})
+        others = [entry for entry in former if entry["name"] not in contents and _is_whole(run, entry)]
+        entries += [entry for entry in others if entry["name"] not in owned]
+        entries.sort(key=itemgetter("name"))
         record = checksummed_json.dumps({"fmapviz": FORMAT, **made, "files": entries})
         check_replaceable(run / RUN_FILES_RECORD, record)
         files.write(staging / RUN_FILES_RECORD, record)
@@ -196,5 +206,15 @@ def _write(run: Path, made: Mapping[str, str], contents: Mapping[str, Content], 
             files.sync(staging / name)
         for name in names:
             files.replace(staging / name, run / name)
+        for name in {entry["name"] for entry in others} & owned:
+            files.remove(run / name)
         if sync:
             files.sync(run)
+
+
+def _is_whole(run: Path, entry: Mapping[str, Any]) -> bool:
+    """Return True if a file is as its entry in the record says."""
+    try:
+        return files.measure(run / entry["name"]) == (entry["size"], entry["sha256"])
+    except OSError:
+        return False

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fmapviz.core import registry
+from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.core.registry import AGGREGATES, VIEWS, WRITERS
 from fmapviz.runs import run_files
 from fmapviz.runs.unit import holds_images, read_unit
@@ -36,6 +37,7 @@ class Aggregate(Protocol[Summary]):
     Attributes:
         READS: Names of the files of a unit that `summarize` reads besides `unit.json`, separated by spaces.
         RUN_FILES: Names of the files that `publish` returns, likewise; without it none.
+        UNIT: Name of the unit that they are made from, if it is only one.
     """
 
     READS: str
@@ -75,9 +77,17 @@ def names_of(config: RunConfig) -> list[str]:
 
 
 def published_names(run: Path) -> list[str]:
-    """Return the aggregates that have run-level files in a run, also if its formats and views feed none of them."""
+    """Return the aggregates that have run-level files in a run, or a unit of their own that these are made from.
+
+    The formats and views of the run need not feed them: another command may have made the unit, and not yet the files.
+    """
     made = {entry["name"] for entry in (run_files.read(run) or {"files": ()})["files"]}
-    return [name for name, listed in registry.constants(AGGREGATES, "RUN_FILES").items() if made & {*listed.split()}]
+    units = registry.constants(AGGREGATES, "UNIT")
+    return [
+        name
+        for name, listed in registry.constants(AGGREGATES, "RUN_FILES").items()
+        if made & {*listed.split()} or (name in units and (run / units[name] / UNIT_FILE).is_file())
+    ]
 
 
 def unit_files(names: Iterable[str]) -> set[str]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 READS = "stats.safetensors ranking.parquet top.csv"
 RUN_FILES = "top.csv top.parquet"
 
-UNIT, KIND = "_top", "top"  # of the unit
+UNIT = "_top"  # and the kind that its record names
+KIND = "top"
 CSV_FILE, _PARQUET_FILE = "top.csv", "top.parquet"
 _KINDS = {  # columns and their Arrow types
     "layer": "string",
