@@ -41,6 +41,7 @@ from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_in
 from fmapviz.inspection.cka import LEAST
 from fmapviz.models.load import is_model
 from fmapviz.runs.failures import append_failure
+from fmapviz.runs.presence import Presence
 from fmapviz.runs.run import (
     check_name,
     describe_contents,
@@ -151,8 +152,18 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
 
 def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
     """Draw all images; mark a local run as being written, and keep a record until all inputs are accounted for."""
+    presence = Presence(session.directory, session.output.address_of(session.directory))
+
+    def watched(event: Event) -> None:
+        if isinstance(event, Outcome) and event.unit:
+            presence.note(event.unit)
+        watch.note(event)
+
     if not session.output.is_local:
-        return draw(session, found, watch.note)
+        summary = draw(session, found, watched)
+        session.output.refresh(session.directory)
+        presence.check()
+        return summary
     config, listed = session.request, isinstance(session.inputs, Sequence)
     given = [each.name if isinstance(each, MemoryImage) else str(each) for each in (session.inputs if listed else ())]
     with suppress(OSError):  # the working directory was removed
@@ -162,10 +173,11 @@ def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch
     with marked(session.directory), unfinished(session.directory, given, watch.count, part=part) as command:
 
         def note(event: Event) -> None:
-            watch.note(event)
+            watched(event)
             command.note(event)
 
         summary = draw(session, found, note)
+        presence.check()
         if summary.stopped:
             command.end("failed", "stopped at the first failure")
         return summary

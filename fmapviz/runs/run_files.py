@@ -84,6 +84,12 @@ def find_units(run: Path) -> list[Path]:
     return sorted(_units(run), key=lambda unit: in_natural_order(unit.relative_to(run).parts))
 
 
+def unit_names(run: Path) -> Iterator[str]:
+    """Yield the names of a run's units, in any order."""
+    top = len(str(run)) + 1
+    return (str(unit)[top:] for unit in _units(run))
+
+
 def has_units(run: Path) -> bool:
     """Return True if a run has any unit."""
     return next(_units(run), None) is not None

@@ -16,7 +16,7 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import FmapvizError, RefusedError, RequestError
 from fmapviz.core.events import Outcome, Staged
-from fmapviz.core.file_names import HIDDEN
+from fmapviz.core.file_names import HIDDEN, RUN_FILE
 from fmapviz.core.files import stage
 from fmapviz.runs.run_files import count_images, has_units
 
@@ -61,6 +61,8 @@ class Unfinished:
 
     def write(self, run: Path) -> None:
         """Write the record, if that is possible: a run that is finished may be read-only, and a disk may be full."""
+        if not files.exists(run / RUN_FILE):  # the run was removed, and another one may get its name
+            return
         with suppress(OSError), stage(run) as staging:
             files.write(staging / self.name, checksummed_json.dumps({"fmapviz": FORMAT, **asdict(self)}))
             files.rename(staging / self.name, run / self.name)

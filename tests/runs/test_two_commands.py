@@ -141,9 +141,7 @@ def test_a_diff_of_a_run_that_is_being_written_says_so(tmp_path):
     summary, run = while_running(
         tmp_path,
         lambda run: run_diff(
-            fmapviz.core.config.RunConfig(
-                str(run), [str(other)], out=tmp_path / "diffs", to=["numbers"], on_event=told.append
-            ),
+            RunConfig(str(run), [str(other)], out=tmp_path / "diffs", to=["numbers"], on_event=told.append),
             against=None,
         ),
         **raw,

@@ -41,6 +41,7 @@ from fmapviz.render.png import encode
 from fmapviz.runs import run_files
 from fmapviz.runs.aggregates.base import UNREADABLE
 from fmapviz.runs.failures import append_failure
+from fmapviz.runs.presence import Presence
 from fmapviz.runs.run import marked, read_run
 from fmapviz.runs.storage.destination import open_destination
 from fmapviz.runs.unfinished import read_unfinished, state_of, unfinished
@@ -128,6 +129,11 @@ def compare_runs(config: RunConfig) -> RunSummary:
             publisher = Publisher(session)
             publisher.publish()
             results, highlights = publisher.report()
+            presence = Presence(directory, destination.address_of(directory))
+            for outcome in outcomes:
+                if outcome.unit:
+                    presence.note(outcome.unit)
+            presence.check()
         for line in highlights:
             tell(Notice(line))
     statuses = [outcome.status for outcome in outcomes]

@@ -162,6 +162,8 @@ class RemoteDestination:
     def refresh(self, run: Path) -> None:
         """See `LocalDestination`."""
         self._refresh(run)
+        with reading_from(self.address_of(run)):
+            self._sync.download(self._name(run / RUN_FILE))
 
     def publish(self, run: Path, make: Callable[[], list[Path]]) -> list[Path]:
         """See `LocalDestination`."""
