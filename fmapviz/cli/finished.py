@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,23 +13,34 @@ from fmapviz.cli.run import JsonOption, running_option
 from fmapviz.core.errors import RequestError, printable, quote
 from fmapviz.core.urls import is_unknown, is_url
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 def verify(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A directory of runs, a run, or an image in it.")],
     hashed: Annotated[bool, running_option("--hash/--no-hash", help="Compare checksums, or sizes only.")] = True,
     json: JsonOption = False,
 ) -> int:
-    """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it."""
+    """Check that DIR holds the files that it records, unchanged, and no others. Report how to repair it.
+
+    A run that is being written, or was interrupted, is not damaged: a notice says so.
+    """
     show_status(f"checking {directory} ...")
     from fmapviz.runs.verify import REMEDIES
     from fmapviz.runs.verify import verify as verify_all
 
     units = files = damaged = hidden = 0
     needed = set()
+    unfinished: dict[str, str] = {}
     for unit in verify_all(directory, hashed=hashed):
-        units, files, damaged = units + 1, files + unit.files, damaged + bool(unit.problems)
+        units, files, damaged = units + 1, files + unit.files, damaged + unit.is_damaged
         hidden += unit.hidden
+        if unit.state != "finished":
+            unfinished[str(unit.directory)] = unit.state
         for problem in unit.problems:
+            if problem.remedy == "finish" and not json:
+                continue
             needed.add(problem.remedy)
             if json:
                 fields = {"path": str(problem.path), "message": problem.message, "remedy": problem.remedy}
@@ -38,7 +49,7 @@ def verify(
                 print_line(f"{printable(str(problem.path))}: {problem.message}")
     code = 3 if damaged else 0
     if json:
-        counts = {"directories": units, "files": files, "damaged": damaged, "hidden": hidden}
+        counts = {"directories": units, "files": files, "damaged": damaged, "unfinished": len(unfinished), "hidden": hidden}
         print_json({"event": "summary", **counts, "exit_code": code})
     elif damaged:
         print_message(f"{damaged} of {count(units, 'directory')} {'is' if damaged == 1 else 'are'} damaged")
@@ -46,12 +57,24 @@ def verify(
             if remedy in needed:
                 print_message(f"hint: {hint}")
     else:
-        print_line(f"{count(units, 'directory')}, {count(files, 'file')}: all complete and unchanged")
+        checked = f"{count(units, 'directory')}, {count(files, 'file')}: "
+        print_line(checked + ("all finished ones are unchanged" if unfinished else "all complete and unchanged"))
+    _notice_unfinished({} if json else unfinished)
     if hidden and not json:
         print_message(
             f"notice: {count(hidden, 'hidden directory')} of running or killed commands; the next run removes the latter"
         )
     return code
+
+
+def _notice_unfinished(runs: Mapping[str, str]) -> None:
+    """Say which runs are not finished, by their state."""
+    for run, state in runs.items():
+        if state == "running":
+            print_message(f"notice: {quote(run)} is running: only what is finished was checked")
+        else:
+            how = "has failed" if state == "failed" else "was interrupted"
+            print_message(f"notice: {quote(run)} {how}: only what is finished was checked; the original command finishes it")
 
 
 def extract(

@@ -104,6 +104,11 @@ class InputError(FmapvizError):
         self.code = code
 
 
+def hint_behind(error: OSError) -> str | None:
+    """Return what to do about an error of a store, which is a note on it; None for other errors."""
+    return next(iter(getattr(error, "__notes__", ())), None)
+
+
 def printable(text: str) -> str:
     r"""Escape control characters, bidirectional marks and lone surrogates, which terminals would interpret.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
 
-from fmapviz.core.errors import OutputError, quote
+from fmapviz.core.errors import OutputError, hint_behind, quote
 from fmapviz.core.file_names import HIDDEN
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _explaining(failure: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{failure} {quote(path)}: {error.strerror or error}") from error
+        raise OutputError(f"{failure} {quote(path)}: {error.strerror or error}", hint=hint_behind(error)) from error
 
 
 def make_folders(path: Path) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 import threading
+import time
 from concurrent.futures import Future
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cache
 from http.client import HTTPException, HTTPResponse
 from importlib import import_module
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _WEB_SECONDS = 60.0
+GIVE_UP_SECONDS = 120  # after which a request without an answer fails, and no further one is sent in its place
+_QUIET_SECONDS = 5.0  # after which it is reported that there is none
 _ERRORS_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _ATTEMPTS = 5
 _PROFILE_KEYS = {
@@ -52,7 +57,25 @@ _REASONS = (  # the first pattern that an error of obstore has; None: see `_expl
     (r"HTTP error.*kind: (Connect|Timeout)\b", errno.EHOSTUNREACH, "no connection to the store, or no answer in time"),
     (r"HTTP error", errno.ECONNRESET, "the connection to the store broke"),
 )
+_SEE = "the page remote-stores of the guide says where credentials, region and endpoint are taken from"
+_HINTS = (  # likewise
+    (r"latest/(api/token|meta-data)", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
+    (r"NoSuchBucket|ContainerNotFound|specified bucket", "create the bucket, or check its name and AWS_ENDPOINT_URL"),
+    (
+        r"PermanentRedirect|TemporaryRedirect|AuthorizationHeaderMalformed|IllegalLocation|status code: 30[127]|redirect",
+        "set AWS_REGION to the region of the bucket",
+    ),
+    (r"RequestTimeTooSkewed", "set the clock of this machine"),
+    (r"ExpiredToken|TokenRefreshRequired|InvalidToken", "the session has ended: renew AWS_SESSION_TOKEN and its keys"),
+    (r"InvalidAccessKeyId|SignatureDoesNotMatch|status code: 401", f"the keys are wrong; {_SEE}"),
+    (r"AccessDenied|AuthorizationFailure|status code: 403|PermissionDenied|Unauthenticated", f"ask for access; {_SEE}"),
+    (r"SlowDown|TooManyRequests|status code: (429|503)", "try again later, or with fewer workers="),
+    (r"HTTP error.*kind: (Connect|Timeout)\b", f"check the network and AWS_ENDPOINT_URL; {_SEE}"),
+    (r"HTTP error", "the same call continues"),
+)
 _T = TypeVar("_T")
+_reporting, _quiet_until = threading.Lock(), [0.0]
+_roots: set[str] = set()  # that were connected to
 
 
 @cache
@@ -68,11 +91,14 @@ def connect(root: str, _process: int) -> ObjectStore:
         store = import_module("obstore.store").MemoryStore()
         return store
     options: dict[str, Any] = {
-        "retry_config": {"max_retries": attempts() - 1},
+        "retry_config": {
+            "max_retries": attempts() - 1,
+            "retry_timeout": timedelta(seconds=GIVE_UP_SECONDS),
+        },
         "client_options": {
             "allow_http": True,  # for an endpoint that begins with it
             "connect_timeout": "10s",
-            "read_timeout": "2m",
+            "read_timeout": f"{GIVE_UP_SECONDS}s",
             "timeout": "20m",
         },
     }
@@ -83,6 +109,7 @@ def connect(root: str, _process: int) -> ObjectStore:
             raise OSError(errno.EIO, "the endpoint is no address that begins with http:// or https://")
         if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
             options["metadata_endpoint"] = "http://127.0.0.1:9"  # obstore does not know the variable
+    _roots.add(root)
     store = call(import_module("obstore.store").from_url, root, **options)
     return store
 
@@ -143,6 +170,9 @@ def call(function: Callable[..., _T], *args: Any, **options: Any) -> _T:
         except BaseException as error:  # noqa: BLE001  raised below
             answer.set_exception(error)
 
+    notice = threading.Timer(_QUIET_SECONDS, _report_waiting)
+    notice.daemon = True
+    notice.start()
     if threading.current_thread() is threading.main_thread():
         threading.Thread(target=run, daemon=True).start()
     else:
@@ -153,7 +183,29 @@ def call(function: Callable[..., _T], *args: Any, **options: Any) -> _T:
         ours = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
         if not ours or (isinstance(error, OSError) and error.errno):
             raise
-        raise OSError(*_explain(error)) from error
+        explained = OSError(*_explain(error))
+        if hint := _hint_of(f"{type(error).__name__}: {error}"):
+            explained.add_note(hint)
+        raise explained from error
+    finally:
+        notice.cancel()
+
+
+def _report_waiting() -> None:
+    """Report on standard error that a store has not answered, once a minute."""
+    with _reporting:
+        if time.monotonic() < _quiet_until[0]:
+            return
+        _quiet_until[0] = time.monotonic() + 60
+    names = ", ".join(sorted(printable(root) for root in _roots)) or "the store"
+    with suppress(OSError, AttributeError):  # standard error is closed
+        sys.stderr.write(f"notice: waiting for {names}; without an answer for {GIVE_UP_SECONDS} s, the request fails\n")
+        sys.stderr.flush()
+
+
+def _hint_of(text: str) -> str | None:
+    """Return what to do about an error of obstore."""
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, text, re.DOTALL)), None)
 
 
 def _explain(error: Exception) -> tuple[int, str]:

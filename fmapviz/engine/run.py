@@ -435,7 +435,11 @@ def require_one(
         raise no_image(inputs, left_out)
     missed = [each.path for each in missing]
     message = f"none of the {len(missed)} inputs exists: {first_few(missed)}" if len(missed) > 1 else missing[0].message
-    raise NothingToDoError(message, hint=missing[0].hint or suggest_file(missed[0], is_candidate))
+    if is_url(missed[0]):
+        hint = missing[0].hint or "the store has no such object, and no folder of that name"
+    else:
+        hint = missing[0].hint or suggest_file(missed[0], is_candidate)
+    raise NothingToDoError(message, hint=hint)
 
 
 def no_image(inputs: Iterable[object], left_out: Mapping[str, int] | None = None) -> NothingToDoError:

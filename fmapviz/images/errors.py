@@ -6,7 +6,7 @@ import errno
 
 from PIL import Image as PillowImage
 
-from fmapviz.core.errors import InputError, printable, quote
+from fmapviz.core.errors import InputError, hint_behind, printable, quote
 from fmapviz.core.urls import INSTALL
 
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
@@ -43,12 +43,12 @@ def system_error(error: OSError) -> InputError:
         'E_MISSING'
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InputError("E_MISSING", "no such file")
+        return InputError("E_MISSING", "no such file", hint=hint_behind(error))
     if isinstance(error, PermissionError):
-        return InputError("E_PERM", "no permission to read")
+        return InputError("E_PERM", "no permission to read", hint=hint_behind(error))
     if isinstance(error, IsADirectoryError) or error.errno == errno.ENXIO:  # ENXIO: a socket
         return InputError("E_TYPE", "not a regular file")
-    hint = INSTALL if error.errno == errno.ENOSYS else None  # obstore is missing
+    hint = INSTALL if error.errno == errno.ENOSYS else hint_behind(error)  # obstore is missing
     return InputError("E_READ", f"cannot be read ({error.strerror})", hint=hint)
 
 

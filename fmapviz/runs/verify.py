@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core import checksummed_json, files
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, quote, suggest_file
 from fmapviz.core.file_names import (
     EVENTS,
     FAILURES_FILE,
@@ -30,7 +31,7 @@ from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import IN_TRAINING, is_series, is_surveyed, read_run, shares_values
 from fmapviz.runs.storage.local_copy import local_copy
-from fmapviz.runs.unfinished import is_record
+from fmapviz.runs.unfinished import State, is_being_written, is_record, read_unfinished, state_of
 from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
 
 if TYPE_CHECKING:
@@ -40,16 +41,18 @@ if TYPE_CHECKING:
 
     from fmapviz.runs.storage.local_copy import LocalCopy
 
-    Remedy = Literal["repair", "again", "redraw", "remove", "none"]
+    Remedy = Literal["repair", "again", "redraw", "remove", "finish", "none"]
     Checksum = Callable[[Path], str]
 
 REMEDIES: Mapping[Remedy, str] = {
     "repair": "run the original command with --repair",
     "again": "run-level files: run the original command again, or resume the training",
+    "finish": "a run that is not finished: run the original command again",
     "redraw": f"{SURVEY_FILE}: run the original command with --force, for all images of the run",
     "remove": "foreign files: remove them, or move them away",
 }
 
+_MOMENT_SECONDS = 0.2  # in which a command replaces a unit
 _AHEAD = 64  # directories that are checked while one waits for its turn
 
 
@@ -61,7 +64,8 @@ class Problem:
         path: The file or directory.
         message: The difference.
         remedy: `repair`: the command that made the run, with `--repair`; `again`: the same command; `redraw`: the same with
-            `--force` and all images; `remove`: remove a foreign file; or `none`.
+            `--force` and all images; `remove`: remove a foreign file; `finish`: no damage, the same command finishes the run
+            or is running; or `none`.
     """
 
     path: Path
@@ -78,12 +82,19 @@ class Verified:
         files: Number of files in its record.
         problems: Empty if all of them are complete and there are no others.
         hidden: Number of staged directories in a run, of running or killed commands.
+        state: The state of a run, see `fmapviz.runs.listing.ListedRun`.
     """
 
     directory: Path
     files: int
     problems: tuple[Problem, ...]
     hidden: int = 0
+    state: State = "finished"
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if there is a problem besides that the run is not finished."""
+        return any(problem.remedy != "finish" for problem in self.problems)
 
 
 def verify(directory: Path | str, *, hashed: bool = True) -> Iterator[Verified]:
@@ -123,10 +134,16 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
             whole.append(checked.directory)
         yield checked
     if empty:
-        raise RequestError(f"no run of fmapviz: {quote(copy.directory)}")
+        typed = copy.address_of(copy.directory)
+        is_there = copy.store is not None or copy.directory.is_dir()
+        hint = f"the directory of a run holds {RUN_FILE}" if is_there else suggest_file(str(typed), lambda _name: False)
+        raise RequestError(f"no run of fmapviz: {quote(copy.directory)}", hint=hint)
     for run in whole:  # other runs have problems that explain it
         if not run_files.is_up_to_date(run):
-            yield Verified(run, 0, (Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", "again"),))
+            state, _ = state_of(run, read_unfinished(run))
+            remedy: Remedy = "again" if state == "finished" else "finish"
+            problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", remedy)
+            yield Verified(run, 0, (problem,), state=state)
 
 
 def is_sound(unit: Path) -> bool:
@@ -161,14 +178,14 @@ def _steps(top: Path, checksum: Checksum | None) -> Iterator[Callable[[], Verifi
             fingerprints[directory] = str(known.get("fingerprint")) if known else None
             folders[:], strange = [name for name in folders if name not in reserved], reserved.intersection(folders)
             present = {*names, *strange, *_links(directory, folders)}
-            yield partial(_check_run, directory, present, checksum, hidden=hidden)
+            yield partial(_check_run_at_rest, directory, present, checksum, hidden=hidden)
         elif UNIT_FILE in names:
             folders.clear()
             if run is None and (lost := _run_of(directory, top)) and lost not in without:
                 without.add(lost)
                 yield partial(Verified, lost, 1, tuple(_record_problems(lost / RUN_FILE)))
             fingerprint = fingerprints[run] if run else None
-            yield partial(_check_unit, directory, present, checksum, run=run, fingerprint=fingerprint)
+            yield partial(_check_unit_at_rest, directory, present, checksum, run=run, fingerprint=fingerprint)
         elif run is not None and lacks_record(directory):
             folders.clear()
             yield partial(Verified, directory, 0, (Problem(directory / UNIT_FILE, "missing", "repair"),))
@@ -190,6 +207,32 @@ def _run_of(unit: Path, top: Path) -> Path | None:
 def _links(directory: Path, folders: list[str]) -> list[str]:
     """Return the links among folders, which are not followed."""
     return [name for name in folders if (directory / name).is_symlink()]
+
+
+def _check_run_at_rest(directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, hidden: int) -> Verified:
+    """Check a run while no command replaces its run-level files; of one that is not finished, these may be missing."""
+    with files.locked(directory):
+        checked = _check_run(directory, present, checksum, hidden=hidden)
+    state, _ = state_of(directory, read_unfinished(directory))
+    if state == "finished":
+        return checked
+    problems = [replace(each, remedy="finish") if each.remedy == "again" else each for each in checked.problems]
+    return replace(checked, problems=tuple(problems), state=state)
+
+
+def _check_unit_at_rest(
+    directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, run: Path | None, fingerprint: str | None
+) -> Verified:
+    """Check a unit; once more, if a command may just have replaced it."""
+    checked = _check_unit(directory, present, checksum, run=run, fingerprint=fingerprint)
+    if not checked.problems or run is None or not is_being_written(run):
+        return checked
+    time.sleep(_MOMENT_SECONDS)
+    try:
+        names = {path.name for path in directory.iterdir()}
+    except FileNotFoundError:
+        return Verified(directory, 0, ())
+    return _check_unit(directory, names, checksum, run=run, fingerprint=fingerprint)
 
 
 def _check_run(directory: Path, present: AbstractSet[str], checksum: Checksum | None, *, hidden: int) -> Verified:
