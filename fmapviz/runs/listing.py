@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import RequestError, quote, suggest_file
 from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE
-from fmapviz.core.files import reading_from
+from fmapviz.core.files import BLOCK_BYTES, reading_from
 from fmapviz.core.urls import is_unknown, is_url
-from fmapviz.images.find import natural
+from fmapviz.images.find import natural, unit_name
+from fmapviz.images.memory.image import is_in_memory
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import IN_TRAINING, differences, flat_settings, is_run, read_run
 from fmapviz.runs.run_files import is_named_like_image
@@ -221,13 +222,13 @@ class _Folder:
     """A directory of a run, without what is below it.
 
     Attributes:
-        path: Its path.
+        path: Its path in the run; as text, since a `Path` takes longer to make than a directory to read.
         bytes: Space on the disk, with its files.
         written: When its newest file was written; 0 without files.
         recorded: When its `unit.json` was written; None if it has none.
     """
 
-    path: Path
+    path: str
     bytes: int
     written: float
     recorded: float | None
@@ -235,10 +236,11 @@ class _Folder:
 
 def _walk(run: Path) -> Iterator[_Folder]:
     """Yield all directories of a run in any order; their files are not opened, and links not followed."""
-    pending = [str(run)]
+    top = str(run)
+    pending = [top]
     while pending:
         here = pending.pop()
-        sizes, written, recorded = [1], 0.0, None  # a directory occupies a block
+        size, written, recorded = BLOCK_BYTES, 0.0, None  # a directory occupies a block
         with suppress(OSError), os.scandir(here) as entries:  # it is being replaced, or may not be read
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
@@ -246,10 +248,12 @@ def _walk(run: Path) -> Iterator[_Folder]:
                     continue
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
-                    sizes.append(status.st_size)
-                    written = max(written, status.st_mtime)
-                    recorded = status.st_mtime if entry.name == UNIT_FILE else recorded
-        yield _Folder(Path(here), files.size_in_blocks(sizes), written, recorded)
+                    size += -(-status.st_size // BLOCK_BYTES) * BLOCK_BYTES
+                    time = status.st_mtime
+                    written = time if time > written else written  # `max` takes as long as all of the rest
+                    if entry.name == UNIT_FILE:
+                        recorded = time
+        yield _Folder(here[len(top) + 1 :], size, written, recorded)
 
 
 @dataclass(slots=True)
@@ -259,6 +263,7 @@ class _Found:
     Attributes:
         failed: Inputs that failed and are not finished.
         hidden: Directories that are being written, or were when a command was killed.
+        names: Names that units of these inputs have; empty if they may have any, None if that was not found out.
     """
 
     failed: Failed
@@ -266,21 +271,31 @@ class _Found:
     bytes: int = 0
     written: float = 0.0
     hidden: list[Path] = field(default_factory=list)
+    names: set[str] | None = None
 
     def add(self, folder: _Folder, run: Path) -> None:
         """Add a directory."""
         self.bytes += folder.bytes
         self.written = max(self.written, folder.written)
-        parts = folder.path.relative_to(run).parts
-        if any(part.startswith(HIDDEN) for part in parts):
+        parts = folder.path.split("/")
+        if HIDDEN in folder.path and any(part.startswith(HIDDEN) for part in parts):
             if len(parts) == 1:
-                self.hidden.append(folder.path)
-        elif folder.recorded is not None and parts:
-            self._add_unit(folder.path, folder.recorded, is_plain=is_named_like_image(parts))
+                self.hidden.append(run / folder.path)
+        elif folder.recorded is not None and folder.path:
+            is_plain = is_named_like_image(parts) and not self._may_have_failed(parts[-1])
+            self._add_unit(run / folder.path if not is_plain else run, folder.recorded, is_plain=is_plain)
+
+    def _may_have_failed(self, name: str) -> bool:
+        """Return True if a unit of this name may be of an input that failed."""
+        if self.failed and self.names is None:
+            paths = [path for path in self.failed if not (is_url(path) or is_in_memory(path))]
+            known = {unit_name(path.rpartition("/")[2], path).partition("~")[0] for path in paths}
+            self.names = known if len(paths) == len(self.failed) else set()
+        return bool(self.failed) and (not self.names or name.partition("~")[0] in self.names)
 
     def _add_unit(self, unit: Path, recorded: float, *, is_plain: bool) -> None:
         """Count the images of a unit. Records are only read if they must be: 100,000 of them take 20 seconds."""
-        if is_plain and not self.failed:
+        if is_plain:
             self.images += 1
             return
         record: Mapping[str, Any] | None = read_unit(unit)

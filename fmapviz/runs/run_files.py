@@ -81,25 +81,41 @@ def publish(
 
 def find_units(run: Path) -> list[Path]:
     """List the directories of a run's units in natural order."""
-    return sorted(_units(run), key=lambda unit: in_natural_order(unit.relative_to(run).parts))
+    return [run / name for name in sorted(unit_names(run), key=lambda name: in_natural_order(name.split("/")))]
 
 
 def unit_names(run: Path) -> Iterator[str]:
-    """Yield the names of a run's units, in any order."""
-    top = len(str(run)) + 1
-    return (str(unit)[top:] for unit in _units(run))
+    """Yield the names of a run's units, in any order; as text, since a `Path` takes longer to make than a file to find."""
+    pending = [""]
+    while pending:
+        above = pending.pop()
+        try:
+            with os.scandir(f"{run}/{above}") as entries:
+                folders = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:  # another process is replacing it now
+            if not above:
+                raise
+            continue
+        for name in folders:
+            if name.startswith(HIDDEN):
+                continue
+            unit = f"{above}{name}"
+            if os.path.exists(f"{run}/{unit}/{UNIT_FILE}"):  # noqa: PTH110  see above
+                yield unit
+            else:
+                pending.append(f"{unit}/")
 
 
 def has_units(run: Path) -> bool:
     """Return True if a run has any unit."""
-    return next(_units(run), None) is not None
+    return next(unit_names(run), None) is not None
 
 
 def count_images(run: Path) -> int:
     """Return the number of finished images of a run; only the records of shards and of the model are read."""
     return sum(
-        1 if is_named_like_image(unit.relative_to(run).parts) else len(paths_of(read_unit(unit) or {"kind": "damaged"}))
-        for unit in _units(run)
+        1 if is_named_like_image(name.split("/")) else len(paths_of(read_unit(run / name) or {"kind": "damaged"}))
+        for name in unit_names(run)
     )
 
 
@@ -150,25 +166,13 @@ def check_replaceable(path: Path, content: bytes, *, known: bool = False) -> Non
         raise RefusedError(f"{quote(path)} was not made by fmapviz", hint="move it away, or choose another name=")
 
 
-def _units(directory: Path) -> Iterator[Path]:
-    with os.scandir(directory) as entries:
-        folders = [
-            entry.name for entry in entries if not entry.name.startswith(HIDDEN) and entry.is_dir(follow_symlinks=False)
-        ]
-    for name in folders:
-        with suppress(FileNotFoundError):  # another process is replacing it now
-            if (directory / name / UNIT_FILE).exists():
-                yield directory / name
-            else:
-                yield from _units(directory / name)
-
-
 def _state(run: Path, units: list[Path]) -> str:
     """Return a digest of all units: of their names, and of the checksums that end their records."""
     failures = [{**failure, "time": None} for failure in read_failures(run)]  # the report lists them
     state = hashlib.sha256(json.dumps(failures).encode())
+    top = len(str(run)) + 1
     for unit in units:
-        state.update(os.fsencode(unit.relative_to(run)) + b"\0")
+        state.update(os.fsencode(str(unit)[top:]) + b"\0")
         with suppress(OSError):
             state.update(files.read(unit / UNIT_FILE, start=-CHECKSUM_BYTES))
     return state.hexdigest()

@@ -30,6 +30,7 @@ from fmapviz.runs import run_files
 from fmapviz.runs.failures import LONGEST_LOG
 from fmapviz.runs.failures import is_whole as is_whole_line
 from fmapviz.runs.run import IN_TRAINING, is_series, is_surveyed, read_run, shares_values
+from fmapviz.runs.staleness import stale_files
 from fmapviz.runs.storage.local_copy import local_copy
 from fmapviz.runs.unfinished import State, is_being_written, is_record, read_unfinished, state_of
 from fmapviz.runs.unit import holds_images, image_of, lacks_record, possible_paths, read_unit
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
 
     from fmapviz.runs.storage.local_copy import LocalCopy
 
-    Remedy = Literal["repair", "again", "redraw", "remove", "finish", "none"]
+    Remedy = Literal["repair", "again", "redraw", "remove", "finish", "top", "none"]
     Checksum = Callable[[Path], str]
 
 REMEDIES: Mapping[Remedy, str] = {
     "repair": "run the original command with --repair",
     "again": "run-level files: run the original command again, or resume the training",
+    "top": "top images: `fmapviz top RUN` draws them again",
     "finish": "a run that is not finished: run the original command again",
     "redraw": f"{SURVEY_FILE}: run the original command with --force, for all images of the run",
     "remove": "foreign files: remove them, or move them away",
@@ -65,7 +67,7 @@ class Problem:
         message: The difference.
         remedy: `repair`: the command that made the run, with `--repair`; `again`: the same command; `redraw`: the same with
             `--force` and all images; `remove`: remove a foreign file; `finish`: no damage, the same command finishes the run
-            or is running; or `none`.
+            or is running; `top`: `fmapviz top`; or `none`.
     """
 
     path: Path
@@ -144,6 +146,9 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
             remedy: Remedy = "again" if state == "finished" else "finish"
             problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", remedy)
             yield Verified(run, 0, (problem,), state=state)
+        elif stale := stale_files(run):
+            problems = [Problem(run / name, "out of date: images were added or changed", "top") for name in stale]
+            yield Verified(run, 0, tuple(problems))
 
 
 def is_sound(unit: Path) -> bool:

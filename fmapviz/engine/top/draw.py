@@ -72,6 +72,7 @@ def draw_ranking(
     *,
     layers: Collection[str] | None = None,
     lost: Sequence[str] = (),
+    of: str | None = None,
     force: bool = False,
 ) -> Drawn:
     """Draw the ranked images of each channel, unless that is done.
@@ -83,6 +84,7 @@ def draw_ranking(
         on_event: Called with notices.
         layers: Names of the layers that were asked for; None: all.
         lost: Names of images that should have been ranked but cannot be read as they were.
+        of: Digest of all images that were ranked.
         force: Whether to draw them again.
 
     Returns:
@@ -95,7 +97,8 @@ def draw_ranking(
     winners = find_winners(run, ranking, options.channels)
     file = _identify(ranking, winners, options, session)
     is_intact = session.output.is_intact if session.config.repair else None
-    done = None if force else find_done(run, file, fingerprint, is_intact=is_intact)
+    marks = {} if of is None else {"of": of}
+    done = None if force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
     if done and not (read_unit(done) or {}).get("lost"):
         return Drawn(unit=done)
     if not winners:
@@ -122,8 +125,8 @@ def draw_ranking(
         files.write(staging / CSV_FILE, write_rows(_rows(ranking, shown)))
         made_of = {"run": fingerprint, "model": session.info.label, "weights": session.info.weights}
         record = {"kind": KIND, **made_of, "options": options.record, "layers": layers and sorted(layers)}
-        record |= {"lost": missing}
-        again = force or session.config.repair
+        record |= {"lost": missing, **marks}
+        again = force or session.config.repair or find_done(run, file, fingerprint) is not None
         unit = commit(staging, run, file, record, force=again or bool(done), sync=session.config.fsync)
         unit = session.output.upload(unit)
     different = sum(bool(each.note) for each in second.shown.values())

@@ -29,6 +29,7 @@ from fmapviz.runs.run import read_run
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.shards import members_of
+from fmapviz.runs.staleness import state_of_images
 from fmapviz.runs.unit import KIND as SHARD
 from fmapviz.runs.unit import image_of, read_unit
 
@@ -72,6 +73,7 @@ def draw_top_images(
     run = session.directory
     session.output.refresh(run)
     units = find_units(run)
+    of = state_of_images(run, units)
     lost: list[str] = []
     if options is None:
         record = (None if session.config.force else _record_of(units)) or {
@@ -95,7 +97,7 @@ def draw_top_images(
         message = "none of the images of the run can be read any more"
         raise NothingToDoError(message, hint="their files are gone or have changed")
     again = force or session.config.force
-    return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, force=again)
+    return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, of=of, force=again)
 
 
 def _layer_of(name: str) -> str:
