@@ -163,7 +163,7 @@ def is_record(name: str) -> bool:
 
 def is_being_written(run: Path) -> bool:
     """Return True if a living process writes to a run."""
-    return any(not files.is_left_over(path) for path in run.glob(f"{HIDDEN}*"))
+    return any(path.name.count("-") > 2 and not files.is_left_over(path) for path in run.glob(f"{HIDDEN}*"))
 
 
 def read_unfinished(run: Path) -> list[Unfinished]:

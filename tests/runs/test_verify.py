@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import Net
+from image_files import paint
 from made_units import make_unit
 from run_infos import run_info
+from tiny_runs import AS_IT_IS, runner
 from waiting import PATIENCE
 
 from fmapviz.core import registry
@@ -420,3 +423,39 @@ def test_records_are_json_that_anybody_can_read(out, unit):
         first, *_, last = record
         assert (first, last) == ("fmapviz", "sha256")
         assert path.read_bytes().isascii()
+
+
+def test_a_run_that_is_not_finished_is_not_damaged(tmp_path, fmapviz):
+    for number in range(4):
+        paint(tmp_path / "in" / f"{number}.png", number)
+    run = runner(Net, to=["png", "stats"], options=AS_IT_IS, workers=1, name="run", out=tmp_path / "out")
+    shown = []
+
+    def interrupt(event):
+        if getattr(event, "status", "") == "done":
+            shown.append(fmapviz("verify", "out"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "in", on_event=interrupt)
+    shown.append(fmapviz("verify", "out"))
+    for done, state in zip(shown, ("is running", "was interrupted"), strict=True):
+        assert done.returncode == 0
+        assert done.stdout.decode().strip().endswith("all finished ones are unchanged")
+        assert f"notice: 'out/run' {state}: only what is finished was checked" in done.stderr.decode()
+    (next((tmp_path / "out" / "run").glob("*.png")) / "input.png").write_bytes(b"x")
+    damaged = fmapviz("verify", "out")
+    assert damaged.returncode == 3
+    assert "1 of " in damaged.stderr.decode()
+    run(tmp_path / "in", repair=True)
+    assert fmapviz("verify", "out").stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("nodir", "no similar name in"), ("out2", "did you mean 'out'"), (".", "run.json")]
+)
+def test_a_directory_without_runs_has_a_hint(typed, hint, tmp_path, fmapviz):
+    (tmp_path / "out").mkdir()
+    done = fmapviz("verify", typed)
+    assert done.returncode == 2
+    assert hint in done.stderr.decode().splitlines()[1]
