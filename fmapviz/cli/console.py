@@ -144,7 +144,7 @@ class Console:
             self._print_notice(f"{_short(event.path)}: {message}")
         seen = ", ".join(map(str, event.predictions))
         if self._verbosity > 0 and event.status != "failed":
-            line = f"{event.status} {_short(event.path)} ({event.pictures} pictures, {event.seconds:.2f} s)"
+            line = f"{event.status} {_short(event.path)} ({count(event.pictures, 'picture')}, {event.seconds:.2f} s)"
             progress.print(printable(f"{line}{seen and ': '}{seen}"))
         elif self._verbosity == 0 and seen and not self._shard:  # predictions of shards are in their index
             self._lines += 1

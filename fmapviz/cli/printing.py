@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from fmapviz.cli.options import as_typed
 from fmapviz.core.errors import FmapvizError, OutputError, printable
+from fmapviz.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
 _results: list[TextIO | None] = []
+count = counted
 _ERASE = "\r\x1b[K"
 
 
@@ -117,17 +119,6 @@ def print_error(error: FmapvizError) -> None:
     print_message(f"error: {printable(str(error))}")
     if error.hint:
         print_message(f"hint: {printable(as_typed(error.hint))}")
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun in singular or plural.
-
-    Example:
-        >>> count(1, "layer"), count(2, "directory"), count(2, "day")
-        ('1 layer', '2 directories', '2 days')
-    """
-    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") and not noun.endswith("ay") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def align(rows: Sequence[Sequence[str]], *, right: AbstractSet[int] = frozenset()) -> list[str]:

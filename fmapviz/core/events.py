@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fmapviz.core import registry
 from fmapviz.core.notebook import link, table, text
 from fmapviz.core.registry import WRITERS
+from fmapviz.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,7 +166,7 @@ class RunSummary:
         failures = [f"{each.message} [{each.code}]" for each in self.failures[:_MOST_FAILURES]]
         if self.failed > len(failures):
             failures.append(f"and {self.failed - len(failures)} more")
-        series = f", at {self.steps} checkpoints" if self.steps else ""
+        series = f", at {counted(self.steps, 'checkpoint')}" if self.steps else ""
         rows = [
             ("directory", link(self.directory)),
             ("report", "<br>".join(report)),

@@ -17,6 +17,7 @@ from fmapviz.core.events import Outcome, Staged, Started
 from fmapviz.core.file_names import UNIT_FILE, unit_patterns
 from fmapviz.core.files import format_bytes, size_in_blocks
 from fmapviz.core.types import Failure
+from fmapviz.core.words import counted, plural
 from fmapviz.engine.disk_space import count_unfinished, free_space
 from fmapviz.engine.run import no_image, require_one, run
 from fmapviz.images.films import FrameChoice, check_readable, count_frames
@@ -89,9 +90,10 @@ class Estimate:
         """Format the estimate as text."""
         there = self.images - self.to_draw
         lines = [
-            f"{self.images:,} images{f', {there:,} of them finished already or in other parts' if there else ''}",
+            f"{self.images:,} {plural(self.images, 'image')}"
+            f"{f', {there:,} of them finished already or in other parts' if there else ''}",
             f"{printable(self.model)} into {printable(str(self.directory))}",
-            f"{self.pictures:,} pictures in {self.files:,} files and directories",
+            f"{self.pictures:,} {plural(self.pictures, 'picture')} in {self.files:,} files and directories",
             *(f"  {form:<12}{format_bytes(size):>10}" for form, size in self.bytes.items()),
             f"  {'in all':<12}{format_bytes(self.all_bytes):>10}",
         ]
@@ -103,7 +105,9 @@ class Estimate:
             lines.append(f"{self.failing:.0%} of the sample could not be drawn")
         rate = self.to_draw / self.seconds if self.seconds else 0.0
         lines.append(f"about {_format_time(self.seconds)} on this machine, {rate:.3g} images/s")
-        lines.append(f"from {self.sampled} images drawn into a temporary directory; nothing was written to the one above")
+        lines.append(
+            f"from {counted(self.sampled, 'image')} drawn into a temporary directory; nothing was written to the one above"
+        )
         return lines
 
 

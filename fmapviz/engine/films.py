@@ -24,6 +24,7 @@ from fmapviz.core.file_names import UNIT_FILE
 from fmapviz.core.files import stage, writing_to
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import ImageFile
+from fmapviz.core.words import are, counted
 from fmapviz.images.films import rate_of
 from fmapviz.images.frames import frames_of
 from fmapviz.runs.run_files import find_units
@@ -95,7 +96,9 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
             record |= {"rate": [rate.numerator, rate.denominator]}
             unit = commit(staging, run, file, record, force=True, sync=config.fsync)
         if damaged:
-            on_event(Notice(f"{damaged} pictures are damaged, and not in {quote(unit)}: see fmapviz verify"))
+            on_event(
+                Notice(f"{counted(damaged, 'picture')} {are(damaged)} damaged, and not in {quote(unit)}: see fmapviz verify")
+            )
 
 
 def _find_shown(run: Path, fingerprint: str) -> Iterator[_Shown]:

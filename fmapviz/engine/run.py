@@ -23,6 +23,7 @@ from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import Failure
 from fmapviz.core.urls import is_url
+from fmapviz.core.words import counted
 from fmapviz.engine.diff.alignment import draw_alignment
 from fmapviz.engine.disk_space import RunWatch
 from fmapviz.engine.films import write_films
@@ -283,9 +284,8 @@ def visualize(*args: Any, **options: Any) -> RunSummary:  # Any: the fields of R
     summary = run(config)
     if summary.failures and config.on_event is None:
         first = summary.failures[0]
-        message = (
-            f"{summary.failed} of {summary.found} inputs failed, see the summary's failures; the first: {first.message}"
-        )
+        failed = f"{summary.failed} of {counted(summary.found, 'input')} failed"
+        message = f"{failed}, see the summary's failures; the first: {first.message}"
         warnings.warn(f"{message} [{first.code}]", stacklevel=3)
     return summary
 
@@ -393,7 +393,7 @@ def draw_images(
                     break
             session.output.upload_failures(session.directory, now=True)
         except OutputError as error:
-            done = f"{counts['done'] + counts['skipped']} of the {progress.found} images listed so far are done"
+            done = f"{counts['done'] + counts['skipped']} of the {counted(progress.found, 'image')} listed so far are done"
             error.advise(f"{done}; {error.hint or remedy_of(error)}")
             raise
     accounted = counts["done"] + counts["skipped"] + counts["failed"]

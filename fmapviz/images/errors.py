@@ -8,6 +8,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError, hint_behind, printable, quote
 from fmapviz.core.urls import INSTALL
+from fmapviz.core.words import counted
 
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn: 256 MiB of RGB
 MAX_VALUES = 3 * MAX_PIXELS
@@ -54,7 +55,7 @@ def system_error(error: OSError) -> InputError:
 
 def wrong_channels(found: str, *, channels: int, volume: bool = False) -> InputError:
     """Return the error for a file with another number of channels than the model takes."""
-    expected = "1 channel" if channels == 1 else f"{channels} channels"
+    expected = counted(channels, "channel")
     message = f"the model takes {'volumes of ' if volume else ''}{expected}, this is {found}"
     if volume:
         axes = "(D, H, W)" if channels == 1 else f"({channels}, D, H, W)"

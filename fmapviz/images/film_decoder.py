@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError
+from fmapviz.core.words import counted
 from fmapviz.images.decode import upright_rgb
 from fmapviz.images.errors import MAX_PIXELS, classify
 
@@ -119,7 +120,7 @@ class FilmDecoder:
         """
         frame = self._decode(number, progress)
         if frame is None:
-            raise self._damage or InputError("E_MISSING", f"the film has {self._length} frames")
+            raise self._damage or InputError("E_MISSING", f"the film has {counted(self._length or 0, 'frame')}")
         self._kept.pop(number, None)
         return self._source.convert(frame)
 
@@ -212,7 +213,7 @@ class _Animation:
                 frame = upright_rgb(image)
             except EOFError:
                 if self.announced and number < self.announced:
-                    raise InputError("E_DECODE", f"it ends after {number} of {self.announced} frames") from None
+                    raise InputError("E_DECODE", f"it ends after {number} of {counted(self.announced, 'frame')}") from None
                 return
             except Exception as error:
                 raise InputError("E_DECODE", _reason(error)) from error
@@ -311,7 +312,7 @@ class _Video:
                     yield from _shown_before(video.codec_context.decode(None), limit)
                 raise InputError("E_DECODE", damage)
             if packets < self._listed and not self._timestamps:
-                raise InputError("E_DECODE", f"it ends after {packets} of {self._listed} frames")
+                raise InputError("E_DECODE", f"it ends after {packets} of {counted(self._listed, 'frame')}")
 
     def _seek(self, number: int) -> tuple[int, Iterator[Any]] | None:
         """Begin at the key frame before a frame; None if the film must be decoded from its beginning."""

@@ -24,6 +24,7 @@ from PIL import Image as PillowImage
 from fmapviz.core.errors import InputError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure, Image, ImageFile
+from fmapviz.core.words import counted
 from fmapviz.images.decode_pool import open_file, pop_idle, start_worker
 from fmapviz.images.decode_worker import ask_film
 from fmapviz.images.errors import explain
@@ -306,11 +307,11 @@ def _holds_frames(path: str) -> bool:
 def _nothing_chosen(file: ImageFile, choice: FrameChoice) -> Failure:
     length = next(number for number in count() if not _has(file.path, number))
     if choice.clip > 1 and (choice.every, choice.start, choice.stop) == (1, 0, None):
-        message = f"the film has {length} frames, a clip needs {choice.clip}: {quote(file.path)}"
+        message = f"the film has {counted(length, 'frame')}, a clip needs {choice.clip}: {quote(file.path)}"
         return Failure(file.path, "E_NOTHING", message, hint="a single frame, FILM/000000, is repeated for a whole clip")
     what = f"clips of {choice.clip} frames" if choice.clip > 1 else "frames"
     chosen = f"every={choice.every}, frames={choice.start}:{'' if choice.stop is None else choice.stop}"
-    message = f"no {what} of the film are chosen by {chosen}; it has {length} frames: {quote(file.path)}"
+    message = f"no {what} of the film are chosen by {chosen}; it has {counted(length, 'frame')}: {quote(file.path)}"
     return Failure(file.path, "E_NOTHING", message, hint="other every= or frames=")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmapviz.core.drawings import Grid, HeatMap, Histogram, Labels, Matches, Panels, Rgb
+from fmapviz.core.words import are, counted
 from fmapviz.render.heatmap import colormap_of
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _of_channels(
         more["Matches"] = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(content.pairs, 1)) or "none"
     else:
         scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
-    samples = f"the layer saw {layer.samples} samples for this image; the first is drawn"
+    samples = f"the layer saw {counted(layer.samples, 'sample')} for this image; the first is drawn"
     low, high = number(statistics.minimum), number(statistics.maximum)
     of_values = {"Range": f"{low} to {high}" if known else "no finite value", "Mean": number(statistics.mean)}
     return {
@@ -142,7 +143,7 @@ def _of_channels(
         **more,
         "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,
         "Dead channels": _list_numbers(statistics.constant),
-        "Not finite": f"{bad} values are NaN or infinite, {shown}" if bad else None,
+        "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,
     }
 
@@ -212,7 +213,8 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         scaling = f"{number(heat.limits[0])} to {number(heat.limits[1])}{whose}: {colours}"
     else:
         scaling = f"no finite value: {colours}"
-    bad = f"{heat.nonfinite} values are NaN or infinite and take no part"
+    some, takes = counted(heat.nonfinite, "value"), "takes" if heat.nonfinite == 1 else "take"
+    bad = f"{some} {are(heat.nonfinite)} NaN or infinite and {takes} no part"
     if not heat.finite.all():
         places = f"{np.count_nonzero(~heat.finite)} of {heat.raw.size} places"
         bad += f"; {places}, where there is no other, are drawn as a checkerboard"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core.drawings import Grid, Panels, Rgb
 from fmapviz.core.types import EmptyMaps
+from fmapviz.core.words import are, counted
 from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.render.facts import MOST_NAMED, first_of, value_range, why_empty
 
@@ -128,5 +129,5 @@ def _overflow_notices(result: ImageResult) -> list[str]:
     if not layers:
         return []
     named = f"{layers[0][0]}{' and others' if layers[1:] else ''}"
-    count = sum(overflows for _, overflows in layers)
-    return [f"{count} values of {named} are too large for float16, and infinite in what is kept"]
+    overflows = sum(each for _, each in layers)
+    return [f"{counted(overflows, 'value')} of {named} {are(overflows)} too large for float16, and infinite in what is kept"]

@@ -15,6 +15,7 @@ import torch
 
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import SHADES, Panels
+from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose
@@ -58,7 +59,7 @@ def draw(maps: PairMaps, style: Style) -> Panels:
     if style.channels != "all":
         chosen = choose(_ranked(maps, ranges, style), style)
         if not chosen.shape[1]:
-            raise NoChannelsError(f"has {first.shape[1]} channels, none of those chosen")
+            raise NoChannelsError(f"has {counted(first.shape[1], 'channel')}, none of those chosen")
         channels = tuple(chosen[0].tolist())
         first, second = first[:, chosen[0]], second[:, chosen[0]]
         ranges = [each.take(chosen) for each in ranges]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fmapviz.core.drawings import Grid
+from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.inspection.used_weight import used_weight
 from fmapviz.render import channel_choice
@@ -43,7 +44,7 @@ def read(module: nn.Module, style: Style) -> Tensor:
         raise NotAMapError("has no kernels")
     chosen = choose(weight, style)
     if chosen is not None and not len(chosen):
-        raise NotAMapError(f"has {len(weight)} filters, none of those chosen")
+        raise NotAMapError(f"has {counted(len(weight), 'filter')}, none of those chosen")
     return weight
 
 

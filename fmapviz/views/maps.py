@@ -11,6 +11,7 @@ from PIL import Image
 from fmapviz.core.config import Style, check_type
 from fmapviz.core.drawings import Grid
 from fmapviz.core.errors import RequestError
+from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose_channels
@@ -44,7 +45,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     if style.channels != "all":
         chosen = tensors["channels"] = choose_channels(ranges, style)
         if not chosen.shape[1]:
-            raise NoChannelsError(f"has {shown.shape[1]} channels, none of those chosen")
+            raise NoChannelsError(f"has {counted(shown.shape[1], 'channel')}, none of those chosen")
         shown, ranges = grid.take_channels(shown, ranges, chosen)
     count, height, width = shown.shape[1:]
     if maps.vector:

@@ -18,6 +18,7 @@ from fmapviz.core.config import Style, check_scores, check_type, explain_argumen
 from fmapviz.core.errors import FmapvizError, RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
 from fmapviz.core.types import Layer, Model
+from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import ClassMaps
 from fmapviz.engine.fields import PlaceCache, describe_unknown
@@ -340,7 +341,9 @@ def _read_target(target: object, classes: Sequence[str], *, images: int) -> Want
     if not isinstance(asked, Sequence) or isinstance(asked, bytes):
         raise RequestError(f"no such target: {quote(target)}", hint="such as 'top1', 281, or a list with one for each image")
     if len(asked) != images:
-        raise RequestError(f"{len(asked)} targets for {images} images", hint="one for each, or a single one for all")
+        raise RequestError(
+            f"{counted(len(asked), 'target')} for {counted(images, 'image')}", hint="one for each, or a single one for all"
+        )
     each = tuple(_read_one(one, classes) for one in asked)
     return Wanted(first_few([one.label for one in each]), rank=None, index=None, each=each)
 

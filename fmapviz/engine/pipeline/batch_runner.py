@@ -18,6 +18,7 @@ import torch
 from fmapviz.core.errors import PositionError, RequestError, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
+from fmapviz.core.words import counted
 from fmapviz.engine.diff.drawer import PairDrawer, pair_drawer
 from fmapviz.engine.fields import FieldCache, PlaceCache
 from fmapviz.engine.forward_pass import Drawer, ForwardError
@@ -195,7 +196,7 @@ class BatchRunner:
         half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
         if memory and self.limits.batch_size > half:
             self.limits.batch_size = half
-            tell(Notice(f"out of memory with {len(batch)} images at once: going on with {half}"))
+            tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: going on with {half}"))
         return [batch[start : start + half] for start in reversed(range(0, len(batch), half))]
 
     def _accept(self, image: Preprocessed, drawn: ImageResult, begun: float, tell: Tell) -> Result:

@@ -11,6 +11,7 @@ from fmapviz.core.events import Notice
 from fmapviz.core.file_names import SURVEY_FILE
 from fmapviz.core.files import writing_to
 from fmapviz.core.types import ImageFile
+from fmapviz.core.words import counted
 from fmapviz.engine.pipeline.work import Progress, work
 from fmapviz.engine.survey.collect import Survey, Surveyor, Wanted
 from fmapviz.engine.survey.record import load, save
@@ -64,7 +65,7 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
         failed = {str(row.get("path")) for row in read_failures(session.directory)}  # not surveyed
         given = sum(each.path not in failed for each in found)
         if wanted.of_all and known.images < given:
-            on_event(Notice(f"the survey of {known.images} images also holds for new ones: {given} are given"))
+            on_event(Notice(f"the survey of {counted(known.images, 'image')} also holds for new ones: {given} are given"))
         return known
     if wanted.seed:
         file = find_seed(wanted.seed, found)
@@ -92,8 +93,8 @@ def survey(session: Session, found: Sequence[ImageFile | Failure], on_event: Cal
     is_same = drawn <= surveyor.paths if session.config.force else drawn in (set(), surveyor.paths)
     if wanted.of_all and not is_same:
         raise RefusedError(
-            f"the survey of the {len(drawn)} images drawn so far is lost, {SURVEY_FILE} is missing or damaged, and "
-            f"{len(surveyor.paths)} of these or others are given now",
+            f"the survey of the {counted(len(drawn), 'image')} drawn so far is lost, {SURVEY_FILE} is missing or "
+            f"damaged, and {len(surveyor.paths)} of these or others are given now",
             hint="force=True, with at least all images of the run, redraws everything; or start another run with name=",
         )
     made = surveyor.finish()

@@ -12,6 +12,7 @@ import numpy as np
 from fmapviz.core.config import Style
 from fmapviz.core.errors import NothingToDoError, RequestError, quote
 from fmapviz.core.events import Notice
+from fmapviz.core.words import counted
 from fmapviz.engine.fields import FieldCache
 from fmapviz.engine.top.draw import Drawn, draw_ranking
 from fmapviz.engine.top.locate import inside_values
@@ -89,7 +90,9 @@ def draw_top_images(
         ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
     channels = max((info.channels for info in ranking.maps), default=0)
     if ranking.maps and options.channels and min(options.channels) >= channels:
-        raise RequestError(f"no layer has channel {min(options.channels)}", hint=f"they have up to {channels} channels")
+        raise RequestError(
+            f"no layer has channel {min(options.channels)}", hint=f"they have up to {counted(channels, 'channel')}"
+        )
     counts = {info.layer: info.channels for info in ranking.maps}
     if options.channels and (left_out := describe_left_out(Style(channels=",".join(map(str, options.channels))), counts)):
         on_event(Notice(left_out))

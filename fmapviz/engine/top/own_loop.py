@@ -12,6 +12,7 @@ import numpy as np
 from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import LayerKeyError, RequestError, quote, suggest
 from fmapviz.core.types import FeatureMap
+from fmapviz.core.words import counted
 from fmapviz.engine.layer_results import measures_of
 from fmapviz.engine.top.of_run import rank_run
 from fmapviz.engine.top.options import TopOptions
@@ -118,7 +119,9 @@ class TopImages(Mapping[str, TopLayer]):
             values.append(_measure(name, tensor, self._options.by, images=len(listed)))
             infos.append(FeatureMapInfo(name, "output", "", kind, values[-1].shape[1], index))
         if inputs is not None and len(inputs) != len(listed):
-            raise RequestError(f"{len(listed)} names for {len(inputs)} inputs", hint="names has one for each image")
+            raise RequestError(
+                f"{counted(len(listed), 'name')} for {counted(len(inputs), 'input')}", hint="names has one for each image"
+            )
         for number, name in enumerate(listed):
             digest = digest_of_name(name) if inputs is None else int(digest_of(inputs[number].detach().cpu())[:16], 16)
             self._ranker.add(

@@ -10,6 +10,7 @@ import numpy as np
 from fmapviz.core.drawings import Strips, TopImage
 from fmapviz.core.types import LayerResult, Picture
 from fmapviz.core.version import __version__
+from fmapviz.core.words import counted
 from fmapviz.render.facts import number, shape_of
 from fmapviz.render.png import encode
 from fmapviz.render.sheets.strips import Strip, Values, draw_strips
@@ -118,10 +119,10 @@ class Pages:
     def _remark(self, row: int, shown: int) -> str:
         images, excluded = int(self._ranking.images[row]), int(self._ranking.excluded[row])
         if not images:
-            return f"no finite value in {excluded} images"
+            return f"no finite value in {counted(excluded, 'image')}"
         without = f", {excluded} without a finite value" if excluded else ""
         if self._constant[row]:
-            return f"constant in {images} images{without}"
+            return f"constant in {counted(images, 'image')}{without}"
         share = f": the top {100 * shown / images:.2g} %" if images > _FEW else ""
         return f"{shown} of {images}{share}{without}"
 

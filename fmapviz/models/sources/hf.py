@@ -19,6 +19,7 @@ from torch import nn
 from fmapviz.core.config import sides_of
 from fmapviz.core.errors import RequestError, WeightsError, first_few, quote, suggest
 from fmapviz.core.types import Model
+from fmapviz.core.words import counted
 from fmapviz.images.preprocess import standard
 from fmapviz.models.initialization import read_seed, seeded
 from fmapviz.models.network import input_channels
@@ -315,7 +316,7 @@ def _fill(outline: Any, state: dict[str, Tensor], path: Path) -> tuple[nn.Module
         rows = next((theirs[0] for key, theirs, own in resized if theirs[1:] == own[1:]), None)
         raise WeightsError(
             f"the weights in {quote(path)} do not fit: {first_few(wrong or unused, separator='; ')}",
-            hint=f"if they are for {rows} classes: the model with (num_labels={rows})"
+            hint=f"if they are for {counted(rows, 'class')}: the model with (num_labels={rows})"
             if rows and len(resized) == len(wrong)
             else "do the weights belong to another model, or to another configuration of it?",
         )

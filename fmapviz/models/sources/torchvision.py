@@ -18,6 +18,7 @@ from fmapviz.core.config import sides_of
 from fmapviz.core.errors import RequestError, WeightsError, quote, suggest
 from fmapviz.core.lazy_torchvision import models
 from fmapviz.core.types import Model
+from fmapviz.core.words import counted
 from fmapviz.images import preprocess
 from fmapviz.models.initialization import NoInitialization, read_seed
 from fmapviz.models.network import input_channels
@@ -193,7 +194,7 @@ def _adapted(name: str, build: Build, plain: nn.Module, state: StateDict) -> tup
     usual = len(_best_entry(name).meta.get("categories", ()))
     if classes := _classes_in(module, state, resized - {first}, usual=usual):
         built = build(**heads, num_classes=classes)
-        notices.append(f"the weights are for {classes} classes, not {usual}: the head was built for {classes}")
+        notices.append(f"the weights are for {counted(classes, 'class')}, not {usual}: the head was built for {classes}")
     if first and _resized(built, state) == {first}:
         layer: Any = built.get_submodule(first.removesuffix(".weight"))
         layer.weight = nn.Parameter(torch.empty(state[first].shape))

@@ -14,6 +14,7 @@ import numpy as np
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
+from fmapviz.core.words import counted
 from fmapviz.inspection.cka import BATCH, LEAST, Alignment
 from fmapviz.runs.aggregates._csv import csv_row
 from fmapviz.runs.aggregates._difference_tables import encode, write_csv, write_parquet
@@ -210,7 +211,9 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
             lines.append(f"no layer is below {ENOUGH:g} dB; the lowest is {_place(lowest)}, {_decibels(lowest[1])}")
     images, channels = document.get("images", 0), document.get("channels", 0)
     if LEAST <= images < channels:
-        lines.append(f"CKA is of {images} images, and layers have up to {channels} channels: with other images it varies")
+        lines.append(
+            f"CKA is of {counted(images, 'image')}, and layers have up to {counted(channels, 'channel')}: others vary it"
+        )
     return results, lines
 
 
@@ -231,7 +234,7 @@ def _counted(chosen: list[tuple[int | None, Any]], found: list[tuple[int | None,
     steps, all_steps = ({step for step, _ in each} for each in (chosen, found))
     if len(all_steps) > 1:
         return f"layers of {len(steps)} of {len(all_steps)} steps"
-    return f"{len(chosen)} of {len(found)} layers"
+    return f"{len(chosen)} of {counted(len(found), 'layer')}"
 
 
 def _decibels(layer: Mapping[str, Any]) -> str:

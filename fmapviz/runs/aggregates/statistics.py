@@ -16,6 +16,7 @@ import numpy as np
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT, Json
+from fmapviz.core.words import counted
 from fmapviz.runs.aggregates._channels import NO_IMAGES, ChannelStatistics, combine
 from fmapviz.runs.aggregates._csv import csv_row
 from fmapviz.runs.aggregates._unit_statistics import TABLE_FILE, read_image, read_table
@@ -98,7 +99,7 @@ def describe_dead(dead: Mapping[str, tuple[int, int, int]]) -> list[str]:
         ['layer3.2.conv1: 12 of 256 channels are dead']
     """
     lines = [
-        f"{name}: {flat} of {channels} channels {'is' if flat == 1 else 'are'} dead"
+        f"{name}: {flat} of {counted(channels, 'channel')} {'is' if flat == 1 else 'are'} dead"
         for name, (_, flat, channels) in dead.items()
         if flat
     ]

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 from fmapviz.core import files
 from fmapviz.core.errors import RefusedError
+from fmapviz.core.words import counted
 from fmapviz.writers.html.page import read_script, to_json
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def embed(units: Mapping[str, Path], *, script: str, without: Collection[str] = 
 def too_large(images: int) -> RefusedError:
     """Return the error for a page that so many images make too large."""
     return RefusedError(
-        f"the pictures of {images} image{'s' * (images > 1)} exceed the {LARGEST // 1_000_000} MB of a single file",
+        f"the pictures of {counted(images, 'image')} exceed the {LARGEST // 1_000_000} MB of a single file",
         hint="fewer images, layers= or views=; without single_file=True the same call continues, pictures beside the page",
     )
 
