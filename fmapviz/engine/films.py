@@ -12,6 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image as PillowImage
@@ -25,7 +26,7 @@ from fmapviz.core.files import stage, writing_to
 from fmapviz.core.registry import WRITERS
 from fmapviz.core.types import ImageFile
 from fmapviz.core.words import are, counted
-from fmapviz.images.films import rate_of
+from fmapviz.images.films import rate_of, times_of
 from fmapviz.images.frames import frames_of
 from fmapviz.runs.run_files import find_units
 from fmapviz.runs.unit import commit, find_done, image_of, read_unit
@@ -82,11 +83,12 @@ def write_films(session: Session, on_event: Callable[[Event], None]) -> None:
         file = ImageFile(f"film:{shown.source or run.name}", shown.name, len(shown.units), shown.digest)
         if not config.force and find_done(run, file, fingerprint, is_intact=is_intact):
             continue
-        rate, name = _rate_of(shown), quote(shown.source) if shown.source else "the images"
+        rate, times, name = _rate_of(shown), _times_of(shown), quote(shown.source) if shown.source else "the images"
         units = f"{len(shown.units)} {'frame' if len(shown.units) == 1 else 'frames'}"
-        on_event(Notice(f"writing a film of each picture of {name}: {units}, {float(rate):.4g} each second"))
+        speed = "at the times of the film, whose rate varies" if times else f"{float(rate):.4g} each second"
+        on_event(Notice(f"writing a film of each picture of {name}: {units}, {speed}"))
         with writing_to(run), stage(run) as staging:
-            damaged = _write(staging, shown, writers, rate=rate, workers=session.workers)
+            damaged = _write(staging, shown, writers, rate=rate, times=times, workers=session.workers)
             record: dict[str, Any] = {
                 "kind": KIND,
                 "run": fingerprint,
@@ -142,7 +144,25 @@ def _rate_of(shown: _Shown) -> Fraction:
     return (rate_of(shown.source) or RATE if shown.source else RATE) / step
 
 
-def _write(staging: Path, shown: _Shown, writers: Mapping[str, WriteFilm], *, rate: Fraction, workers: int) -> int:
+def _times_of(shown: _Shown) -> list[float]:
+    """Return when each unit begins and the last one ends, in seconds, if the rate of the film varies; else none."""
+    times = times_of(shown.source) if shown.source else []
+    if not times or shown.numbers[-1] >= len(times) - 1:
+        return []
+    step = shown.numbers[-1] - shown.numbers[-2] if len(shown.numbers) > 1 else 1
+    chosen = [times[number] for number in (*shown.numbers, min(shown.numbers[-1] + step, len(times) - 1))]
+    return [each - chosen[0] for each in chosen]
+
+
+def _write(
+    staging: Path,
+    shown: _Shown,
+    writers: Mapping[str, WriteFilm],
+    *,
+    rate: Fraction,
+    times: Sequence[float],
+    workers: int,
+) -> int:
     """Write all films, several at a time; return the number of pictures that cannot be read."""
     names = {path.name for unit in shown.units for path in unit.iterdir() if path.suffix == _SUFFIX}
     frames: dict[str, list[str]] = {}
@@ -157,11 +177,17 @@ def _write(staging: Path, shown: _Shown, writers: Mapping[str, WriteFilm], *, ra
             return film.damaged
         for form, write_film in writers.items():
             target = staging / f"{name.removesuffix(_SUFFIX)}.{form}"
-            write_film(target, film.pictures(), size=film.size, rate=rate * len(parts))
+            write_film(target, film.pictures(), size=film.size, rate=rate * len(parts), times=_divided(times, len(parts)))
         return film.damaged
 
     with ThreadPoolExecutor(workers) as threads:
         return sum(threads.map(write, series))
+
+
+def _divided(times: Sequence[float], parts: int) -> list[float]:
+    """Return times at which each of several parts of a unit begins, and the last one ends."""
+    begins = (before + (after - before) * part / parts for before, after in pairwise(times) for part in range(parts))
+    return [*begins, times[-1]] if times else []
 
 
 class _Pictures:

@@ -472,6 +472,8 @@ def _check_film_answer(answer: Any, question: str) -> list[Any]:
             return [is_so]
         case [None | int() as announced, int(above), int(below)] if question == "facts" and above > 0 and below > 0:
             return [announced, above, below]
+        case [list(times)] if question == "times" and all(isinstance(each, float) for each in times):
+            return [times]
     raise ValueError
 
 

@@ -200,7 +200,7 @@ def ask_film(
     Args:
         open_film: Returns the decoder of the film.
         stream: The open film.
-        question: `animated`, `facts`, `has` or `read`.
+        question: `animated`, `facts`, `times`, `has` or `read`.
         number: Of the frame.
         channels: Number of channels that the model takes.
         progress: Called after each frame.
@@ -218,6 +218,8 @@ def ask_film(
     if question == "facts":
         announced, rate = film.facts
         return [announced, rate.numerator, rate.denominator]
+    if question == "times":
+        return [film.times(number)]
     if question == "has":
         return [film.has(number, progress)]
     if channels not in {1, 3}:

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from fractions import Fraction
 from functools import cache
 from importlib import import_module
-from itertools import chain
+from itertools import chain, count
 from struct import unpack
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -69,6 +69,9 @@ class _Source(Protocol):
     def size_of(self, frame: Any, /) -> int:
         """Return the bytes of a frame."""
 
+    def times(self) -> tuple[list[float], float]:
+        """Return when each frame begins and the last one ends, in seconds, and the unit of these; none if unknown."""
+
 
 class FilmDecoder:
     """Decodes the frames of one film; not safe in several threads.
@@ -89,12 +92,24 @@ class FilmDecoder:
         self._kept: dict[int, Any] = {}
         self._next: int | None = None  # number of the frame that is decoded next; None before the first one
         self._length: int | None = None
+        self._times: list[float] | None = None
         self._damage: InputError | None = None
 
     @property
     def facts(self) -> tuple[int | None, Fraction]:
         """The number of frames that the header announces, or None, and the frames per second."""
         return self._source.announced, self._source.rate
+
+    def times(self, begin: int) -> list[float]:
+        """Return when frames begin if their rate varies, in seconds from the first one on; none of a constant rate.
+
+        Args:
+            begin: Number of the first of the 1,000 frames to return; behind the last one is the end of the film.
+        """
+        if self._times is None:
+            times, unit = self._source.times()
+            self._times = times if _varies(times[:-1], unit) else []
+        return self._times[begin : begin + 1000]
 
     def has(self, number: int, progress: Callable[[], object] = lambda: None) -> bool:
         """Return True if there is a frame of this number, after decoding up to it.
@@ -186,6 +201,15 @@ class _Animation:
     def size_of(self, frame: Any) -> int:
         return 4 * int(frame.width) * int(frame.height)
 
+    def times(self) -> tuple[list[float], float]:
+        image, ends = self._open(), [0.0]
+        with suppress(Exception):  # at the end, and where it is damaged
+            for number in count():
+                image.seek(number)
+                image.load()
+                ends.append(ends[-1] + float(image.info.get("duration", 0)) / 1000)
+        return (ends if len(ends) > 2 and ends[-1] else []), 0.01
+
     def _open(self) -> PillowImage.Image:
         self._stream.seek(0)
         try:
@@ -230,6 +254,7 @@ class _Video:
         with closing(container):
             rate = video.average_rate or video.guessed_rate
             self.rate = Fraction(rate) if rate and 0 < rate <= 1000 else DEFAULT_RATE
+            self._unit = Fraction(video.time_base or 0)
             self._listed = int(video.frames)  # 0: unknown
             seconds = float(container.duration / _av().time_base) if container.duration else 0.0
             self.announced: int | None = self._listed or (round(seconds * float(self.rate)) if seconds > 0 else None)
@@ -255,6 +280,13 @@ class _Video:
             raise classify(error) from error
         orientation = _orientation_of(frame)
         return upright_rgb(picture, orientation), orientation
+
+    def times(self) -> tuple[list[float], float]:
+        if self._timestamps is None:
+            self._timestamps, self._key_frames = self._index()
+        first, unit = (self._timestamps or [0])[0], float(self._unit)
+        begins = [(each - first) * unit for each in self._timestamps]
+        return [*begins, begins[-1] + float(1 / self.rate)] if begins else [], unit
 
     def size_of(self, frame: Any) -> int:
         return sum(int(plane.buffer_size) for plane in frame.planes)
@@ -356,6 +388,14 @@ class _Video:
         timestamps.sort()
         plain = len(set(timestamps)) == len(timestamps) and first == timestamps[:1] == key_frames[:1]
         return (timestamps, sorted(key_frames)) if plain else ([], [])
+
+
+def _varies(begins: list[float], unit: float) -> bool:
+    """Return True if frames do not begin at equal distances, up to the rounding of the times to their unit."""
+    if len(begins) < 3:
+        return False
+    step = begins[-1] / (len(begins) - 1)
+    return max(abs(begin - number * step) for number, begin in enumerate(begins)) > 1.5 * unit
 
 
 def _orientation_of(frame: Any) -> int:

@@ -163,6 +163,18 @@ def rate_of(path: str) -> Fraction | None:
     return Fraction(above, below)
 
 
+def times_of(path: str) -> list[float]:
+    """Return when each frame of a film begins and the last one ends, in seconds.
+
+    None are returned if the rate is constant, or if it is not known, because the film cannot be read, for example.
+    """
+    times: list[float] = []
+    with suppress(InputError):
+        while part := ask(path, "times", len(times))[0]:
+            times += part
+    return times
+
+
 def ask(path: str, question: str, number: int = 0) -> list[Any]:
     """Return the answer to a question about a film; see `fmapviz.images.decode_worker`.
 

@@ -19,8 +19,9 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
 * `WITH`: A format that this one cannot do without.
 * `PLAIN`: True for the format in which pictures are written if none is asked for and no page collects them.
 * `REQUIRES`: A package that it needs, which the extra of its name brings, or that of the name in `EXTRA`.
-* `write_film(target, pictures, size=, rate=)`: Write one picture of many images as a film, into a file whose suffix is the
-  name of the format. The pictures are Pillow's, of at most the size; the rate is in frames per second. See
+* `write_film(target, pictures, size=, rate=, times=)`: Write one picture of many images as a film, into a file whose suffix
+  is the name of the format. The pictures are Pillow's, of at most the size; the rate is in frames per second; `times`, if
+  there are any, are the seconds at which each picture begins and the last one ends. See
   `fmapviz.engine.films`.
 * `SERIES`: True for a format that collects the steps of a series in one place: its files are not written for each unit, but
   at the end by `write_series(run, units)`, from the PNG files of the units, in natural order, and from `unit.json`.

@@ -13,7 +13,7 @@ from fmapviz.core import files
 from fmapviz.writers import base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from fractions import Fraction
     from pathlib import Path
 
@@ -27,16 +27,25 @@ _ENDLESS = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
 open_writer = base.separate_files(lambda _directory, _image, _pictures: None)
 
 
-def write_film(target: Path, pictures: Iterable[PillowImage.Image], *, size: tuple[int, int], rate: Fraction) -> None:
+def write_film(
+    target: Path,
+    pictures: Iterable[PillowImage.Image],
+    *,
+    size: tuple[int, int],
+    rate: Fraction,
+    times: Sequence[float] = (),
+) -> None:
     """Write one frame after the other, each with a palette of its own; Pillow's writer keeps all of them in memory."""
-    files.write_pieces(target, _pieces(pictures, size, rate))
+    files.write_pieces(target, _pieces(pictures, size, rate, times))
 
 
-def _pieces(pictures: Iterable[PillowImage.Image], size: tuple[int, int], rate: Fraction) -> Iterator[bytes]:
+def _pieces(
+    pictures: Iterable[PillowImage.Image], size: tuple[int, int], rate: Fraction, times: Sequence[float]
+) -> Iterator[bytes]:
     yield b"GIF89a" + pack("<HHBBB", *size, 0x70, 0, 0) + _ENDLESS
     shown = 0  # hundredths of a second
     for number, picture in enumerate(pictures, start=1):
-        duration = max(_SHORTEST, round(100 * number / rate) - shown)
+        duration = max(_SHORTEST, round(100 * (times[number] if times else number / rate)) - shown)
         shown += duration
         frame = _with_palette(base.padded(picture, size))
         yield from GifImagePlugin.getdata(frame, duration=10 * duration, include_color_table=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import av
@@ -11,8 +12,7 @@ from av.error import FFmpegError
 from fmapviz.writers import base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from fractions import Fraction
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from PIL import Image as PillowImage
@@ -24,6 +24,7 @@ EXTRA = "video"
 LOCAL = True
 
 _BT709, _LIMITED = 1, 1
+_TICKS = 90_000  # each second, of films whose rate varies
 # Without these, x264 makes files that differ by some bytes from one time to the next.
 _SAME_BYTES = "threads=1:lookahead-threads=1:sync-lookahead=0:cpu-independent=1"
 _CODECS = {  # the first is preferred
@@ -34,7 +35,14 @@ _CODECS = {  # the first is preferred
 open_writer = base.separate_files(lambda _directory, _image, _pictures: None)
 
 
-def write_film(target: Path, pictures: Iterable[PillowImage.Image], *, size: tuple[int, int], rate: Fraction) -> None:
+def write_film(
+    target: Path,
+    pictures: Iterable[PillowImage.Image],
+    *,
+    size: tuple[int, int],
+    rate: Fraction,
+    times: Sequence[float] = (),
+) -> None:
     """Encode H.264 with one thread: its number would change the file."""
     width, height = (side + side % 2 for side in size)
     with av.open(str(target), "w", format="mp4", options={"movflags": "faststart", "fflags": "bitexact"}) as container:
@@ -46,11 +54,15 @@ def write_film(target: Path, pictures: Iterable[PillowImage.Image], *, size: tup
         context.color_range = _LIMITED
         context.thread_count = 1
         context.flags |= Flags.bitexact
-        context.time_base = 1 / rate
+        unit = Fraction(1, _TICKS) if times else 1 / rate
+        ticks = [round(each * _TICKS) for each in times]
+        context.time_base = unit
         for number, picture in enumerate(pictures):
             frame = av.VideoFrame.from_image(base.padded(picture, (width, height)))
             frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG", threads=1)
-            frame.pts, frame.time_base = number, 1 / rate
+            frame.pts, frame.time_base = ticks[number] if times else number, unit
+            if times:
+                frame.duration = ticks[number + 1] - ticks[number]
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 

@@ -1,13 +1,14 @@
 """Films of a run show the pictures of its units, at the film's speed, and are the same however the run was done."""
 
 import base64
+import itertools
 import json
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from extras import av
-from films import number_of, write_animation, write_film
+from films import SIZE, number_of, picture_of, write_animation, write_film
 from PIL import Image, ImageSequence
 
 from fmapviz import visualize
@@ -232,3 +233,54 @@ def test_the_frames_of_all_clips_of_a_video_model_are_one_film(tmp_path):
             size = picture.size
         shown = enlarged(png, (frame.shape[1] // size[0] * size[0], frame.shape[0] // size[1] * size[1]))
         assert np.abs(frame[: shown.shape[0], : shown.shape[1]] - shown).mean() < 1e-9
+
+
+BEGINS = [0, 40, 80, 200, 240, 1000, 1040, 1300]  # milliseconds
+
+
+def write_uneven(path):
+    """Write a film whose frames begin at `BEGINS`."""
+    if path.suffix == ".gif":
+        first, *others = (Image.fromarray(picture_of(number)) for number in range(len(BEGINS)))
+        durations = [after - before for before, after in itertools.pairwise([*BEGINS, 1340])]
+        first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
+        return path
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"bf": "2"})
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for number, begin in enumerate(BEGINS):
+            frame = av.VideoFrame.from_ndarray(picture_of(number), format="rgb24")
+            frame.pts, frame.time_base = begin, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def begins_of(path):
+    """Return when the frames of a film begin, in milliseconds, as its own decoder says."""
+    if path.suffix == ".gif":
+        with Image.open(path) as image:
+            durations = []
+            for number in range(image.n_frames):
+                image.seek(number)
+                durations.append(image.info["duration"])
+        return [sum(durations[:number]) for number in range(len(durations))]
+    with av.open(str(path)) as container:
+        return [round(float(1000 * frame.time)) for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("name", ["phone.mp4", "phone.mkv", "phone.gif"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_films_of_a_film_whose_rate_varies_keep_its_times(tmp_path, name, every):
+    told = []
+    film = write_uneven(tmp_path / name)
+    assert begins_of(film) == BEGINS
+    summary = visualize(
+        "shapesnet", film, layers="features.0.conv", to=["mp4", "gif"], out=tmp_path / "runs", every=every, workers=1, top=0,
+        on_event=lambda event: told.append(getattr(event, "message", "")),
+    )  # fmt: skip
+    written = summary.directory / name / "_film"
+    for form in ("mp4", "gif"):
+        assert begins_of(written / f"input.{form}") == pytest.approx(BEGINS[::every], abs=10 if form == "gif" else 1)
+    assert any("at the times of the film, whose rate varies" in message for message in told)
