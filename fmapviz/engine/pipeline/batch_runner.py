@@ -26,6 +26,7 @@ from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.inspection.gradients import is_out_of_memory
+from fmapviz.inspection.randomness import gate, python_states, seeded_by
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
 from fmapviz.models.replicas import replicate
@@ -65,6 +66,7 @@ class BatchRunner:
         self._progress = progress
         self._check = check
         self._hooks = ExitStack()
+        self._is_random = False
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
@@ -110,7 +112,7 @@ class BatchRunner:
             again = kept.pop(id(part[0]), None)
             try:
                 images = self._stack([image.values for image in part])
-                drawn = [drawer.draw_kept(images, again)] if again else drawer.draw(images, keep=self._session.kept)
+                drawn = [drawer.draw_kept(images, again)] if again else self._draw(drawer, images, part, tell)
             except Exception as error:
                 memory = is_out_of_memory(error)
                 # A wrong request shows at the first image; with a later one it is that image's own failure.
@@ -130,10 +132,28 @@ class BatchRunner:
                 results += [self._accept(image, each, begun, tell) for image, each in zip(part, drawn, strict=True)]
                 if self._sharing and len(part) == 1 and not again:
                     self._sharing.note(part[0].values, drawn[0])
-        if drawer.numbers.drawn:
-            self.limits.drawing = 1  # the random numbers come from one sequence
         self._idle.append(drawer)
         return [*back, *chain.from_iterable(parts)], results
+
+    def _draw(
+        self, drawer: Drawer | PairDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell
+    ) -> list[ImageResult]:
+        """Run a batch; of a network that draws random numbers each image alone, with the seed of its name."""
+        if not self._is_random:
+            with gate.together():
+                before = python_states()
+                drawn = drawer.draw(images, keep=self._session.kept)
+                drawn_numbers = drawer.numbers.drawn or before != python_states()
+            if not drawn_numbers:
+                return drawn
+            if not self._is_random:
+                self._is_random = True
+                self.limits.drawing = self.limits.batch_size = 1
+                tell(Notice("the network draws random numbers when it runs: they are seeded for each image by its name"))
+        if len(part) > 1:
+            raise MixedBatchError
+        with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
+            return drawer.draw(images, keep=self._session.kept)
 
     def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
         """Return the passes that were kept, by the images' identity."""
@@ -143,6 +163,8 @@ class BatchRunner:
 
     def _may_share(self, batch: list[Preprocessed], drawer: Drawer | PairDrawer) -> bool:
         """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
+        if self._is_random:
+            return False
         if self._sharing is None:
             return True
         if shared := self._sharing.try_out(lambda images: drawer.draw(self._stack(images))):

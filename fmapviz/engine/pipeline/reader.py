@@ -16,6 +16,7 @@ from fmapviz.images.clips import read_clip, read_fitting
 from fmapviz.images.frames import frames_of
 from fmapviz.images.memory.image import memory_image
 from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.inspection.randomness import gate, seeded_by
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from PIL import Image as PillowImage
+    from torch import Tensor
+
+    from fmapviz.core.samples import Samples
     from fmapviz.engine.pipeline.scheduler import Result, Tell
     from fmapviz.engine.pipeline.work import Progress
     from fmapviz.engine.session import Session
@@ -80,6 +85,7 @@ class ImageReader:
         self._release = release
         self._on_begun = on_begun
         self._has_remarked = False  # on prepared tensors, which are much alike
+        self._is_random: bool | None = None  # the preprocessing; None before the first image
         self._cores = max(1, torch.get_num_threads() // session.workers)
 
     def read(self, number: int, item: Item, tell: Tell) -> tuple[list[Preprocessed], list[Result]]:
@@ -103,6 +109,23 @@ class ImageReader:
         except InputError as error:
             report = report_of(error.__cause__) if error.code == "E_PREPARE" and error.__cause__ else None
             return [], [Failed(item, Failure(item.file.path, error.code, str(error), error.hint, report))]
+
+    def _prepare(self, pixels: PillowImage.Image | Samples, file: ImageFile, tell: Tell) -> Tensor:
+        """Preprocess an image; if the user's function draws random numbers, alone and with the seed of the image's name."""
+        apply = self._session.model.preparation.apply
+        if not self._session.model.own or self._is_random is False:
+            return apply(pixels)
+        with gate.alone(), seeded_by(file.unit) as numbers:
+            values = apply(pixels)
+        if self._is_random is None:
+            with gate.alone(), seeded_by(file.unit):
+                repeated = apply(pixels)
+            if not torch.equal(values.nan_to_num(), repeated.nan_to_num()):
+                tell(Notice("the preprocessing returns other values for the same image and seeds: two runs will differ"))
+            elif numbers.drawn:
+                tell(Notice("the preprocessing draws random numbers: they are seeded for each image by its name"))
+            self._is_random = numbers.drawn
+        return values
 
     def _look_up(self, file: ImageFile) -> Member | Outcome:
         """Find out whether an image that has a unit of its own is finished."""
@@ -134,6 +157,6 @@ class ImageReader:
             image, values = read_clip(member.file, frames, preparation)
         else:
             image = read_fitting(preparation, partial(self._decode_pool.read, member.file, notify=tell))
-            values = preparation.apply(image.pixels)
+            values = self._prepare(image.pixels, member.file, tell)
         size = image.pixels.width, image.pixels.height
         return Preprocessed(number, member, image.notices, values, size, image.orientation)
