@@ -14,7 +14,7 @@ from fmapviz.models.weights import given
 from fmapviz.models.weights.file import digesting, find_weights
 from fmapviz.models.weights.key_prefixes import strip_prefixes
 from fmapviz.models.weights.read import read_checkpoint
-from fmapviz.models.weights.state_dict import StateDict, digest_of_state, is_quantised
+from fmapviz.models.weights.state_dict import EXTRAS, StateDict, digest_of_state, is_quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Build = Callable[..., nn.Module]  # Any: sizes and options of the source
 
-_COUNTERS = r"(^|[._])(total_ops|total_params|_extra_state|num_batches_tracked|n_averaged|__\w+__)$"  # of profilers, ...
 _OWN_BUILDER = "name a function of yours that builds the network they belong to, such as my_net.py:build"
 
 
@@ -166,7 +165,7 @@ def _memory(values: Tensor) -> object:
 def _is_beside(key: str, own: StateDict, state: StateDict) -> bool:
     """Return True for a tensor that is no weight of the network: a counter, a second name, or a part of another."""
     values, first = state[key], key.partition(".")[0]
-    if re.search(_COUNTERS, key) or values.ndim == 0 or not (values.is_floating_point() or values.is_complex()):
+    if EXTRAS.search(key) or values.ndim == 0 or not (values.is_floating_point() or values.is_complex()):
         return True
     if any(values.data_ptr() == state[other].data_ptr() for other in own if other in state and values.numel()):
         return True
@@ -231,7 +230,7 @@ def _explain(
             "the weights belong to a model without batch normalisation, and this one has it",
         ),
         (
-            only_head and not (unexpected or resized),
+            only_head and not (unexpected or resized) and not any(key.partition(".")[0] == head for key in state),
             f"the weights have no head ('{head}'): name a function of yours that builds the model without one, such as "
             "my_net.py:backbone",
         ),
@@ -239,7 +238,10 @@ def _explain(
             only_head and not (missing or unexpected),
             f"only the head ('{head}') differs: build the model for the weights' number of classes",
         ),
-        (only_head, f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}"),
+        (
+            only_head and ((missing and unexpected) or resized),
+            f"only the head ('{head}') differs, it was replaced: {_OWN_BUILDER}",
+        ),
         (
             not (missing or unexpected) and len(resized) == 1 and _differ_in_channels(own[resized[0]], state[resized[0]]),
             "only one layer differs: the weights are for images with another number of channels",

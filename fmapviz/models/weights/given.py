@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fmapviz.core.errors import WeightsError, first_few, quote
 from fmapviz.models.weights.read import Checkpoint
-from fmapviz.models.weights.state_dict import find_classes, find_state, list_states
+from fmapviz.models.weights.state_dict import drop_extras, find_classes, find_state, list_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,8 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
         >>> [*read_given(torch.nn.Linear(2, 1).state_dict()).state]
         ['weight', 'bias']
     """
-    content = dict(weights)
+    content, dropped = drop_extras(dict(weights))
+    content = cast("dict[str, Any]", content)
     try:
         found = find_state(content, None)
     except WeightsError as error:  # there are several
@@ -38,4 +39,6 @@ def read_given(weights: Mapping[str, Any]) -> Checkpoint:  # Any: see `find_stat
         message = f"no state dict, which maps names to tensors, but a {type(weights).__name__} of {keys}"
         raise WeightsError(message, hint="network.state_dict() is one")
     state = {key: values.detach().cpu().clone() for key, values in found[0].items()}  # the caller may go on training
-    return Checkpoint(state, find_classes(content))
+    return Checkpoint(
+        state, find_classes(content), (f"not used of the state dict: {first_few(dropped)}",) if dropped else ()
+    )

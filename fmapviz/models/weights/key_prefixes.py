@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmapviz.core.errors import WeightsError, first_few, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from fmapviz.models.weights.state_dict import StateDict
@@ -20,12 +20,12 @@ WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 _USUAL_PREFIX = re.compile(r"(?:module\.|model\.)*")
 
 
-def strip_prefixes(state: StateDict, wanted: Iterable[str], path: Path) -> tuple[StateDict, tuple[str, ...]]:
+def strip_prefixes(state: StateDict, wanted: StateDict, path: Path) -> tuple[StateDict, tuple[str, ...]]:
     """Strip the prefixes that wrappers and training modules add to the keys of a network.
 
     Args:
         state: The weights.
-        wanted: The keys of the network; `num_batches_tracked` may be missing in the weights.
+        wanted: The state dict of the network; `num_batches_tracked` may be missing in the weights.
         path: The file, for the notice.
 
     Returns:
@@ -38,14 +38,16 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str], path: Path) -> tuple
     Example:
         >>> import torch
         >>> from pathlib import Path
-        >>> strip_prefixes({"net.a.weight": torch.zeros(1)}, ["a.weight"], Path("lit.ckpt"))
+        >>> strip_prefixes({"net.a.weight": torch.zeros(1)}, {"a.weight": torch.ones(1)}, Path("lit.ckpt"))
         ({'a.weight': tensor([0.])}, ("stripped the prefix 'net.' from the keys of 'lit.ckpt'",))
     """
     needed = {key for key in wanted if not key.endswith("num_batches_tracked")}
     if needed <= state.keys():
         return state, ()
     unwrapped = {WRAPPERS.sub("", key): key for key in state}
-    prefix = _prefix_of(unwrapped, needed)
+    prefix = _prefix_of(
+        unwrapped, needed, lambda prefix: _fits(prefix, {key: wanted[key] for key in needed}, unwrapped, state)
+    )
     names = {key.removeprefix(prefix): given for key, given in unwrapped.items() if key.startswith(prefix)}
     leading = [given.removesuffix(key) for key, given in names.items() if given.endswith(key)]
     wrappers = [match[0] for given in names.values() for match in WRAPPERS.finditer(given)]
@@ -61,8 +63,20 @@ def strip_prefixes(state: StateDict, wanted: Iterable[str], path: Path) -> tuple
     return {key: state[given] for key, given in names.items()}, (notice,)
 
 
-def _prefix_of(keys: Collection[str], needed: set[str]) -> str:
-    """Return the prefix of most of the needed keys; without a majority, a wrapper's prefix that all keys share."""
+def _fits(prefix: str, wanted: StateDict, unwrapped: Mapping[str, str], state: StateDict) -> bool:
+    """Return True if what is under a prefix has the shapes of the network: of encoder and decoder one may."""
+    given = ((values, unwrapped.get(f"{prefix}{key}")) for key, values in wanted.items())
+    return all(key is None or state[key].shape == values.shape for values, key in given)
+
+
+def _prefix_of(keys: Collection[str], needed: set[str], fits: Callable[[str], bool]) -> str:
+    """Return the prefix of most of the needed keys; without a majority, a wrapper's prefix that all keys share.
+
+    Args:
+        keys: Of the weights.
+        needed: Of the network.
+        fits: Whether the shapes under a prefix are the network's.
+    """
     starts = ((key, [0, *(match.end() for match in re.finditer(r"\.", key))]) for key in keys)
     found = Counter(key[:start] for key, ends in starts for start in ends if key[start:] in needed)
     most = max(found.values(), default=0)
@@ -75,6 +89,8 @@ def _prefix_of(keys: Collection[str], needed: set[str]) -> str:
     current = [prefix for prefix in best if not re.search(r"(?i)(^|[._])(ema|swa|average|averaged|shadow)([._]|$)", prefix)]
     if len(current) == 1:  # the others are moving averages of it
         return current[0]
+    if len(best) > 1:
+        best = [prefix for prefix in best if fits(prefix)] or best
     if len(best) > 1:
         raise WeightsError(
             f"the weights file contains the network {len(best)} times: under {' and '.join(map(quote, best))}",

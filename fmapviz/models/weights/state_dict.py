@@ -24,7 +24,10 @@ NESTS = ("state_dict", "model_state_dict", "model_state", "model", "module", "ne
 CLASSES = ("classes", "class_names", "categories", "names", "labels", "class_to_idx", "idx_to_class", "id2label")
 SETTINGS = ("hyper_parameters", "hparams", "config", "meta", "dataset_meta", "args")
 
-_EXTRAS = re.compile(r"(^|[._])(total_ops|total_params|_extra_state|num_batches_tracked|n_averaged|__\w+__)$")
+# Of profilers, of averaging, and tables that modules compute themselves.
+EXTRAS = re.compile(
+    r"(^|[._])(total_ops|total_params|_extra_state|num_batches_tracked|n_averaged|attn_mask|position_ids|__\w+__)$"
+)
 _DEEPEST = 3  # levels below which a state dict is not searched for extras
 
 _TRAINING = ("optim", "sched", "scaler")  # parts of keys whose tensors only training needs
@@ -69,7 +72,7 @@ def list_states(content: object) -> list[str]:
 
 
 def drop_extras(content: object, name: str = "") -> tuple[object, list[str]]:
-    """Remove what lies beside tensors in a state dict and is none: None, extra states, and the numbers of profilers.
+    """Remove what lies beside tensors in a state dict and is none: None, extra states, a few numbers and texts.
 
     Returns:
         The content without it, and the dotted keys that were removed.
@@ -87,8 +90,11 @@ def drop_extras(content: object, name: str = "") -> tuple[object, list[str]]:
     kept: dict[str, object] = {}
     dropped: list[str] = []
     has_tensors = any(isinstance(value, Tensor) for value in content.values())
+    notes = {key for key, value in content.items() if isinstance(value, int | float | str)}  # the epoch, for example
+    if 2 * len(notes) >= sum(isinstance(value, Tensor) and value.ndim > 0 for value in content.values()):
+        notes.clear()  # these are settings, with tensors among them
     for key, value in content.items():
-        if has_tensors and not isinstance(value, Tensor) and (value is None or _EXTRAS.search(key)):
+        if has_tensors and not isinstance(value, Tensor) and (value is None or key in notes or EXTRAS.search(key)):
             dropped.append(_joined(name, key))
         elif isinstance(value, dict) and name.count(".") < _DEEPEST:
             kept[key], below = drop_extras(value, _joined(name, key))

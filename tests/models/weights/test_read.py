@@ -345,7 +345,7 @@ def test_one_of_several_without_a_usual_name_is_chosen_by_the_person(save, state
 
 def test_other_weights_are_not_taken_for_those_that_cannot_be_read(save, state):
     """An average is given on request only, also where the model itself was pickled."""
-    for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": 3}, "ema": state}):
+    for content in ({"model": network(), "ema": state}, {"state_dict": {**state, "x": [3]}, "ema": state}):
         path = save(content)
         with pytest.raises(WeightsError, match=r"refused|no state dict"):
             read_checkpoint(path)
