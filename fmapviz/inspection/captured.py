@@ -11,7 +11,7 @@ from torch import nn
 
 from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import LayerKeyError, RequestError, first_few, quote, suggest
-from fmapviz.core.types import FeatureMap
+from fmapviz.core.types import FeatureMap, Model
 from fmapviz.inspection.gradients import begin_graph, edge_of, gradients_at
 from fmapviz.inspection.hooks import exchange, observe
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @explain_arguments
 @contextmanager
 def capture(
-    model: nn.Module,
+    model: nn.Module | Model,
     *,
     layers: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
@@ -38,7 +38,8 @@ def capture(
     """Capture a copy of what each layer returns, in your own loop.
 
     Args:
-        model: Any `nn.Module`; run it inside the `with` block, on any device, any number of times: the last pass counts.
+        model: Any `nn.Module`, or what `load_model` returns; run it, or its `module`, inside the `with` block, on any
+            device, any number of times: the last pass counts.
         layers: Globs over dotted names; none means all.
         exclude: Globs of names to leave out again.
         types: Class names, matched through base classes; none means Conv2d, else Conv3d, and blocks of transformers.
@@ -64,6 +65,7 @@ def capture(
         torch.Size([2, 8, 30, 30])
     """
     check_type("gradients", gradients, bool, hint="True if Captured.backward will be called")
+    model = model.module if isinstance(model, Model) else model
     chosen = select_layers(find_layers(unwrap(model)), types=types, include=layers, exclude=exclude)
     maps = Captured(gradients=gradients)
     with ExitStack() as stack:

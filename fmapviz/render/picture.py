@@ -268,9 +268,13 @@ def _header(layer: LayerResult, drawing: Drawing, facts: Mapping[str, str], info
 
 
 def _render_grid(layer: LayerResult, grid: Grid, _seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
-    style = info.config.style
+    return render_grid(grid, info.config.style, has_colours=layer.of == "weights" and layer.shape[1] == 3)
+
+
+def render_grid(grid: Grid, style: Style, *, has_colours: bool = False) -> Rendered:
+    """Return a grid with what its colour bar says; `has_colours` if its pixels are red, green and blue values."""
     marks: Marks = ((0.0, "min"), (1.0, "max"))
-    if grid.bars or (layer.of == "weights" and layer.shape[1] == 3):
+    if grid.bars or has_colours:
         marks = ()  # the height of a bar shows its value; kernels in red, green and blue have no colour map
     elif grid.limits:
         marks = _mark_ends(*grid.limits)

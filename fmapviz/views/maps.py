@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 from PIL import Image
 
 from fmapviz.core.config import Style, check_type
@@ -15,17 +15,18 @@ from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose_channels
-from fmapviz.views.base import BatchContent, NoChannelsError
+from fmapviz.render.layout import draw as paint
+from fmapviz.render.picture import frame, render_grid
+from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fmapviz.core.drawings import Content
     from fmapviz.core.types import FeatureMap
-    from fmapviz.views.base import LayerMaps
 
 NEEDS = "outputs"
 LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
@@ -85,7 +86,7 @@ def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
     """Draw one feature map outside of a run; see `FeatureMap.show`.
 
     Raises:
-        RequestError: It is neither a map nor a vector.
+        RequestError: It is neither a map nor a vector, or has none of the chosen channels.
     """
     check_type("style", style, Style | None, hint="such as Style(columns=8)")
     style, values = style or Style(), feature_map.values.detach()
@@ -95,8 +96,24 @@ def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
         raise RequestError(
             f"{feature_map.name} is no map and no vector: {error}", hint="its attribute values has them"
         ) from error
-    drawn = [
-        bars.draw_bars(frame, style, grid.measure(frame[:, :, None, None])) if frame.ndim == 2 else grid.tile(frame, style)
-        for frame in map(grid.as_floats, frames)
-    ]
-    return Image.fromarray(torch.cat(drawn).flatten(0, 1).cpu().numpy())
+    drawn = []
+    for part in map(grid.as_floats, frames):
+        is_vector = part.ndim == 2
+        shown = part[:, :, None, None] if is_vector else part
+        try:
+            content = draw(LayerMaps(shown, grid.measure(shown, moments=style.rank != "max"), is_vector), style)
+        except NotAMapError as error:
+            raise RequestError(f"{feature_map.name} {error}", hint=f"Style(channels='0-{shown.shape[1] - 1}')") from error
+        images = zip(*(tensor.cpu().numpy() for tensor in content.tensors.values()), strict=True)
+        made = (content.make(**dict(zip(content.tensors, parts, strict=True))) for parts in images)
+        drawn += [_framed(each, style, feature_map) for each in made]
+    return Image.fromarray(np.concatenate(drawn))
+
+
+def _framed(content: Content, style: Style, feature_map: FeatureMap) -> NDArray[np.uint8]:
+    """Add what a style asks for to a grid: numbers, a colour bar, a header."""
+    assert isinstance(content, Grid)
+    shape = " x ".join(map(str, feature_map.values.shape[1:]))
+    lines = [f"{feature_map.name}  {feature_map.layer.type}  {shape}"]
+    box, ground, _ = frame(render_grid(content, style), content, style, lines)
+    return paint(box, ground)
