@@ -145,14 +145,14 @@ def import_module_of(reference: Reference) -> ModuleType:
         UserCodeError: It raises an exception.
     """
     if not reference.is_file:
-        with _on_path(Path.cwd()):
+        with _on_path(Path.cwd()), _without_arguments(reference.module):
             return _import(reference.module)
     path = _existing_file(reference.module).resolve()
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
         folder = folder.parent
-    with _on_path(folder):
+    with _on_path(folder), _without_arguments(str(path)):
         return _import(".".join(parts)) if len(parts) > 1 else _run(path)
 
 
@@ -172,7 +172,17 @@ def running_user_code(name: str) -> Iterator[None]:
     except FmapvizError:
         raise
     except (Exception, SystemExit) as error:  # a script's sys.exit() too
-        raise UserCodeError(f"{quote(name)} failed: {one_line(error)}", report=report_of(error)) from error
+        message = f"{quote(name)} failed: {one_line(error)}"
+        raise UserCodeError(message, hint=_hint(error), report=report_of(error)) from error
+
+
+def _hint(error: BaseException) -> str | None:
+    """Return what to change in user code that fails in a usual way."""
+    if isinstance(error, SystemExit):
+        return "it ends Python, as a script does: put what it does besides definitions below if __name__ == '__main__':"
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "name it as a module of its package, from the folder that holds the package: my_pkg.net:build"
+    return None
 
 
 def imported_files_beside(module: ModuleType) -> list[Path]:
@@ -269,6 +279,17 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _without_arguments(name: str) -> Iterator[None]:
+    """Hide the arguments of fmapviz from a script that parses arguments when it is imported."""
+    before = sys.argv
+    sys.argv = [name]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 @contextmanager

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import RequestError, UserCodeError
 from fmapviz.models.load import check_name
-from fmapviz.models.user_code import Reference, check_reference, parse_arguments, parse_reference
+from fmapviz.models.user_code import Reference, check_reference, import_module_of, parse_arguments, parse_reference
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,25 @@ def test_code_that_is_not_there_is_an_error(text):
 def test_code_is_not_fetched_from_anywhere(spec):
     with pytest.raises(RequestError, match="no such model"):
         check_name(spec)
+
+
+def test_a_script_that_parses_arguments_when_imported_does_not_get_those_of_fmapviz(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fmapviz", "net.py:build", "photo.jpg", "--to", "png"])
+    file = tmp_path / "argued.py"
+    file.write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', default=3)\n"
+        "width = parser.parse_args().width\n"
+    )
+    assert import_module_of(Reference(str(file), "build")).width == 3
+    assert sys.argv[1] == "net.py:build"
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("import sys; sys.exit(3)", "if __name__ == '__main__'"), ("from .blocks import Block", "my_pkg.net:build")],
+)
+def test_a_script_that_cannot_be_imported_gets_a_hint(code, hint, tmp_path):
+    (tmp_path / "script_alone.py").write_text(code)
+    with pytest.raises(UserCodeError) as caught:
+        import_module_of(Reference(str(tmp_path / "script_alone.py"), "build"))
+    assert hint in caught.value.hint
