@@ -130,7 +130,7 @@ class ClassScores:
             "score": at(self.outputs),
             "logit": at(self.values.detach()) if self.logits else None,
             "probability": at(self.probabilities),
-            "share": at(self.shares),
+            "share": None if self.kind == "value" else at(self.shares),
             "kind": self.kind,
             "unit": self.unit,
         }

@@ -49,7 +49,7 @@ def _prediction(scores: ClassScores, image: int, index: int) -> Prediction:
     share, of = found.pop("share"), ""
     if scores.counts is not None and scores.counts[image, index] > 1:
         of = f"in {int(scores.counts[image, index])} boxes"
-    if share is not None and scores.kind != "value":
+    if share is not None:
         found["score"], of = share, "of the pixels"
     elif found["probability"] is not None:
         found["score"] = found["probability"]

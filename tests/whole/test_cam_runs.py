@@ -1201,3 +1201,15 @@ def test_what_cam_gives_shows_itself_in_a_notebook_side_by_side():
     assert not np.array_equal(found.overlay, plain.overlay)
     alone = fmapviz.cam(small(), images(2)[1], target=2, style=Style(alpha=0.0))
     assert np.array_equal(alone.overlay[0], plain.overlay[1])  # alpha 0 is the picture itself
+
+
+def test_the_report_lists_a_quantity_with_its_unit_and_not_in_percent(look):
+    model = replace(as_model(nn.Sequential(*small()[:5], nn.Linear(6, 1))), classes=("age",), scores="value:years", own=True)
+    summary, _ = look(model, to=["html"], views=["gradcam"])
+    (prediction,) = unit_of(summary)["predictions"]
+    assert (prediction["class"], prediction["probability"], prediction["unit"]) == ("age", None, "years")
+    page = (summary.directory / "index.html").read_text()
+    assert f"age {prediction['score']:.4g}"[:9] in page
+    assert " years" in page
+    (heat,) = unit_of(summary)["heat_maps"]
+    assert (heat["scores"], heat["logit"]) == ("value", None)

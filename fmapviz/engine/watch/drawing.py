@@ -69,6 +69,7 @@ class StepDrawer:
     Attributes:
         session: What was loaded.
         notices: Remarks on the network and its layers.
+        remarks: What is assumed of the network's outputs, once a step is drawn.
         probes: The images.
     """
 
@@ -82,6 +83,7 @@ class StepDrawer:
         self.session, notices = self._load(
             module, replace(model, module=module, weights=IN_TRAINING, sha256=_structure_of(module))
         )
+        self.remarks: list[str] = []
         self.probes = read_probes(images, model.preparation)
         all_prepared = is_all_prepared([probe.file.content for probe in self.probes])
         self.notices = [each for each in notices if each != model.assumption or not all_prepared]
@@ -135,6 +137,7 @@ class StepDrawer:
         with training_undisturbed(module):
             results = self._run(first.device)
             weights, _ = draw_weights(session, info)
+        self.remarks = list(dict.fromkeys(remark for result in results for remark in result.remarks))
         drawn = []
         for probe, result in zip(self.probes, results, strict=False):
             sheets = session.plan.sheets

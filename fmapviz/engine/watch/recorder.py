@@ -85,6 +85,11 @@ class Recorder:
         self._strips_at: int | None = None  # the step at which they were written last
 
     @property
+    def remarks(self) -> list[str]:
+        """What is assumed of the network's outputs, once a step is drawn."""
+        return self._drawer.remarks
+
+    @property
     def subject(self) -> object:
         """What is drawn; two that draw the same may share tags and files."""
         session = self._drawer.session

@@ -234,6 +234,8 @@ class Watch:
                     "later steps stay until they are drawn again",
                 )
             self._try(self._recorder.record, number)
+            for remark in self._recorder.remarks:
+                self._tell(remark, remark)
             self._begun = time.perf_counter()  # the first time takes longer than all others
         else:
             self._keep_within_budget()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core.errors import printable
+from fmapviz.core.types import percent
 from fmapviz.images.frames import frames_of
 from fmapviz.writers.html.page import link, pack
 
@@ -145,7 +146,14 @@ def name_images(images: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
 # Any: a record that was tampered with may hold any JSON value.
 def _predictions(records: Any) -> list[str]:
     known = [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
-    return [printable(f"{each.get('class')} {number(each.get('score')):.1%}".replace("%", " %")) for each in known]
+    return [printable(_prediction(each)) for each in known]
+
+
+def _prediction(record: Mapping[str, Any]) -> str:
+    score = number(record.get("score"))
+    if record.get("scores") == "value":
+        return f"{record.get('class')} {score:.4g} {record.get('unit', '')}".rstrip()
+    return f"{record.get('class')} {percent(score)}"
 
 
 def _curves(units: Sequence[ListedUnit]) -> list[dict[str, Any]]:
