@@ -83,15 +83,15 @@ def list_models(
 
 def _table(rows: list[LayerInfo], fields: dict[str, ReceptiveField] | None) -> list[str]:
     """Return the rows as aligned columns."""
-    cells: list[tuple[str, ...]] = [("#", "layer", "type", "output", "parameters", "calls")]
+    cells: list[tuple[str, ...]] = [("#", "layer", "type", "output", "axes", "parameters", "calls")]
     for row in rows:
         number, shape = ("-", "not executed") if row.shape is None else (str(row.index), " x ".join(map(str, row.shape)))
         name = f"{row.name} = {', '.join(row.aliases)}" if row.aliases else row.name
-        cells.append((number, printable(name), row.type, shape, f"{row.parameters:,}", str(row.calls)))
+        cells.append((number, printable(name), row.type, shape, row.layout, f"{row.parameters:,}", str(row.calls)))
     if fields is not None:
         added = [("field", "stride", "start"), *(_field_cells(fields.get(row.name)) for row in rows)]
         cells = [(*known, *new) for known, new in zip(cells, added, strict=True)]
-    return align(cells, right={0, 4, 5})
+    return align(cells, right={0, 5, 6})
 
 
 def _field_cells(field: ReceptiveField | None) -> tuple[str, str, str]:

@@ -117,6 +117,7 @@ class LayerInfo:
         parameters: Number of parameters, with those of its children.
         calls: Number of calls in one forward pass.
         aliases: Other paths to the same module.
+        layout: The axes of its first output, such as `N 1+H*W C`, see the page *layouts* of the guide; empty if unknown.
     """
 
     index: int | None
@@ -126,6 +127,7 @@ class LayerInfo:
     parameters: int
     calls: int
     aliases: tuple[str, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

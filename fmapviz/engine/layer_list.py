@@ -20,6 +20,7 @@ from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.inspection.class_scores import is_detection
 from fmapviz.inspection.hooks import observe, tensors
 from fmapviz.inspection.layers import find_layers, select_layers, unwrap
+from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.inspection.outputs import keys_of
 from fmapviz.models.homes import find_homes
 from fmapviz.models.load import load_model, outline_model
@@ -120,15 +121,18 @@ def _list(
         nonlocal last
         last, row = feature_map.name, rows[feature_map.layer.name]
         if row.index is None:
-            row = replace(row, index=feature_map.index, shape=feature_map.shape[1:])
+            layout = feature_map.layout.text if feature_map.layout else ""
+            row = replace(row, index=feature_map.index, shape=feature_map.shape[1:], layout=layout)
         rows[row.name] = replace(row, calls=feature_map.call)
 
+    finder = LayoutFinder(unwrap(model.module), chosen, LayoutCache(model.layout))
     own = next(model.module.parameters(), torch.empty(0))
     batch = model.preparation.apply(grey_input(model.preparation))[None].to(own.device, own.dtype)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of meta kernels
         try:
-            with observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused)):
+            hooks = observe(model.module, chosen, receive, refuse=lambda refused, _: receive(refused), layouts=finder)
+            with hooks, finder.following(batch):
                 output = model.forward(model.module, batch)
         except (Exception, SystemExit) as error:
             failure = ForwardError.after(last, error, given=batch.shape)

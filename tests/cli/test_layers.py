@@ -10,7 +10,7 @@ def lines(result):
 
 def test_the_table_has_the_size_the_stride_and_the_start_of_each_field(fmapviz):
     head, *rows = lines(fmapviz("layers", "alexnet", "--receptive-field"))
-    assert head.split() == ["#", "layer", "type", "output", "parameters", "calls", "field", "stride", "start"]
+    assert head.split() == ["#", "layer", "type", "output", "axes", "parameters", "calls", "field", "stride", "start"]
     assert [row.split("  1  ")[1].split() for row in rows] == [
         ["11", "x", "11", "4", "x", "4", "-2,", "-2"],
         ["51", "x", "51", "8", "x", "8", "-18,", "-18"],

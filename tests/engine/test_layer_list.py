@@ -117,7 +117,7 @@ def test_optical_flow_refines_its_estimate_again_and_again():
 def test_a_model_of_videos_lists_its_own_kind_of_convolution():
     rows = list_layers("r3d_18", options=InputOptions(size=(32, 32)))
     assert {row.type for row in rows} == {"Conv3DSimple", "Conv3d"}
-    assert rows[0] == LayerInfo(0, "stem.0", "Conv3d", (64, 16, 16, 16), 3 * 64 * 3 * 7 * 7, 1)
+    assert rows[0] == LayerInfo(0, "stem.0", "Conv3d", (64, 16, 16, 16), 3 * 64 * 3 * 7 * 7, 1, layout="N C T H W")
 
 
 def test_layers_are_chosen_by_type_and_glob():
@@ -155,7 +155,7 @@ class Twice(nn.Module):
 
 def test_a_module_under_two_names_is_one_layer():
     assert list_layers(Twice(), options=SMALL) == [
-        LayerInfo(0, "first", "Conv2d", (3, 96, 96), 81, 3, ("block.1",)),
+        LayerInfo(0, "first", "Conv2d", (3, 96, 96), 81, 3, ("block.1",), "N C H W"),
         LayerInfo(None, "never", "Conv2d", None, 20, 0),
     ]
     assert [row.name for row in list_layers(Twice(), layers=["block.*"], options=SMALL)] == ["first"]

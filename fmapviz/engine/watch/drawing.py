@@ -158,7 +158,13 @@ class StepDrawer:
         module = session.model.module
         dtype, config = input_type(module), session.config
         drawer = Drawer(
-            session.model, session.layers, session.plan, config.style, top=config.top or 0, places=self._find_places()
+            session.model,
+            session.layers,
+            session.plan,
+            config.style,
+            top=config.top or 0,
+            layouts=session.layouts,
+            places=self._find_places(),
         )
         with with_onednn(module), drawer:
             return [drawer.draw(probe.values[None].to(device, dtype))[0] for probe in self.probes]

@@ -12,7 +12,7 @@ from fmapviz.core.layout import SAY_IT, Layout
 from fmapviz.inspection.layouts.axes import SPACE, Axes, Digit, axis, kinds_of, named, names_of, place, reason_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,7 +73,7 @@ def _numbered(dims: Sequence[Dim]) -> list[list[tuple[int, Digit]]]:
     return numbered
 
 
-def _of_space(
+def _of_space(  # noqa: PLR0911  one for each kind of positions
     text: str,
     digits: Sequence[Digit],
     dims: tuple[tuple[int, ...], ...],
@@ -89,6 +89,12 @@ def _of_space(
     if all(len(names_of((digits[at],))) <= 1 for at in space):  # rows before columns, whatever their order in the tensor
         space = sorted(space, key=lambda at: (_rank(digits[at]), -digits[at].stride))
     own = [digits[at] for at in space]
+    counts = len(images), len(channels)
+    if len(own) == len(names) and all(map(_is_plain, own)):
+        sides = {name: digit.size for name, digit in zip(names, own, strict=True)}
+        plain = {name: digit.base.coords[name] for name, digit in zip(names, own, strict=True) if digit.base}
+        found = Layout(text, dims, (*images, *channels, *space), counts, _grid(sides))
+        return replace(found, lines=(_unique(plain["H"]), _unique(plain["W"]))) if {"H", "W"} <= {*names} else found
     coords = {name: coords_of(own, name) for name in names}
     inside = np.ones(prod(digit.size for digit in own), bool)
     for name, values in coords.items():
@@ -113,13 +119,12 @@ def _of_space(
     if not number:
         return Layout(text, dims, refused=f"{shown}: no positions of the picture")
     order = np.flatnonzero(inside)[np.lexsort(keys[::-1])]
-    sides = dict(zip(names, lengths, strict=True))
-    grid = (sides.get("T", 0), sides.get("H", 1), sides.get("W", 1))
+    grid = _grid(dict(zip(names, lengths, strict=True)))
     places: slice | NDArray[np.int64] | None = order
     if (order == np.arange(order[0], order[0] + number)).all():
         places = slice(int(order[0]), int(order[0]) + number) if others else None
     lines = [_unique(coords[name][inside]) for name in ("H", "W") if name in coords]
-    found = Layout(text, dims, (*images, *channels, *space), (len(images), len(channels)), grid, places)
+    found = Layout(text, dims, (*images, *channels, *space), counts, grid, places)
     return replace(found, lines=(lines[0], lines[1])) if len(lines) == 2 else found
 
 
@@ -127,6 +132,19 @@ def _unique(values: Numbers) -> Numbers:
     """Return the different places among coordinates that count from the first pixel's centre, from the edge."""
     different: Numbers = np.unique(np.round(values / _CLOSE)).astype(np.float64)
     return different * _CLOSE + 0.5
+
+
+def _grid(sides: Mapping[str, int]) -> tuple[int, int, int]:
+    return sides.get("T", 0), sides.get("H", 1), sides.get("W", 1)
+
+
+def _is_plain(digit: Digit) -> bool:
+    """Return True if a digit is a whole axis whose coordinates increase."""
+    base, _, size = digit
+    if base is None or base.bounds or size != base.size or len(base.coords) != 1:
+        return False
+    (values,) = base.coords.values()
+    return bool((np.diff(values) > 0).all())
 
 
 class _Nothing:
@@ -174,7 +192,11 @@ def describe(axes: Axes) -> str:
         >>> describe(regroup(Axes((whole(axis("H", 14)), whole(axis("W", 4)))), (2, 7, 4)))
         'H/7 H%7 W'
     """
-    return " ".join(_describe(dim) for dim in axes.dims)
+    words = [_describe(dim) for dim in axes.dims]
+    has_images = any(digit.base is not None and digit.base.kind == "N" for dim in axes.dims for digit in dim)
+    if "1" in words and not has_images:  # a single image
+        words[words.index("1")] = "N"
+    return " ".join(words)
 
 
 def _describe(dim: Dim) -> str:

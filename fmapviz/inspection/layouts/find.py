@@ -12,7 +12,7 @@ from torch import Size, Tensor, nn
 from fmapviz.core.errors import first_few, quote
 from fmapviz.core.layout import SAY_IT, Layout, LayoutError, layout_from
 from fmapviz.inspection.hooks import tensors
-from fmapviz.inspection.layouts.axes import named, reason_of
+from fmapviz.inspection.layouts.axes import Axes, named, reason_of
 from fmapviz.inspection.layouts.derive import layout_of
 from fmapviz.inspection.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
@@ -171,6 +171,7 @@ class LayoutFinder:
         self._scope = frozenset(layer.name for layer, _ in names)
         self._found: Found | None = None
         self._tracking: AxisTracking | None = None
+        self._derived: dict[int, tuple[Axes, Layout]] = {}  # of the current pass
         self._key: object = None
         self._images, self._picture = 0, (1, 1)
 
@@ -196,6 +197,7 @@ class LayoutFinder:
         finally:
             self.cache.known[self._key] = self._found
             self._tracking = None
+            self._derived.clear()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -241,14 +243,20 @@ class LayoutFinder:
     def _derive(self, module: nn.Module, values: Tensor) -> Layout:
         assert self._tracking
         axes = self._tracking.axes(values)
-        if known_by_type(module, values.ndim) and (axes is None or layout_of(axes).refused):
+        if known_by_type(module, values.ndim) and (axes is None or self._layout_of(axes).refused):
             return usual_layout(module, values)
         if axes is None:
             shown = f"({', '.join(map(str, values.shape))})"
             return Layout(refused=f"{shown}: not computed from the picture, or by code that cannot be followed; {SAY_IT}")
         if not named(axes) and not any(map(reason_of, axes.dims)) and values.shape[:1] == (self._images,):
             return usual_layout(module, values)
-        return layout_of(axes)
+        return self._layout_of(axes)
+
+    def _layout_of(self, axes: Axes) -> Layout:
+        """Return the layout of axes, which many tensors of the pass share."""
+        if id(axes) not in self._derived:
+            self._derived[id(axes)] = (axes, layout_of(axes))
+        return self._derived[id(axes)][1]
 
     def grids(self, attention: Attention) -> tuple[TokenGrid, TokenGrid]:
         """Return where the queries and the keys of an attention are.

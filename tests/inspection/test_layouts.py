@@ -1,0 +1,387 @@
+"""Layouts are those that a network was built with, at every size: also where the numbers of several axes coincide."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import thorough
+from extras import timm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import as_model
+from torch import nn
+from torch.nn import functional
+
+import fmapviz
+from fmapviz.core.config import Style
+from fmapviz.engine.forward_pass import Drawer
+from fmapviz.engine.plan import Plan
+from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.inspection.layouts.find import LayoutCache
+from fmapviz.inspection.reshape import NotAMapError, frames_of
+from fmapviz.views import maps as maps_view
+
+
+class Network(nn.Module):
+    """Embeds patches, arranges them in some way, and passes them through the layer `out`.
+
+    Attributes:
+        expected: The maps that `out` returned, `(N, C, H, W)`, by construction.
+    """
+
+    def __init__(self, arrange, channels):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, channels, 2, 2)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, channels))
+        self.others = nn.Parameter(torch.randn(1, 7, channels))
+        self.linear = nn.Linear(channels, channels)
+        self.query = nn.Parameter(torch.randn(1, 9, channels))
+        self.arrange = arrange
+        self.out = nn.Identity()
+
+    def forward(self, x):
+        values, self.expected = self.arrange(self, self.patches(x))
+        return self.out(values)
+
+
+def tokens_of(maps):
+    return maps.flatten(2).mT
+
+
+def maps_of(tokens, like):
+    return tokens.mT.reshape(like.shape)
+
+
+def prefix(net, maps, first, last):
+    """Put class tokens and others before and behind the patches."""
+    count = len(maps)
+    own = torch.cat([net.cls_token, net.others], 1).expand(count, -1, -1)
+    return torch.cat([own[:, :first], tokens_of(maps), own[:, :last]], 1)
+
+
+def in_the_middle(net, maps):
+    tokens = tokens_of(maps)
+    half = tokens.shape[1] // 2
+    return torch.cat([tokens[:, :half], net.cls_token.expand(len(maps), -1, -1), tokens[:, half:]], 1)
+
+
+def windows(maps, *, shift=0, pad=0):
+    """Cut windows of 2 x 2 as Swin does, `(N * windows, 4, C)`."""
+    x = functional.pad(maps.permute(0, 2, 3, 1), (0, 0, 0, pad, 0, pad)).roll((-shift, -shift), (1, 2))
+    count, height, width, channels = x.shape
+    return x.view(count, height // 2, 2, width // 2, 2, channels).transpose(2, 3).reshape(-1, 4, channels)
+
+
+def attention(net, maps):
+    tokens = net.linear(tokens_of(maps))
+    found = functional.scaled_dot_product_attention(*[tokens[:, None]] * 3)[:, 0]
+    return found, maps_of(found, maps)
+
+
+def explicit_attention(net, maps):
+    tokens = torch.cat([net.cls_token.expand(len(maps), -1, -1), net.linear(tokens_of(maps))], 1)
+    found = (tokens @ tokens.mT).softmax(-1) @ tokens + tokens
+    return found, maps_of(found[:, 1:], maps)
+
+
+def channel_attention(net, maps):
+    tokens = tokens_of(maps)
+    found = tokens + tokens @ (tokens.mT @ tokens).softmax(-1)
+    return net.linear(found), maps_of(net.linear(found), maps)
+
+
+def mixer(net, maps):
+    length = maps[0, 0].numel()
+    mixed = tokens_of(maps) + (maps.flatten(2) @ torch.ones(length, length)).mT
+    return net.linear(mixed), maps_of(net.linear(mixed), maps)
+
+
+def unrolled(maps):
+    """Order patches as Hiera does."""
+    count, channels, height, width = maps.shape
+    x = maps.permute(0, 2, 3, 1).view(count, height // 2, 2, width // 2, 2, channels)
+    return x.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, channels)
+
+
+def grid(maps):
+    """Positions that are equally far apart, as MaxViT's."""
+    count, channels, height, width = maps.shape
+    return maps.view(count, channels, 2, height // 2, 2, width // 2).permute(0, 3, 5, 2, 4, 1).flatten(0, 2)
+
+
+FAMILIES = {
+    "channels first": lambda _, maps: (maps.relu(), maps.relu()),
+    "channels last": lambda _, maps: (maps.permute(0, 2, 3, 1), maps),
+    "channels last, linear": lambda net, maps: (
+        net.linear(maps.permute(0, 2, 3, 1)).relu(),
+        net.linear(maps.permute(0, 2, 3, 1)).relu().permute(0, 3, 1, 2),
+    ),
+    "norm over the last axis": lambda _, maps: (
+        functional.layer_norm(maps.permute(0, 2, 3, 1), maps.shape[1:2]),
+        functional.layer_norm(maps.permute(0, 2, 3, 1), maps.shape[1:2]).permute(0, 3, 1, 2),
+    ),
+    "columns before rows": lambda _, maps: (maps.permute(0, 3, 2, 1), maps),
+    "images last": lambda _, maps: (maps.permute(1, 2, 3, 0), maps),
+    "memory format": lambda _, maps: (maps.contiguous(memory_format=torch.channels_last), maps),
+    "tokens": lambda _, maps: (tokens_of(maps), maps),
+    "channels, then tokens": lambda _, maps: (maps.flatten(2), maps),
+    "class token first": lambda net, maps: (prefix(net, maps, 1, 0), maps),
+    "class token last": lambda net, maps: (prefix(net, maps, 0, 1), maps),
+    "class token in the middle": lambda net, maps: (in_the_middle(net, maps), maps),
+    "class and distillation token": lambda net, maps: (prefix(net, maps, 2, 0), maps),
+    "registers": lambda net, maps: (prefix(net, maps, 5, 0), maps),
+    "detection tokens": lambda net, maps: (prefix(net, maps, 1, 7), maps),
+    "sequence first": lambda net, maps: (prefix(net, maps, 1, 0).transpose(0, 1), maps),
+    "heads": lambda _, maps: (tokens_of(maps).unflatten(-1, (2, -1)).transpose(1, 2), maps),
+    "heads among the images": lambda _, maps: (
+        tokens_of(maps).unflatten(-1, (2, -1)).transpose(1, 2).flatten(0, 1),
+        maps,
+    ),
+    "patches among the images": lambda _, maps: (tokens_of(maps).flatten(0, 1), maps),
+    "channels among the images": lambda _, maps: (maps.flatten(0, 1)[:, None], maps),
+    "windows": lambda _, maps: (windows(maps), maps),
+    "shifted windows": lambda _, maps: (windows(maps, shift=1), maps),
+    "padded windows": lambda _, maps: (windows(maps, pad=2), maps),
+    "shifted padded windows": lambda _, maps: (windows(maps, shift=1, pad=2), maps),
+    "grid": lambda _, maps: (grid(maps), maps),
+    "unrolled": lambda _, maps: (unrolled(maps), maps),
+    "rolled and flipped": lambda _, maps: (maps.roll(1, 2).roll(-1, 2).flip(3).flip(3), maps),
+    "attention": attention,
+    "explicit attention": explicit_attention,
+    "attention of channels": channel_attention,
+    "mixed tokens beside a residual": mixer,
+    "there and back": lambda net, maps: (maps_of(prefix(net, maps, 1, 0)[:, 1:], maps).relu(), maps.relu()),
+    "neighbours as channels": lambda _, maps: (
+        functional.pixel_unshuffle(maps, 2),
+        functional.pixel_unshuffle(maps, 2),
+    ),
+    "enlarged": lambda _, maps: (functional.interpolate(maps, scale_factor=2),) * 2,
+    "pooled tokens": lambda _, maps: (tokens_of(functional.avg_pool2d(maps, 2)), functional.avg_pool2d(maps, 2)),
+    "in half": lambda _, maps: (maps.half().permute(0, 2, 3, 1), maps.half()),
+    "one map": lambda _, maps: (maps.mean(1), maps.mean(1, keepdim=True)),
+    "tuples": lambda _, maps: ((maps.permute(0, 2, 3, 1), 3), maps),
+    "dicts": lambda _, maps: ({"a": tokens_of(maps)}, maps),
+}
+SIZES = st.tuples(st.sampled_from([1, 2, 4]), *[st.sampled_from([2, 4, 6, 8])] * 3)
+
+
+def captured(net, x):
+    with torch.no_grad(), fmapviz.capture(net, layers="out") as found:
+        net.eval()(x)
+    return next(iter(found.values()))
+
+
+def check(family, count, channels, height, width):
+    net = Network(FAMILIES[family], channels)
+    found = captured(net, torch.randn(count, 3, 2 * height, 2 * width))
+    assert not found.layout.assumed
+    (maps,) = frames_of(found, found.values).values()
+    assert torch.equal(maps, net.expected.reshape(maps.shape) if maps.ndim == 2 else net.expected), found.layout.text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", [(2, 4, 4, 4), (1, 4, 6, 4)], ids=["all alike", "oblong"])
+def test_each_family_is_read_as_it_was_built(family, size):
+    check(family, *size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(FAMILIES)), SIZES)
+def test_any_family_at_any_size_is_read_as_it_was_built(family, size):
+    check(family, *size)
+
+
+@pytest.mark.thorough
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(sorted(FAMILIES)), SIZES)
+def test_many_families_at_many_sizes_are_read_as_they_were_built(family, size):
+    check(family, *size)
+
+
+# --- what is no picture
+
+
+def dropped(_, maps):
+    tokens = tokens_of(maps)
+    best = tokens.norm(dim=2).topk(tokens.shape[1] // 4, 1).indices
+    return tokens.gather(1, best[..., None].expand(-1, -1, tokens.shape[2])), None
+
+
+def dropped_by_index(_, maps):
+    tokens = tokens_of(maps)
+    best = tokens.norm(dim=2).argsort(1)[:, :4]
+    return tokens[torch.arange(len(tokens))[:, None], best], None
+
+
+def merged(_, maps):
+    """Merge tokens into others, as ToMe does; a square number is left."""
+    tokens = tokens_of(maps)
+    kept, gone = tokens[:, ::2], tokens[:, 1::2]
+    target = (gone @ kept.mT).argmax(-1)
+    return kept.scatter_reduce(1, target[..., None].expand_as(gone), gone, "mean"), None
+
+
+def queries(net, maps):
+    tokens = tokens_of(maps)
+    query = net.query.expand(len(maps), -1, -1)
+    return functional.scaled_dot_product_attention(query[:, None], tokens[:, None], tokens[:, None])[:, 0], None
+
+
+REFUSED = {
+    "tokens that are dropped": (dropped, "chooses by their values"),
+    "tokens that are dropped by an index": (dropped_by_index, "chooses by their values"),
+    "tokens that are merged": (merged, "merges"),
+    "sorted tokens": (lambda _, maps: (tokens_of(maps).sort(1).values, None), "chooses by their values"),
+    "nine queries": (queries, "neither channels nor positions"),
+    "mixed tokens": (lambda _, maps: (tokens_of(maps).mT @ torch.ones(maps[0, 0].numel(), 16), None), "mixed"),
+    "a part of the patches": (lambda _, maps: (tokens_of(maps)[:, :9], None), "not a whole grid"),
+    "two scales": (
+        lambda _, maps: (torch.cat([tokens_of(maps), tokens_of(maps[..., ::2, ::2])], 1), None),
+        "several values for each",
+    ),
+    "weights of attention": (lambda _, maps: ((tokens_of(maps) @ maps.flatten(2)).softmax(-1), None), "attention weights"),
+    "nothing of the picture": (lambda net, _: (net.others[:, :4].clone(), None), "not computed from the picture"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_picture_is_refused_though_its_numbers_fit(name):
+    arrange, words = REFUSED[name]
+    found = captured(Network(arrange, 4), torch.randn(1, 3, 16, 16))
+    with pytest.raises(NotAMapError, match=words) as caught:
+        frames_of(found, found.values)
+    assert str(tuple(found.shape)) in str(caught.value)
+
+
+# --- clips
+
+
+@pytest.mark.parametrize("order", ["N C T H W", "N T C H W"])
+@pytest.mark.parametrize(("channels", "frames"), [(8, 5), (5, 8), (4, 4)])
+def test_frames_are_those_of_a_clip_in_either_order(order, channels, frames):
+    conv = nn.Conv3d(3, channels, 1)
+
+    class Video(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = conv, nn.ReLU()
+
+        def forward(self, x):
+            x = self.conv(x)
+            return self.out(x if order == "N C T H W" else x.transpose(1, 2))
+
+    x = torch.randn(2, 3, frames, 6, 4)
+    found = captured(Video(), x)
+    assert found.layout.text == order
+    clip = frames_of(found, found.values)
+    assert len(clip) == frames
+    for time, maps in enumerate(clip.values()):
+        assert torch.equal(maps, conv(x)[:, :, time].relu())
+
+
+def test_a_clip_that_is_given_with_time_first_is_told_by_the_convolution_that_takes_it():
+    class Frames(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(3, 8, 1), nn.ReLU()
+
+        def forward(self, x):  # (N, T, C, H, W)
+            return self.out(self.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+
+    net, x = Frames(), torch.randn(2, 5, 3, 6, 4)
+    found = captured(net, x)
+    assert found.layout.text == "N T C H W"
+    for time, maps in enumerate(frames_of(found, found.values).values()):
+        assert torch.equal(maps, net.conv(x[:, time]).relu())
+
+
+# --- how it is found
+
+
+def draw(net, batch, layouts):
+    layers = select_layers(find_layers(net), include=["*"], types=["Module"])
+    with Drawer(as_model(net), layers, Plan({"output": {"maps": maps_view.draw}}), Style(), layouts=layouts) as drawer:
+        return drawer.draw(batch)
+
+
+def test_axes_are_followed_once_for_each_shape_and_the_values_are_not_changed():
+    net = Network(FAMILIES["shifted windows"], 4)
+    cache, batch = LayoutCache(), torch.randn(2, 3, 16, 16)
+    expected = net(batch)
+    first = draw(net, batch, cache)
+    assert len(cache.known) == 1
+    found = next(iter(cache.known.values()))
+    second = draw(net, batch, cache)
+    assert next(iter(cache.known.values())) is found
+    for one, two in zip(first, second, strict=True):
+        assert [each.statistics for each in one.layers] == [each.statistics for each in two.layers]
+    draw(net, torch.randn(2, 3, 16, 24), cache)
+    assert len(cache.known) == 2
+    assert torch.equal(net(batch), expected)
+
+
+def test_layers_whose_type_decides_cost_nothing():
+    net, cache = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2)), LayoutCache()
+    draw(net.eval(), torch.randn(1, 3, 9, 9), cache)
+    assert not cache.known
+
+
+def test_a_layer_that_runs_for_the_second_image_only_is_followed_too():
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu = nn.Conv2d(3, 4, 1), nn.ReLU()
+
+        def forward(self, x):
+            x = self.conv(x).permute(0, 2, 3, 1)
+            return self.relu(x) if x.mean() > 0 else x
+
+    net, cache = Sometimes(), LayoutCache()
+    nn.init.ones_(net.conv.weight)
+    (none,), (some,) = (draw(net, torch.full((1, 3, 4, 4), sign), cache) for sign in (-9.0, 9.0))
+    assert [each.layer for each in none.layers] == ["conv"]
+    assert [each.layer for each in some.layers] == ["conv", "relu"]
+    assert some.layers[1].drawings[0].content.tiles.count == 4
+
+
+def test_what_cannot_be_followed_is_assumed_with_a_notice_or_said_by_the_user():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu = nn.Conv2d(3, 4, 1), nn.ReLU()
+
+        def forward(self, x):
+            return self.relu(torch.fft.fft2(self.conv(x).permute(0, 2, 3, 1), dim=(1, 2)).real)
+
+    net, batch = Odd(), torch.randn(2, 3, 5, 6)
+    (drawn, _) = draw(net, batch, LayoutCache())
+    assert "'N C H W' of 'relu'" in drawn.remarks[0] or "'N C H W' of relu" in drawn.remarks[0]
+    (drawn, _) = draw(net, batch, LayoutCache({"relu": "N H W C"}))
+    assert not drawn.remarks
+    assert drawn.layers[1].drawings[0].content.tiles.count == 4
+
+
+TABLE = {
+    ("vit_tiny_patch16_224", (64, 96), "blocks.1.mlp.fc1"): "N 1+H*W C",
+    ("deit_tiny_distilled_patch16_224", (64, 64), "blocks.0"): "N 2+H*W C",
+    ("swin_tiny_patch4_window7_224", (224, 224), "layers.0.blocks.1.attn.qkv"): "N*H/7*W/7 H%7*W%7 C",
+}
+MORE = {
+    ("vit_small_patch14_reg4_dinov2", (56, 84), "blocks.0"): "N 5+H*W C",
+    ("hiera_tiny_224", (224, 224), "blocks.0"): "N H%2*W%2*H%4/2*W%4/2*H%8/4*W%8/4*H/8*W/8 C",
+    ("efficientformer_l1", (224, 224), "stages.3.blocks.4"): "N H*W C",
+    ("convnext_atto", (64, 96), "stages.0.blocks.0.mlp.fc1"): "N H W C",
+    ("levit_128s", (224, 224), "stages.0.blocks.0.attn.qkv.bn"): "N*H*W C",
+    ("mixer_s32_224", (224, 224), "blocks.0"): "N H*W C",
+    ("maxvit_rmlp_pico_rw_256", (256, 256), "stages.0.blocks.0.attn_grid.attn.qkv"): "N*H%8*W%8 H/8 W/8 C",
+}
+
+
+@pytest.mark.parametrize(("name", "size", "layer"), [*TABLE, *thorough(*MORE)])
+def test_layouts_of_real_networks_are_known(name, size, layer):
+    kind = {"img_size": size} if name.startswith(("vit", "deit")) else {}
+    net = timm.create_model(name, **kind).eval()
+    with torch.no_grad(), fmapviz.capture(net, layers=layer, types="Module") as found:
+        net(torch.randn(2, 3, *size))
+    assert found[layer].layout.text == (TABLE | MORE)[name, size, layer]
