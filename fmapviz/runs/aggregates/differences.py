@@ -209,6 +209,10 @@ def report(run: Path) -> tuple[dict[str, Any], list[str]]:
         elif usable:
             lowest = min(usable, key=lambda each: float(each[1]["sqnr"]))
             lines.append(f"no layer is below {ENOUGH:g} dB; the lowest is {_place(lowest)}, {_decibels(lowest[1])}")
+    else:
+        lines.append(
+            "the ranking of layers is of channels that have nothing in common: a relative L2 of about 1 says no more"
+        )
     images, channels = document.get("images", 0), document.get("channels", 0)
     if LEAST <= images < channels:
         lines.append(
