@@ -225,3 +225,20 @@ assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
 """
     )
     assert out.splitlines() == [str(list_layers(name)) for name in names]
+
+
+def test_maps_whose_axes_are_followed_are_drawn_without_the_compiler(run):
+    run(
+        """
+import sys
+import torch
+import fmapviz
+layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+network, x = torch.nn.Sequential(*layers).eval(), torch.rand(2, 3, 9, 9)
+with fmapviz.capture(network, types="ReLU") as maps:
+    network(x)
+assert maps["1"].layout.text == "N C H W"
+assert fmapviz.cam(network, x, target=1, layer="1").map.shape == (2, 9, 9)
+assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+"""
+    )

@@ -133,6 +133,11 @@ class AxisTracking(TorchDispatchMode):
         return tensor.untyped_storage()._cdata in self._classes
 
 
+# At its first call PyTorch would import its compiler, for some seconds, in order not to compile this method.
+_method = vars(AxisTracking)["__torch_dispatch__"]
+vars(_method.__wrapped__).setdefault("__dynamo_disable", _method.__wrapped__)
+
+
 def axes_of_input(pixels: Tensor) -> Axes:
     """Return the axes of a network's input."""
     middle = {3: "C", 4: "C", 5: "CT"}.get(pixels.ndim, "")
