@@ -17,6 +17,7 @@ from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.engine.layer_list import grey_input, load_and_list
 from fmapviz.inspection.layers import find_layers, unwrap
 from fmapviz.inspection.meta_copy import copy_to_meta
+from fmapviz.inspection.randomness import all_undisturbed
 from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
 from fmapviz.models.replicas import replicate
 
@@ -246,6 +247,6 @@ def _trace(
     own = next(network.parameters(), torch.empty(0))
     pixels = torch.full((1, *shape), 0.5, device=own.device, dtype=own.dtype)
     layers = [layer for layer in find_layers(network) if layer.name in names]
-    with warnings.catch_warnings(), uncompiled():
+    with warnings.catch_warnings(), uncompiled(), all_undisturbed(pixels.device):
         warnings.simplefilter("ignore")  # of meta kernels
         return trace_fields(network, layers, pixels, forward=model.forward, placing=placing)

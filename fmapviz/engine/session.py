@@ -28,7 +28,7 @@ from fmapviz.engine.plan import make_plan
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
-from fmapviz.inspection.hooks import observe, undisturbed
+from fmapviz.inspection.hooks import observe
 from fmapviz.inspection.layers import (
     absent_types,
     default_types,
@@ -43,6 +43,7 @@ from fmapviz.inspection.layouts.find import LayoutCache
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.outputs import part_of, scores_in
 from fmapviz.inspection.predictions import TOP
+from fmapviz.inspection.randomness import all_undisturbed
 from fmapviz.inspection.targets import INDEX, canonical
 from fmapviz.models.load import load_model
 from fmapviz.models.network import input_type
@@ -377,7 +378,7 @@ def _count_outputs(config: RunConfig, model: Model) -> int | None:
         module = copy_to_meta(model.module)
         batch = model.preparation.apply(grey_input(model.preparation))[None]
         running = observe(module, [], lambda _: None)
-        with uncompiled(), torch.no_grad(), warnings.catch_warnings(), running, undisturbed(batch.device):
+        with uncompiled(), torch.no_grad(), warnings.catch_warnings(), running, all_undisturbed(batch.device):
             warnings.simplefilter("ignore")  # of meta kernels
             output = model.forward(module, batch.to("meta", input_type(module)))
         part = output if config.output is None else part_of(output, config.output)

@@ -26,6 +26,26 @@ def python_states() -> object:
 
 
 @contextmanager
+def all_undisturbed(device: torch.device = _CPU) -> Iterator[None]:
+    """Restore the generators of PyTorch, NumPy and Python at the end, if numbers were drawn.
+
+    Example:
+        >>> with all_undisturbed():
+        ...     first = random.random(), torch.rand(1)
+        >>> first == (random.random(), torch.rand(1))
+        True
+    """
+    numpy_state, python_state, before = np.random.get_state(), random.getstate(), python_states()  # noqa: NPY002
+    try:
+        with undisturbed(device):
+            yield
+    finally:
+        if before != python_states():  # other threads may compare the states: they change only if they have to
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+
+
+@contextmanager
 def seeded_by(name: str, device: torch.device = _CPU) -> Iterator[Numbers]:
     """Seed the generators of PyTorch, NumPy and Python by a name, and restore them at the end.
 
