@@ -11,7 +11,7 @@ from extras import require
 from failing_disk import ENDS, FULL, NAMES, PART, POWER, Crash, Disk, put_in
 from image_files import paint
 from torch import nn
-from trees import difference, problems, snapshot
+from trees import SAME_COMMAND, difference, problems, snapshot
 
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import OutputError
@@ -177,7 +177,7 @@ def _is_whole(out, told, where, *, may_be_damaged):
     if not any(not path.name.startswith(".") for path in out.glob("*")):
         return True
     remedies = {problem.remedy for problem in _problems(out)}
-    assert remedies <= {"again", *(["repair"] if may_be_damaged else [])}, where
+    assert remedies <= {*SAME_COMMAND, *(["repair"] if may_be_damaged else [])}, where
     done = {event.unit for event in told if isinstance(event, Outcome) and event.status == "done"}
     assert may_be_damaged or all(read_unit(unit) for unit in done), where
     return "repair" not in remedies

@@ -10,13 +10,16 @@ Two runs are equal if their files are, byte for byte, except for
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
+from fmapviz.runs.unfinished import is_record
 from fmapviz.runs.verify import verify
 
 HIDDEN = ".fmapviz-"
+SAME_COMMAND = {"again", "finish"}  # remedies: the command that made the run makes what is missing
 
 
 def snapshot(place):
@@ -41,7 +44,13 @@ def stamps(place):
 
 def problems(place):
     """Return the problems that `verify` reports below a directory or a URL."""
-    return [problem for checked in verify(place) for problem in checked.problems]
+    found = [(checked, problem) for checked in verify(place) for problem in checked.problems]
+    for checked, problem in found:
+        if problem.remedy == "finish":  # only of a run that says itself that it is not finished
+            assert checked.state != "finished", problem
+            names = [path.name for path in Path(checked.directory).glob("*")]  # none below a URL
+            assert not names or any(is_record(name) or name.startswith(HIDDEN) for name in names), problem
+    return [problem for _, problem in found]
 
 
 def _content(path):
