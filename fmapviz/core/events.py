@@ -22,6 +22,16 @@ Status = Literal["done", "skipped", "failed"]
 _MOST_FAILURES = 4  # in a notebook
 
 
+def by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts, the largest first and equal ones by name: in the same order, in whichever order files are listed.
+
+    Example:
+        >>> by_frequency({"hidden": 1, ".svg": 1, ".txt": 2})
+        {'.txt': 2, '.svg': 1, 'hidden': 1}
+    """
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
 def describe_left_out(counts: Mapping[str, int]) -> str:
     """Describe what folders hold besides images, for people.
 
@@ -29,8 +39,10 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
         >>> describe_left_out({".svg": 3, "hidden": 1})
         '4 files or folders (3 .svg, 1 hidden)'
     """
-    total, listed = sum(counts.values()), [f"{count} {reason}" for reason, count in counts.items()]
-    others = [f"{total - sum(list(counts.values())[:8])} others"] if len(listed) > 8 else []
+    total = sum(counts.values())
+    ordered = by_frequency(counts)
+    listed = [f"{count} {reason}" for reason, count in ordered.items()]
+    others = [f"{total - sum(list(ordered.values())[:8])} others"] if len(listed) > 8 else []
     return f"{total} file{'' if total == 1 else 's'} or folder{'' if total == 1 else 's'} ({', '.join(listed[:8] + others)})"
 
 

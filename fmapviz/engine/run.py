@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, describe, explain_arguments
 from fmapviz.core.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
-from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started, describe_left_out
+from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
@@ -149,7 +149,7 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
             on_event(Notice(message))
         if not session.plan.of_images and inputs:
             on_event(Notice(f"{', '.join(config.views)} needs no image: the inputs were ignored"))
-        return replace(summary, notices=tuple(told), no_inputs=dict(no_inputs.most_common()))
+        return replace(summary, notices=tuple(told), no_inputs=by_frequency(no_inputs))
 
 
 def _draw_recorded(session: Session, found: Iterator[ImageFile | Failure], watch: RunWatch, draw: Draw) -> RunSummary:
