@@ -47,9 +47,11 @@ from fmapviz.cli import app
 from fmapviz.core.checksummed_json import dumps
 from fmapviz.core.config import InputOptions, Style
 from fmapviz.core.errors import FmapvizError, InputError
+from fmapviz.core.samples import Samples
 from fmapviz.core.types import ImageFile
 from fmapviz.engine.run import visualize
 from fmapviz.images import decode_pool
+from fmapviz.images.arrays import scale
 from fmapviz.images.decode import FORMATS
 from fmapviz.images.decode_pool import read_image
 
@@ -224,6 +226,10 @@ def check_image(path, content, channels):
         assert pixels.mode == {1: "L", 3: "RGB"}[channels]
         assert pixels.tobytes()  # they are there
     else:
+        if isinstance(pixels, Samples):
+            assert pixels.values.ndim == 3
+            assert (len(pixels.values), pixels.channels) in {(channels, channels), (1, channels)}
+            pixels = scale(pixels)
         assert [plane.mode for plane in pixels.planes] == ["F"] * channels
         for plane in pixels.planes:
             assert 0 <= np.asarray(plane).min() <= np.asarray(plane).max() <= 1
