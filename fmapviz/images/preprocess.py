@@ -142,7 +142,8 @@ def for_volumes(options: InputOptions, *, channels: int, shape: tuple[int, int, 
             raise InputError(
                 "E_CHANNELS",
                 "the network takes volumes, this is a picture",
-                hint=f"a .npy array {axes}; with inputs = ({channels}, D, H, W) beside the network a picture is repeated",
+                hint=f"a .npy array {axes}; with inputs = ({channels}, D, H, W) beside the network a picture is repeated; "
+                f"with inputs = ({channels}, H, W), it is given as it is",
             )
         return plane.apply(picture)[:, None].expand(-1, depth, -1, -1)
 
