@@ -156,8 +156,18 @@ def test_that_images_may_share_a_forward_pass_is_found_out_once_for_all_tasks(se
     assert passes == [1, 1, 4, 1, 4, 4, 4]
 
 
+class Looking(Net):
+    """Looks at values, so that its number of outputs is unknown before the first image."""
+
+    def forward(self, x):
+        return super().forward(x if bool(x.isfinite().all()) else x.nan_to_num())
+
+
 def test_a_wrong_request_comes_back_as_such(tmp_path, session):
-    loaded, _ = load_session(configuration(views=("gradcam",), targets=("999",)))
+    wanted = {"views": ("gradcam",), "targets": ("999",)}
+    with pytest.raises(RequestError, match="no class 999: the network has 3 outputs"):  # where that is known, at once
+        load_session(configuration(**wanted))
+    loaded, _ = load_session(configuration(model=Looking(), **wanted))
     loaded = replace(loaded, directory=session.directory)
     files = tuple(find_images([str(tmp_path / "in")]))
     assert isinstance(done(loaded, Task(files))[1].error, RequestError)
