@@ -23,7 +23,7 @@ from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing
 from fmapviz.engine.run import visualize
 
 # Of less than 20,480 values torch computes a batch otherwise than one image.
-SMALL = InputOptions(size=(96, 96))
+SMALL = InputOptions(size=(96, 96), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class Net(nn.Module):
@@ -193,9 +193,15 @@ def test_images_do_not_share_a_pass_that_would_change_them(kind, tmp_path):
 
 
 def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
-    model = Noisy()
-    look(paint_many(tmp_path / "pictures", 5), model, tmp_path / "out", workers=2)
-    assert sorted(model.passes) == [1, 1, 1, 1, 1, 1, 4]
+    model, events = Noisy(), []
+    pictures = paint_many(tmp_path / "pictures", 5)
+    tree = look(pictures, model, tmp_path / "a", on_event=events.append)
+    assert model.passes == [1] * (1 + 5)  # the first shows that numbers are drawn; then each has the seed of its name
+    assert [event.message for event in events if isinstance(event, Notice)] == [
+        "the network draws random numbers when it runs: they are seeded for each image by its name"
+    ]
+    for name, options in (("b", {"workers": 2}), ("c", {"batch_size": 4})):
+        assert look(pictures, Noisy(), tmp_path / name, **options) == tree
 
 
 def test_what_is_asked_for_is_done(tmp_path):
