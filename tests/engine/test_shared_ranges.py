@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from fmapviz.core.errors import RefusedError, RequestError
 from fmapviz.core.events import Notice
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+GIVEN = InputOptions(fit="none", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 RUN = Style(norm="run")
 
 
@@ -40,7 +42,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    return runner(Net, out=tmp_path / "out", options=AS_IT_IS, workers=1, to=["png"], style=RUN)
+    return runner(Net, out=tmp_path / "out", options=GIVEN, workers=1, to=["png"], style=RUN)
 
 
 def hooked(path, layers=("first", "second", "head")):
@@ -136,10 +138,20 @@ def test_bars_and_maps_over_the_input_have_one_scale_too(folder, look):
         for number, value in enumerate(each["head"].tolist()):
             column = pixels[2 : 2 + 64, 2 + 12 * number + 3]
             assert abs((column > 64).sum() - round(abs(value) / (high - low) * 64)) <= 1
-        large = torch.nn.functional.interpolate(means[name][None, None], (16, 20), mode="bilinear")[0, 0]
-        expected = ((large - first) / (last - first)).clamp(0, 1).mul(255).add(0.5).byte().numpy()
+        large = over_input(means[name].numpy(), (16, 20))
+        expected = (((large - first) / (last - first)).clip(0, 1) * 255 + 0.5).astype(np.uint8)
         found = pixels_of(summary.directory / name / "00_first.mean.png")[..., 0]
         assert abs(found.astype(int) - expected).max() <= 1
+
+
+def over_input(values, size):
+    """Interpolate a map of 3 x 3 windows with stride 2, without padding: position n is computed around pixel 2n + 1."""
+    rows, columns = (
+        np.interp(np.arange(side), 2 * np.arange(count) + 1, np.arange(count))
+        for side, count in zip(size, values.shape, strict=True)
+    )
+    down = np.stack([np.interp(rows, np.arange(len(column)), column) for column in values.T], axis=1)
+    return np.stack([np.interp(columns, np.arange(len(row)), row) for row in down])
 
 
 def _low(values):
@@ -234,11 +246,13 @@ def test_an_interrupted_first_pass_leaves_nothing_that_counts(folder, look, tmp_
     model = Stops()
     with pytest.raises(KeyboardInterrupt):
         look([folder], model)
-    assert sorted(path.name for path in (tmp_path / "out/stops").iterdir()) == ["run.json"]
+    run = tmp_path / "out/stops"
+    assert re.fullmatch(r"run\.json unfinished-[0-9a-f]{12}\.json", " ".join(sorted(path.name for path in run.iterdir())))
     whole = look([folder], model, out=tmp_path / "whole")  # from here on undisturbed
     summary = look([folder], model)
     assert (summary.done, problems(summary.directory)) == (4, [])
     assert pictures(summary.directory) == pictures(whole.directory)
+    assert not list(run.glob("unfinished-*"))
 
 
 def test_an_interrupted_second_pass_is_continued_with_the_same_scale(folder, look, tmp_path):
@@ -382,7 +396,7 @@ def test_a_list_on_standard_input_is_read_to_its_end_first(fmapviz, folder, look
     piped = fmapviz(*arguments, "-", "--out", tmp_path / "piped", stdin=listed)
     assert piped.returncode == 0, piped.stderr
     assert b"surveying 4 images" in piped.stderr
-    named = look([folder], "shapesnet", top=0)
+    named = look([folder], "shapesnet", top=0, options=AS_IT_IS)
     assert len(pictures(named.directory)) > 8
     assert pictures(tmp_path / "piped/shapesnet") == pictures(named.directory)
 
