@@ -30,7 +30,7 @@ from fmapviz.engine.estimate import estimate
 from fmapviz.engine.run import run, visualize
 from fmapviz.images.find import path_hash
 
-SMALL = InputOptions(size=(16, 16))
+SMALL = InputOptions(size=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 
 
@@ -834,9 +834,16 @@ def test_a_notice_names_the_blocks_of_a_transformer_that_are_drawn_by_default(op
     assert (blocks in [event.message for event in events if isinstance(event, Notice)]) == noticed
 
 
+class Tokens(nn.Module):
+    """Gives each position of a map as a token."""
+
+    def forward(self, x):
+        return x.flatten(2).transpose(1, 2)
+
+
 def test_blocks_that_nobody_asked_for_are_not_reported_as_without_kernels(folder, look):
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.Flatten(2), nn.Linear(16, 4), nn.TransformerEncoder(block, 2))
+    network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), Tokens(), nn.Linear(4, 4), nn.TransformerEncoder(block, 2))
     summary = look([folder], network, views=["maps", "kernels"])
     assert (summary.layers, dict(summary.undrawn)) == (3, {})
     summary = look([folder], network, views=["maps", "kernels"], types=["Conv2d", "TransformerEncoderLayer"])
