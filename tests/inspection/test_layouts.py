@@ -371,7 +371,7 @@ MORE = {
     ("vit_small_patch14_reg4_dinov2", (56, 84), "blocks.0"): "N 5+H*W C",
     ("hiera_tiny_224", (224, 224), "blocks.0"): "N H%2*W%2*H%4/2*W%4/2*H%8/4*W%8/4*H/8*W/8 C",
     ("efficientformer_l1", (224, 224), "stages.3.blocks.4"): "N H*W C",
-    ("convnext_atto", (64, 96), "stages.0.blocks.0.mlp.fc1"): "N H W C",
+    ("convnext_tiny", (64, 96), "stages.0.blocks.0.mlp.fc1"): "N H W C",
     ("levit_128s", (224, 224), "stages.0.blocks.0.attn.qkv.bn"): "N*H*W C",
     ("mixer_s32_224", (224, 224), "blocks.0"): "N H*W C",
     ("maxvit_rmlp_pico_rw_256", (256, 256), "stages.0.blocks.0.attn_grid.attn.qkv"): "N*H%8*W%8 H/8 W/8 C",
@@ -385,3 +385,31 @@ def test_layouts_of_real_networks_are_known(name, size, layer):
     with torch.no_grad(), fmapviz.capture(net, layers=layer, types="Module") as found:
         net(torch.randn(2, 3, *size))
     assert found[layer].layout.text == (TABLE | MORE)[name, size, layer]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_repeated_and_shuffled_channels_keep_their_numbers(count):
+    class Shuffled(nn.Module):
+        def forward(self, x):
+            images, channels, height, width = x.shape
+            return x.view(images, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape).relu()
+
+    class Repeated(nn.Module):
+        def forward(self, x):
+            return x.repeat(1, 2, 1, 1)
+
+    class Picked(nn.Module):
+        def forward(self, x):
+            return x[:, :, 1, 2]
+
+    network = nn.Sequential(nn.Conv2d(3, 6, 1), Shuffled(), Repeated(), Picked()).eval()
+    seen = {}
+    for number, layer in enumerate(network):
+        layer.register_forward_hook(
+            lambda _layer, _args, output, name=str(number): seen.update({name: output.detach().clone()})
+        )
+    with fmapviz.capture(network, types="Module") as maps:
+        network(torch.rand(count, 3, 4, 6))
+    for name in ("1", "2", "3"):
+        (drawn,) = frames_of(maps[name], maps[name].values).values()
+        assert torch.equal(drawn, seen[name]), name

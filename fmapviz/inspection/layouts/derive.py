@@ -50,18 +50,20 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     if not space:
         if len(axes.dims) > 2 and prod(digits[at].size for at in others) > 1:
             return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")
-        return Layout(text, dims, (*images, *channels, *others), counts)
+        return Layout(text, dims, (*images, *sorted([*channels, *others])), counts)
     if channels and prod(digits[at].size for at in others) > 1 and len(axes.dims) < 4:
         return Layout(text, dims, refused=f"{shown}: an axis is neither channels nor positions of the picture")
-    return _of_space(text, digits, dims, shown=shown, parts=(images, [*others, *channels], space))
+    return _of_space(text, digits, dims, shown=shown, parts=(images, sorted([*others, *channels]), space))
 
 
 def _sorted(digits: Sequence[Digit]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the numbers of the digits of images, channels and positions, and of the others."""
+    """Return the numbers of the digits of images, channels and positions, and of the others.
+
+    Channels stay in the order of the tensor: a network may have repeated or shuffled those that it was given.
+    """
     found: dict[str, list[int]] = {"N": [], "C": [], "P": [], "": []}
     for at, digit in enumerate(digits):
         found[digit.base.kind if digit.base is not None else ""].append(at)
-    found["C"].sort(key=lambda at: -digits[at].stride)
     return found["N"], found["C"], found["P"], found[""]
 
 

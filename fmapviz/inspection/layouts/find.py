@@ -12,7 +12,7 @@ from torch import Size, Tensor, nn
 from fmapviz.core.errors import first_few, quote
 from fmapviz.core.layout import SAY_IT, Layout, LayoutError, layout_from
 from fmapviz.inspection.hooks import tensors
-from fmapviz.inspection.layouts.axes import Axes, named, reason_of
+from fmapviz.inspection.layouts.axes import Axes, kinds_of, named, reason_of
 from fmapviz.inspection.layouts.derive import layout_of
 from fmapviz.inspection.layouts.tokens import TokenGrid, grid_as_said, grid_of
 from fmapviz.inspection.layouts.tracking import AxisTracking
@@ -250,7 +250,10 @@ class LayoutFinder:
             return Layout(refused=f"{shown}: not computed from the picture, or by code that cannot be followed; {SAY_IT}")
         if not named(axes) and not any(map(reason_of, axes.dims)) and values.shape[:1] == (self._images,):
             return usual_layout(module, values)
-        return self._layout_of(axes)
+        found = self._layout_of(axes)
+        if found.refused and values.shape[:1] == (self._images,) and _says_nothing_of_positions(axes):
+            return usual_layout(module, values)
+        return found
 
     def _layout_of(self, axes: Axes) -> Layout:
         """Return the layout of axes, which many tensors of the pass share."""
@@ -314,6 +317,17 @@ class LayoutFinder:
             by_text.setdefault(text, []).append(name)
         listed = "; ".join(f"{quote(text)} of {first_few(names)}" for text, names in by_text.items())
         return f"axes that could not be followed through the network are assumed: {listed}; {SAY_IT}"
+
+
+def _says_nothing_of_positions(axes: Axes) -> bool:
+    """Return True if rows and columns come from a constant, such as ones: nothing contradicts the usual order of axes."""
+    kinds = [kinds_of(dim) for dim in axes.dims]
+    return (
+        len(axes.dims) > 3
+        and not axes.pair
+        and not any("P" in kind for kind in kinds)
+        and not any(map(reason_of, axes.dims))
+    )
 
 
 @contextmanager
