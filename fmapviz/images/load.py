@@ -12,6 +12,7 @@ import torch
 from fmapviz.core.config import explain_arguments
 from fmapviz.core.errors import InputError, RequestError, quote, suggest_file
 from fmapviz.core.types import ImageFile, Model
+from fmapviz.core.words import counted
 from fmapviz.images.clips import read_clip, read_fitting
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import is_candidate
@@ -55,7 +56,8 @@ def load_image(path: Input, model: Model) -> Tensor:
     images = list(resolve_inputs(path))
     if len(images) != 1 or not isinstance(images[0], MemoryImage):
         raise RequestError(
-            f"{len(images)} images, where one is expected", hint="call once for each, and join them with torch.cat"
+            f"{counted(len(images), 'image')}, where one is expected",
+            hint="call once for each, and join them with torch.cat",
         )
     return read_memory_image(images[0], model.preparation).values[None].to(device)
 
