@@ -32,7 +32,7 @@ def names(package: str) -> list[str]:
 
     Example:
         >>> names("fmapviz.writers")
-        ['gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'tar', 'tensorboard']
+        ['channels', 'gif', 'html', 'mp4', 'npz', 'numbers', 'png', 'raw', 'stats', 'svg', 'tar', 'tensorboard']
     """
     found = (entry for entry in files(package).iterdir() if not entry.name.startswith(("_", "base.")))
     return sorted(_spoken(entry.name) for entry in found if entry.name.endswith(".py") or entry.is_dir())

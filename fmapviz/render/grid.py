@@ -391,8 +391,8 @@ def level_ends(limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
     A level L stands for the values within half a step, `(high - low) / 510`, around `low + L / 255 * (high - low)`.
 
     Example:
-        >>> level_ends((torch.tensor([[2.0]]), torch.tensor([[2.0]])), Style()).sub(2).round(decimals=6).tolist()
-        [[[0.0], [1e-05]]]
+        >>> level_ends((torch.tensor([[2.0]]), torch.tensor([[2.0]])), Style()).sub(2).mul(1e5).round().tolist()
+        [[[0.0], [1.0]]]
     """
     low, high = limits
     if style.signed:

@@ -321,7 +321,7 @@ def add_caption(box: Box, text: str, look: Lettering = _PLAIN) -> Box:
         >>> from fmapviz.render.layout import picture
         >>> captioned = add_caption(picture(np.zeros((224, 224), np.uint8)), "star, top1: 98.7 %, logit 2.5")
         >>> captioned.height, captioned.width
-        (246, 224)
+        (250, 224)
     """
     room = max(box.width, look.scaled(_LOWEST)) - 2 * _MARGIN
     return column([box, set_lines(wrap(text, look.dim, room, lines=3)).padded(_MARGIN)])
