@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from run_infos import run_info
 
-from fmapviz.core.drawings import Drawing, Grid
+from fmapviz.core.drawings import Drawing, Grid, Tiles
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Measures, RawValues, Statistics, UnitImage
+from fmapviz.render.layout import WHITE
+from fmapviz.render.layout import picture as box_of
+from fmapviz.render.svg import to_svg
+
+
+def as_grid(picture, pixels):
+    """Return a picture that is a grid of one tile, and has its texts as text."""
+    height, width = pixels.shape
+    tiles = Tiles(0, 0, width, height, width, height, columns=1, count=1)
+    svg = to_svg(box_of(pixels), WHITE, title=picture.name, facts=picture.facts)
+    return replace(picture, tiles=tiles, drawing=Drawing(picture.group, Grid(pixels, tiles=tiles)), svg=svg)
 
 
 def make_unit():

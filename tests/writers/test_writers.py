@@ -20,7 +20,7 @@ import pytest
 from cases import thorough
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_units import make_unit
+from made_units import as_grid, make_unit
 from PIL import Image
 from waiting import PATIENCE
 
@@ -49,8 +49,11 @@ UNIT = make_unit()
 
 
 def make_picture(name="00 features.0", group="maps", side=6, **facts):
+    """A grid of one tile, with its texts as text; the input has neither."""
     pixels = np.random.default_rng(len(name)).integers(0, 256, (side, side + 1), np.uint8)
-    return Picture(group, name, png.encode(pixels), side + 1, side, {"layer": name, "type": "Conv2d", **facts})
+    facts = {"layer": name, "type": "Conv2d", **facts}
+    picture = Picture(group, name, png.encode(pixels), side + 1, side, facts)
+    return picture if group == "input" else as_grid(picture, pixels)
 
 
 def open_handles(directory):
@@ -152,12 +155,12 @@ import numpy as np
 from fmapviz.render import png
 from fmapviz.core import registry
 from fmapviz.core.types import Picture
-from made_units import make_unit
+from made_units import as_grid, make_unit
 
 limit, side = map(int, sys.argv[2:4])
 unit = make_unit()
 pixels = np.random.default_rng(0).integers(0, 256, (side, side), np.uint8)
-picture = Picture("maps", "00 features.0", png.encode(pixels), side, side, {"layer": "features.0"})
+picture = as_grid(Picture("maps", "00 features.0", png.encode(pixels), side, side, {"layer": "features.0"}), pixels)
 modules = {name: registry.fetch("fmapviz.writers", name) for name in sys.argv[4:]}
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 for name, module in modules.items():
