@@ -62,6 +62,7 @@ TAKEN = {
         **dict.fromkeys(("model", "target", "layer", "method"), ""),
         "x": "array picture",
         "output": "None",
+        "scores": "None",
         "style": "None style",
     },
     "capture": {"model": "", "layers": NO, "exclude": f"{NO} str", "types": NO, "gradients": "bool"},
@@ -173,6 +174,7 @@ VISUALIZE = {
     "name": "None str",
     "frames": "None empty",
     "output": "None str empty",
+    "scores": "None",
     "targets": f"{NO} str empty int",
     "out": "str empty path",
     "style": "style",
@@ -181,10 +183,10 @@ VISUALIZE = {
 }
 OPTIONS = {
     fmapviz.Style: {
-        **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha", "clusters"), ""),
+        **dict.fromkeys(("norm", "channels", "pca", "padding", "scale", "alpha", "clusters", "background", "text_size"), ""),
         **dict.fromkeys(("columns", "colormap", "query"), "None"),
         **dict.fromkeys(("labels", "gray_input"), "None bool"),
-        **dict.fromkeys(("colorbar", "smooth", "foreground"), "bool"),
+        **dict.fromkeys(("colorbar", "smooth", "foreground", "with_input"), "bool"),
         "seed": "None str",
     },
     fmapviz.InputOptions: dict.fromkeys(("size", "fit", "mean", "std", "channels_in"), "None"),
