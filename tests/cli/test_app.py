@@ -169,7 +169,7 @@ class TestAnswersWithoutTorch:
     def test_help_keeps_words_whole_and_lists_options_by_use(self, answer, width):
         shown = answer("run", "--help", env={"COLUMNS": str(width)}).stdout.decode()
         assert max(map(len, shown.splitlines())) <= width
-        assert len(shown.splitlines()) < 210
+        assert len(shown.splitlines()) < 220
         assert not re.search(r"<\w+>|\x1b|`", shown)
         run = __import__("typer").main.get_command(app).commands["run"]
         for option in (each for each in run.params if each.opts[0].startswith("--")):
@@ -189,7 +189,9 @@ class TestAnswersWithoutTorch:
         assert [line for line in shown.splitlines() if line[:1] not in {"", " "}][-11:-3] == headings
         views = re.findall(r"^  ([a-z+-]+) ", shown.partition("Values of --view")[2].partition("Values of --to")[0], re.M)
         assert views[:4] == ["maps", "inputs", "contact", "mean"]
-        assert sorted(views) == registry.names(registry.VIEWS)
+        of_pairs = registry.constants(registry.VIEWS, "PAIR").keys()
+        assert of_pairs == {"diff"}
+        assert sorted(views) == [view for view in registry.names(registry.VIEWS) if view not in of_pairs]
 
     def test_nothing_is_written(self, tmp_path):
         subprocess.run([sys.executable, "-m", "fmapviz", "alexnt", "x.png"], cwd=tmp_path, capture_output=True, check=False)
@@ -347,8 +349,23 @@ class TestRun:
 
     def test_python_m_and_layers(self, fmapviz):
         table = lines(fmapviz("layers", "googlenet").stdout)
-        assert table[0].split() == ["#", "layer", "type", "output", "parameters", "calls"]
-        assert table[1].split() == ["0", "conv1.conv", "Conv2d", "64", "x", "112", "x", "112", "9,408", "1"]
+        assert table[0].split() == ["#", "layer", "type", "output", "axes", "parameters", "calls"]
+        assert table[1].split() == [
+            "0",
+            "conv1.conv",
+            "Conv2d",
+            "64",
+            "x",
+            "112",
+            "x",
+            "112",
+            "N",
+            "C",
+            "H",
+            "W",
+            "9,408",
+            "1",
+        ]
         assert len(table) == 60
         assert ["not" in line for line in table].count(True) == 2
         rows = objects(fmapviz("layers", "googlenet", "--json", "--layers", "aux*").stdout)

@@ -28,7 +28,7 @@ def test_the_table_has_the_size_the_stride_and_the_start_of_each_field(fmapviz):
 def test_the_whole_picture_is_said_with_its_reason(fmapviz):
     rows = lines(fmapviz("layers", "vit_b_32", "--receptive-field", "--types", "Conv2d,EncoderBlock", "--size", "224"))
     assert rows[1].endswith("32 x 32                   32 x 32  0, 0")
-    assert all(row.endswith("whole picture (aten.cat)") for row in rows[2:])
+    assert all(row.endswith("whole picture (aten.bmm)") for row in rows[2:])
 
 
 def test_a_gate_has_two_fields(fmapviz):
@@ -48,7 +48,7 @@ def test_json_without_a_field(fmapviz):
         fmapviz("layers", "vit_b_32", "--receptive-field", "--json", "--types", "Module", "--layers", "conv_proj,encoder.ln")
     )]  # fmt: skip
     assert (rows[0]["receptive_field"], rows[0]["reason"]) == ({"size": [32, 32], "stride": [32, 32], "start": [0, 0]}, "")
-    assert (rows[1]["receptive_field"], rows[1]["reason"]) == (None, "aten.cat")
+    assert (rows[1]["receptive_field"], rows[1]["reason"]) == (None, "aten.bmm")
     assert "ungated" not in rows[0]
     rows = [
         json.loads(line) for line in lines(fmapviz("layers", "googlenet", "--layers", "aux*", "--json", "--receptive-field"))
