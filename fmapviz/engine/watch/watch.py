@@ -199,7 +199,7 @@ class Watch:
         _DRAWING.add(own)
         if name:
             self._set_directory()
-            self._tell("name", f"another Watch draws there: the name of this one is {name!r} (name= chooses another)")
+            self._tell("name", f"another Watch draws there: the name of this one is {name!r}; name= chooses another")
 
     def _visit(self, step: int, epoch: int | None) -> None:
         """Draw a step if it is due."""
