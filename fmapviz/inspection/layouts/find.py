@@ -245,6 +245,8 @@ class LayoutFinder:
         axes = self._tracking.axes(values)
         if known_by_type(module, values.ndim) and (axes is None or self._layout_of(axes).refused):
             return usual_layout(module, values)
+        if axes is None and values.ndim > 3 and values.shape[:1] == (self._images,):  # a constant, or code of another kind
+            return usual_layout(module, values)
         if axes is None:
             shown = f"({', '.join(map(str, values.shape))})"
             return Layout(refused=f"{shown}: not computed from the picture, or by code that cannot be followed; {SAY_IT}")
