@@ -19,6 +19,7 @@ from faults import Net
 from image_files import paint
 from PIL import Image as PillowImage
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_runs import SAID
 from trees import difference, snapshot
 
 from fmapviz.core.config import InputOptions, Part, Style
@@ -685,7 +686,7 @@ def test_an_index_that_somebody_made_up_leads_nowhere(inputs, tmp_path):
 
 def test_a_notice_is_nothing_else(inputs, tmp_path):
     told = []
-    draw(inputs, tmp_path / "out", on_event=told.append)
+    draw(inputs, tmp_path / "out", options=SAID, on_event=told.append)
     assert not [event for event in told if isinstance(event, Notice)]
 
 

@@ -8,12 +8,12 @@ import pytest
 from extras import needs
 from faults import Net
 from image_files import paint
-from tiny_runs import AS_IT_IS, runner
+from tiny_runs import SAID, runner
 
 import fmapviz
 from fmapviz.runs.verify import verify
 
-draw = runner(Net, to=["png", "stats", "html"], options=AS_IT_IS, workers=1, name="run")
+draw = runner(Net, to=["png", "stats", "html"], options=SAID, workers=1, name="run")
 
 
 def paint_some(folder, count, *, first=0):

@@ -20,7 +20,7 @@ from image_files import paint, prepared
 from PIL import Image
 from races import EIGHT_AT_ONCE
 from tiny_models import Regions, Returns, Tokens, as_model
-from tiny_runs import AS_IT_IS
+from tiny_runs import AS_IT_IS, SAID
 from torch import nn
 from trees import problems
 
@@ -841,7 +841,7 @@ def test_failed_images_do_not_count(look, pictures, tmp_path):
 
 def test_a_view_that_gives_nothing_but_pictures_is_told(look, pictures):
     events = []
-    summary = look(Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], on_event=events.append)
+    summary = look(Ordinary(), pictures[:1], views=["maps", "gradcam", "kernels"], options=SAID, on_event=events.append)
     (notice,) = [event.message for event in events if isinstance(event, Notice)]
     assert notice == "nothing comes of gradcam, kernels: pictures need to='png', to='html' or to='tensorboard' too"
     assert (summary.exit_code, summary.pictures) == (0, 0)
