@@ -112,4 +112,20 @@ def test_a_pixel_outside_the_picture_has_no_cell(at):
 
 def test_a_map_that_spans_the_input_is_known_as_such():
     assert Centres.spread((7, 9), (224, 100)).is_spread
-    assert not Centres(regular(0.5, 32, 7), regular(16, 32, 7), (224, 224)).is_spread
+    assert Centres(regular(0.5, 32, 7), regular(16, 32, 7), (224, 224)).is_spread  # each in its own equal part
+    assert Centres(regular(0.5, 32, 8), regular(0.5, 32, 1), (250, 32)).is_spread
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        regular(-0.5, 32, 7),  # in the part before
+        regular(32.5, 32, 7),  # in the part behind
+        regular(16, 32, 6),  # not one for each step: without padding
+        regular(208, -32, 7),  # mirrored
+        regular(1.5, 31, 7),
+        np.array([0.5, 32.5, 64.5, 96.5, 128.5, 160.5, 191.5]),  # out of its part
+    ],
+)
+def test_a_map_that_lies_elsewhere_does_not_span_the_input(rows):
+    assert not Centres(rows, regular(16, 32, 7), (224, 224)).is_spread

@@ -17,7 +17,6 @@ from train_shapesnet import prepare
 import fmapviz
 from fmapviz.models.shapesnet.network import CLASSES as SHAPES
 from fmapviz.models.shapesnet.network import ShapesNet
-from fmapviz.render.heatmap import heat_of
 
 CLASSES = [3, 717]
 GRAD_CAM = {
@@ -55,17 +54,6 @@ def of_captum(network, layer, batch, classes=CLASSES):
     return captum.LayerGradCam(network, network.get_submodule(layer)).attribute(batch.clone(), classes)[:, 0].detach()
 
 
-def placed(raw, layer):
-    """Return the heat of maps of a ResNet, whose positions lie at 0.5, 32.5, 64.5, ... of the picture, by NumPy."""
-    step = {"layer4": 32, "layer2": 8}[layer]
-    positive = raw.relu().double().numpy()
-    for axis, side in ((1, 96), (2, 128)):
-        at, centres = np.arange(side) + 0.5, 0.5 + step * np.arange(positive.shape[axis])
-        positive = np.apply_along_axis(lambda line, at=at, centres=centres: np.interp(at, centres, line), axis, positive)
-    low = positive.min((1, 2), keepdims=True)
-    return torch.from_numpy((positive - low) / (positive.max((1, 2), keepdims=True) - low)).float()
-
-
 # --- every method, through the front door
 
 
@@ -74,12 +62,13 @@ def placed(raw, layer):
     [*((each, "layer4") for each in GRAD_CAM), *thorough(*((each, "layer2") for each in GRAD_CAM))],
 )
 def test_maps_are_pytorch_grad_cams(network, batch, layer, method):
+    if method in {"gradcam++", "xgradcam"}:  # for gradients beside which the 1e-6 and 1e-7 that theirs adds are nothing
+        network = deepcopy(network)
+        with torch.no_grad():
+            network.fc.weight.mul_(1e4)
     found = fmapviz.cam(network, batch, target=CLASSES, layer=layer, method=method)
     theirs = of_grad_cam(GRAD_CAM[method], network, layer, batch, CLASSES)
-    # They take a map to span the input, where ours lies at the centres of what its positions see.
-    gentle = method == "gradcam++"  # its 1e-6 matters for small gradients
-    torch.testing.assert_close(heat_of(found.raw, batch.shape[2:]), theirs, rtol=0, atol=0.2 if gentle else 1e-4)
-    torch.testing.assert_close(found.map, placed(found.raw, layer), rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.map, theirs, rtol=0, atol=1e-5)
     assert found.target == tuple(CLASSES)
     assert found.layer == layer
     torch.testing.assert_close(found.score, network(batch).detach()[range(2), CLASSES])
@@ -89,8 +78,7 @@ def test_eigencam_is_pytorch_grad_cams_up_to_the_sign(network, batch):
     found = fmapviz.cam(network, batch, method="eigencam")
     theirs = of_grad_cam("EigenCAM", network, "layer4", batch, CLASSES)
     assert found.layer == "layer4"
-    torch.testing.assert_close(found.map, placed(found.raw, "layer4"), rtol=0, atol=1e-4)
-    for raw, heat, other in zip(found.raw, heat_of(found.raw, batch.shape[2:]), theirs, strict=True):
+    for raw, heat, other in zip(found.raw, found.map, theirs, strict=True):
         # Theirs of the other sign shows what is negative here.
         mirrored = nn.functional.interpolate((-raw).relu()[None, None], heat.shape, mode="bilinear")[0, 0]
         mirrored = (mirrored - mirrored.min()) / (mirrored.max() - mirrored.min())
@@ -267,7 +255,7 @@ def share_in_the_shape(model, pictures):
 
 
 def test_gradcam_peaks_in_the_shape(fresh):
-    assert share_in_the_shape(fmapviz.load_model("shapesnet"), fresh) >= 0.9
+    assert share_in_the_shape(fmapviz.load_model("shapesnet"), fresh) >= 0.95
 
 
 def test_gradcam_of_random_weights_does_not(fresh):
