@@ -68,7 +68,7 @@ def verify(
 
 
 def _notice_unfinished(runs: Mapping[str, str]) -> None:
-    """Say which runs are not finished, by their state."""
+    """Report which runs are not finished, by their state."""
     for run, state in runs.items():
         if state == "running":
             print_message(f"notice: {quote(run)} is running: only what is finished was checked")

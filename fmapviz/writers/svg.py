@@ -1,4 +1,4 @@
-"""One SVG file per picture of a layer: its pixels unchanged, its texts as text, for papers."""
+"""One SVG file per picture of a layer, for papers: texts as text."""
 
 from __future__ import annotations
 

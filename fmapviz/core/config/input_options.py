@@ -97,10 +97,10 @@ class InputOptions:
 
     channels_in: int | None = _option(
         None,
-        "Number of channels of the input, where the first convolution has another one.",
-        "For a network that makes channels itself, such as one that repeats grey, or splits four channels into two parts.",
+        "Channels of the input, if the network makes those of its first convolution itself.",
+        "As one that repeats grey, or splits four channels into two parts.",
         metavar="N",
-        shown="those of the first convolution",
+        shown="theirs",
         parse=int,
     )
 

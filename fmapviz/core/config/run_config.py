@@ -133,10 +133,10 @@ class Selection:
     )
     scores: str | None = _choice(
         None,
-        "What the outputs are: logits of classes of which one is right (softmax), of classes each by itself or one of two "
-        "(sigmoid), thresholds between classes in order (ordinal), or quantities (value, value:UNIT).",
-        metavar="|".join((*SCORES, "value:UNIT")),
-        shown="by the end of the network, its configuration, else softmax",
+        "What the outputs are: logits of exclusive classes (softmax), of independent ones or of two (sigmoid), of "
+        "thresholds (ordinal), or quantities (value, value:UNIT).",
+        metavar="KIND",
+        shown="by the network, else softmax",
         words=SCORES,
         recorded="scores",
         sparse=True,

@@ -82,13 +82,13 @@ class Style:
     colorbar: bool = _option(False, "Draw a colour bar beside each picture.")
     background: str = _option(
         "black",
-        "Colour between tiles and around labels: black, white, gray, transparent, another name, or #rrggbb.",
+        "Colour around tiles and labels: black, white, gray, transparent, another name, #rrggbb.",
         "Texts are light or dark, whichever can be read on it; on a transparent one they are dark.",
         metavar="COLOR",
         words=("black", "white", "gray", "transparent"),
         sparse=True,
     )
-    text_size: int = _option(TEXT_SIZE, "Height of the text of labels and colour bars, pixels.", metavar="N", sparse=True)
+    text_size: int = _option(TEXT_SIZE, "Height of the text in pixels.", metavar="N", sparse=True)
     with_input: bool = _option(False, "Draw the input before each grid and map.", sparse=True)
     pca: str = _option(
         "image", "Principal components of the view pca: of each image, or shared by all images.", words=("image", "shared")

@@ -142,7 +142,7 @@ def regroup(axes: Axes, shape: Sequence[int]) -> Axes:
 
 
 def separated(axes: Axes) -> Axes:
-    """Give each digit a base of its own, where rows and columns that were one sequence are in different digits again."""
+    """Return axes in which rows and columns of one sequence that are in different digits again have bases of their own."""
     parts: dict[int, dict[Digit, None]] = {}
     for dim in axes.dims:
         for digit in dim:
