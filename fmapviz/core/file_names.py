@@ -29,6 +29,7 @@ EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files of a 
 ALIGNMENT = "cka"  # of two networks, the group of the picture that is made of all images
 STEP = "step_{:06d}"  # the unit of an image, or of the model, at a step of a series
 RUN_FILES_RECORD = "products.json"  # the record of the files that are made of all units
+SIZES_FILE = ".sizes.json"  # of a run of many units: the space that each occupies; no unit's name begins with a dot
 _PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|(.)", re.DOTALL)  # of a name: a key, a position, a character
 _KEY = re.compile(r"[A-Za-z_-][\w-]*", re.ASCII)  # that looks like no other step, or several
 HIDDEN = ".fmapviz-"  # begins the names of directories that are being written

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from fmapviz.core import checksummed_json, files
 from fmapviz.core.errors import RequestError, quote, suggest_file
-from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE
-from fmapviz.core.files import BLOCK_BYTES, reading_from
+from fmapviz.core.file_names import HIDDEN, RUN_FILE
+from fmapviz.core.files import reading_from
 from fmapviz.core.urls import is_unknown, is_url
 from fmapviz.images.find import natural, unit_name
 from fmapviz.images.memory.image import is_in_memory
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import IN_TRAINING, differences, flat_settings, is_run, read_run
 from fmapviz.runs.run_files import is_named_like_image
+from fmapviz.runs.sizes import walk
 from fmapviz.runs.unfinished import State, expected_images, read_unfinished, state_of
 from fmapviz.runs.unit import paths_of, read_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from fmapviz.runs.sizes import Folder
 
     Failed = dict[str, float]  # the time of the last failure, by the path of the input
 
@@ -125,7 +128,7 @@ def describe_run(run: Path, *, first: str | None = None, others: object = None) 
         FileNotFoundError: It is gone.
     """
     settings, found = _settings_of(run), _Found(_last_failures(run))
-    for folder in _walk(run):
+    for folder in walk(run):
         found.add(folder, run)
     formats = settings.get("formats")
     commands = read_unfinished(run)
@@ -217,45 +220,6 @@ def _last_failures(run: Path) -> Failed:
     return {path: time if isinstance(time, int | float) else 0.0 for path, time in times}
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """A directory of a run, without what is below it.
-
-    Attributes:
-        path: Its path in the run; as text, since a `Path` takes longer to make than a directory to read.
-        bytes: Space on the disk, with its files.
-        written: When its newest file was written; 0 without files.
-        recorded: When its `unit.json` was written; None if it has none.
-    """
-
-    path: str
-    bytes: int
-    written: float
-    recorded: float | None
-
-
-def _walk(run: Path) -> Iterator[_Folder]:
-    """Yield all directories of a run in any order; their files are not opened, and links not followed."""
-    top = str(run)
-    pending = [top]
-    while pending:
-        here = pending.pop()
-        size, written, recorded = BLOCK_BYTES, 0.0, None  # a directory occupies a block
-        with suppress(OSError), os.scandir(here) as entries:  # it is being replaced, or may not be read
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                    continue
-                with suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    size += -(-status.st_size // BLOCK_BYTES) * BLOCK_BYTES
-                    time = status.st_mtime
-                    written = time if time > written else written  # `max` takes as long as all of the rest
-                    if entry.name == UNIT_FILE:
-                        recorded = time
-        yield _Folder(here[len(top) + 1 :], size, written, recorded)
-
-
 @dataclass(slots=True)
 class _Found:
     """Sums over the directories of a run.
@@ -273,7 +237,7 @@ class _Found:
     hidden: list[Path] = field(default_factory=list)
     names: set[str] | None = None
 
-    def add(self, folder: _Folder, run: Path) -> None:
+    def add(self, folder: Folder, run: Path) -> None:
         """Add a directory."""
         self.bytes += folder.bytes
         self.written = max(self.written, folder.written)

@@ -19,6 +19,7 @@ from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.file_names import HIDDEN, RUN_FILE
 from fmapviz.core.files import stage
 from fmapviz.runs.run_files import count_images, has_units
+from fmapviz.runs.sizes import record_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,6 +155,7 @@ def unfinished(
         raise
     if not command.is_stopped:
         _remove(run / record.name)
+        record_sizes(run)
 
 
 def is_record(name: str) -> bool:
