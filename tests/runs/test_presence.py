@@ -29,14 +29,20 @@ def remove_contents(run):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def remove_directory(run):
+    """Remove the directory, in which an image may be staged meanwhile."""
+    while run.exists():
+        shutil.rmtree(run, ignore_errors=True)
+
+
 def replace_by_another(run):
     run.rename(run.parent / "moved")
-    shutil.copytree(run.parent / "moved", run)
+    shutil.copytree(run.parent / "moved", run, ignore=shutil.ignore_patterns(".fmapviz-*"))
 
 
 DAMAGES = {
     "all that is there": (remove_contents, "the record of the run is gone: '.*run.json'"),
-    "the directory": (shutil.rmtree, "is gone|No such file"),
+    "the directory": (remove_directory, "is gone|No such file"),
     "a unit": (lambda run: shutil.rmtree(run / "1.png"), r"1 of \d+ finished directories is gone from '.*run'"),
     "the record of a unit": (lambda run: (run / "0.png" / "unit.json").unlink(), "1 of . finished directories is gone"),
     "a folder of units": (lambda run: shutil.rmtree(run / "cats"), "2 of . finished directories are gone from"),
