@@ -56,7 +56,7 @@ from fmapviz.runs.run import (
 )
 from fmapviz.runs.run_files import has_more_units
 from fmapviz.runs.shards import remove_damaged_shards
-from fmapviz.runs.staleness import stale_files
+from fmapviz.runs.staleness import describe_stale
 from fmapviz.runs.storage.destination import find_info, open_destination
 from fmapviz.runs.unfinished import unfinished
 
@@ -331,11 +331,8 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
     if left_out:
         named = f"{quote(session.output.address_of(left_out[0]))}{' and others' if left_out[1:] else ''}"
         on_event(Notice(f"left out of the results over all images: {named}: damaged, or of another run; see fmapviz verify"))
-    if stale := stale_files(session.directory):
-        where = session.output.address_of(session.directory)
-        on_event(
-            Notice(f"{', '.join(stale)} and their pages show fewer or other images: fmapviz top {where} draws them again")
-        )
+    if stale := describe_stale(session.directory, session.output.address_of(session.directory)):
+        on_event(Notice(stale))
     results, highlights = publisher.report()
     if session.pair:  # what they say of a comparison is no result for scripts
         if summary.done + summary.skipped < LEAST:

@@ -38,3 +38,9 @@ def stale_files(run: Path) -> list[str]:
     known = {name: of for name, of in made.items() if of is not None}
     state = state_of_images(run, find_units(run)) if known else ""
     return sorted(file for name, of in known.items() if of != state for file in files[name].split() if (run / file).exists())
+
+
+def describe_stale(run: Path, where: object) -> str | None:
+    """Return a notice of the stale files of a run at an address, with the command that draws them again; None without any."""
+    stale = ", ".join(stale_files(run))
+    return f"{stale} and their pages show fewer or other images: fmapviz top {where} draws them again" if stale else None

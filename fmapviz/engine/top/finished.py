@@ -20,6 +20,7 @@ from fmapviz.engine.top.of_run import draw_top_images
 from fmapviz.engine.top.options import TopOptions
 from fmapviz.inspection.layers import select_layers
 from fmapviz.runs.aggregates.top import CSV_FILE, KIND
+from fmapviz.runs.staleness import describe_stale
 
 if TYPE_CHECKING:
     from torch import nn
@@ -147,6 +148,8 @@ def top_images(
         )
         Publisher(session, more=[KIND]).publish()
         address = session.output.address_of(session.directory)
+        if stale := describe_stale(session.directory, address):  # another command has added images meanwhile
+            tell(Notice(stale))
         address = address if is_url(run) else Path(run)  # as it was given
         pages = address / drawn.unit.name if drawn.unit else None
         return TopSummary(address, address / CSV_FILE, pages, drawn.pictures, drawn.images, drawn.lost, tuple(told))
