@@ -101,7 +101,6 @@ class InputOptions:
         "As one that repeats grey, or splits four channels into two parts.",
         metavar="N",
         shown="theirs",
-        parse=int,
     )
 
     def __post_init__(self) -> None:

@@ -118,8 +118,11 @@ class AxisTracking(TorchDispatchMode):
             )
             with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
                 axes = rule(call) if rule else None
-            if axes is None or axes.shape != tuple(tensor.shape):
-                axes = Axes(tuple(map(unnamed, tensor.shape)))
+            try:
+                if axes is None or axes.shape != tuple(tensor.shape):
+                    axes = Axes(tuple(map(unnamed, tensor.shape)))
+            except RuntimeError:  # a nested tensor has no shape
+                continue
             self._set(tensor, axes)
             if name == "copy" and tensor._base is not None and self.axes(tensor._base) is None:
                 self._set(tensor._base, _axes_of_base(tensor, axes))

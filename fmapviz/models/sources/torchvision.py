@@ -348,7 +348,8 @@ def find_entry(network: nn.Module) -> tuple[str, Any] | None:
 
     The shapes of all tensors are compared, except the number of classes and of input channels.
     """
-    home, own = type(network).__module__, {key: tuple(values.shape) for key, values in network.state_dict().items()}
+    home, state = type(network).__module__, network.state_dict()
+    own = {key: tuple(values.shape) for key, values in state.items() if isinstance(values, torch.Tensor)}  # not a type
     total = sum(values.numel() for values in network.parameters()) / 1e6
     names = [name for name in NAMES.split() if models.get_model_builder(name).__module__ == home]
     names.sort(key=lambda name: abs(_best_entry(name).meta.get("num_params", 0) / 1e6 - total))
