@@ -41,6 +41,6 @@ def stale_files(run: Path) -> list[str]:
 
 
 def describe_stale(run: Path, where: object) -> str | None:
-    """Return a notice of the stale files of a run at an address, with the command that draws them again; None without any."""
+    """Return a notice of the stale files of a run at an address, and the command that draws them; None without any."""
     stale = ", ".join(stale_files(run))
     return f"{stale} and their pages show fewer or other images: fmapviz top {where} draws them again" if stale else None
