@@ -489,6 +489,7 @@ def test_what_a_forward_pass_prints_is_no_result_and_its_exit_is_a_failure(comma
     write(
         "net.py",
         CODE
+        + PREPARED
         + """
 class Prints(Net):
     def forward(self, x):
@@ -500,7 +501,7 @@ class Exits(Net):
         raise SystemExit(0)
 """,
     )
-    done = command("net.py:Prints", "red.png", "--json")
+    done = command("net.py:Prints", "red.png", "--scores", "softmax", "--json")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["run", "notice", "image", "summary"]
     assert "a word torch.Size" in done.stderr
