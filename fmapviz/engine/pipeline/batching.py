@@ -141,4 +141,6 @@ def _contents(drawn: ImageResult) -> Iterator[object]:
 def _is_equal(one: object, other: object) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and one.tobytes() == other.tobytes()
-    return one == other
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    return type(one) is type(other) and one == other  # an array compared with None, where it is missing, is no truth value

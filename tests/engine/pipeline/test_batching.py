@@ -14,9 +14,9 @@ from torch import nn
 
 import fmapviz
 from fmapviz.core.config import InputOptions
-from fmapviz.core.drawings import Grid
+from fmapviz.core.drawings import Grid, Panels
 from fmapviz.core.events import Notice
-from fmapviz.core.types import Statistics
+from fmapviz.core.types import Measures, Statistics
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing
@@ -382,6 +382,32 @@ def test_what_differs_in_anything_may_not_share(other, last):
     sharing, shared = sharing_with(draw)
     assert shared is None
     assert not sharing.allows([IMAGE] * IMAGES)
+
+
+NUMBERS = np.arange(3, dtype=np.float32)
+
+
+def of_pair(*grids):
+    return Panels(grids, ("A", "B"), limits=(0.0, 1.0), largest=1.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"measures": Measures(9, *[NUMBERS] * 6)}, {"measures": Measures(9, *[NUMBERS] * 6, rest=NUMBERS)}, False),
+        ({"measures": Measures(9, *[NUMBERS] * 6, rest=NUMBERS)}, {"measures": Measures(9, *[NUMBERS] * 7)}, True),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS, NUMBERS + 0)}, True),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS, NUMBERS + 1)}, False),
+        ({"content": of_pair(NUMBERS, NUMBERS)}, {"content": of_pair(NUMBERS)}, False),
+    ],
+)
+def test_arrays_are_compared_wherever_they_stand_and_also_where_one_is_missing(one, other, alike):
+    alone, beside = (result_of(drawn_layer("a", each.pop("content", None), **each)) for each in (dict(one), dict(other)))
+    for first, second in ((alone, beside), (beside, alone)):
+        _, shared = sharing_with(
+            lambda images, first=first, second=second: [second if len(images) > 1 else first] * len(images)
+        )
+        assert shared == (IMAGES if alike else None)
 
 
 @pytest.mark.parametrize("error", [ForwardError("no"), MixedBatchError(), torch.OutOfMemoryError(), MemoryError()])
