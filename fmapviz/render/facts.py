@@ -141,7 +141,9 @@ def _of_channels(
         **(of_values if isinstance(content, Grid | Histogram) else {}),
         "Scaling": scaling,
         **more,
-        "Channels": _list_numbers(content.channels) if isinstance(content, Grid) else None,
+        "Heads" if layer.of == "attention" else "Channels": _list_numbers(content.channels)
+        if isinstance(content, Grid)
+        else None,
         "Dead channels": _list_numbers(statistics.constant),
         "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,
@@ -179,8 +181,8 @@ def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
     of_weights = layer.of == "weights"
     palette = None if of_weights and layer.shape[1] == 3 else style.palette
     colours = f", in {palette}" if palette else ""
+    each = {"weights": "filter", "attention": "head"}.get(layer.of, "channel")
     if style.signed and not grid.bars and not grid.limits:
-        each = "filter" if of_weights else "channel"
         return f"zero is in the middle, each {each}'s largest magnitude at an end, of {palette or 'grey'}"
     if grid.limits and (of_weights or style.scope == "run" or (style.signed and not grid.bars)):
         whose = "all images of the run" if style.scope == "run" and not of_weights else "the layer"
@@ -192,7 +194,7 @@ def _scaling_of_grid(layer: LayerResult, grid: Grid, style: Style) -> str:
     if grid.bars:
         low, high = fixed or ("the layer's smallest value, or zero,", "its largest, or zero")
         return f"bars from zero, each row from {low} to {high}"
-    whose = "the layer's" if style.scope == "layer" else "each channel's"
+    whose = "the layer's" if style.scope == "layer" else f"each {each}'s"
     low, high = fixed or (f"{whose} minimum", "its maximum")
     return f"from {low} to {high}{colours}" if palette else f"{low} is black, {high} {'is ' if fixed else ''}white"
 

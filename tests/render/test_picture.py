@@ -127,6 +127,13 @@ def test_the_scaling_is_put_into_words(norm, words):
     assert facts_of(drawing(), norm=norm)["Scaling"] == words
 
 
+def test_the_maps_of_heads_are_not_called_channels():
+    facts = facts_of(drawing(of="attention", channels=(2, 1)))
+    assert facts["Scaling"] == "each head's minimum is black, its maximum white"
+    assert facts["Heads"] == "2, 1"
+    assert "Channels" not in facts
+
+
 def test_what_is_out_of_the_ordinary_is_said():
     statistics = Statistics(None, None, None, constant=(0, 3), nonfinite=12)
     facts = facts_of(drawing(statistics=statistics, channels=(7, 1), samples=1000))
