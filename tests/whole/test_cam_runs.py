@@ -880,7 +880,8 @@ def test_a_map_of_nothing_is_drawn_and_told_with_its_range(look, picture):
         network[2].weight.abs_()
         network[2].bias.fill_(1)
         network[0].bias.fill_(10)
-    summary, events = look(network, views=["gradcam"], targets=[1])
+    prepared = InputOptions(size=(16, 24), mean=(0.5,), std=(0.25,))
+    summary, events = look(network, views=["gradcam"], targets=[1], options=prepared)
     (heat,) = unit_of(summary)["heat_maps"]
     assert heat["max"] < 0
     (notice,) = (notice for notice in notices(events) if "automatically" not in notice and "taken as" not in notice)
