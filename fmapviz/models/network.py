@@ -80,7 +80,7 @@ def describe_network(
     found = (ordered_names(getattr(owner, key, None)) for owner in owners for key in _CLASSES)
     said = next((said for owner in owners if isinstance(said := getattr(owner, _SCORES, None), str)), "")
     check_scores(said or None)
-    volume = len(shape) == 4 if shape else _takes_volumes(network)
+    volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
     return Model(
         name=name,
         module=network,
@@ -171,10 +171,12 @@ def _assumption(options: InputOptions, channels: int, shape: tuple[int, ...] | N
     )
 
 
-def _takes_volumes(network: nn.Module) -> bool:
-    """Return True if the first convolution of a network is three-dimensional."""
+def _takes_volumes(network: nn.Module, channels: int) -> bool:
+    """Return True if the first convolution of a network is three-dimensional, unless it makes clips of pictures itself."""
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return isinstance(next((module for module in network.modules() if isinstance(module, kinds)), None), nn.Conv3d)
+    first = next((module for module in network.modules() if isinstance(module, kinds)), None)
+    # A convolution would take as many pictures as it has channels for one volume.
+    return isinstance(first, nn.Conv3d) and not _accepts(network, (channels + 1, channels, _SIDE, _SIDE))
 
 
 def check_network(network: nn.Module, *, is_called: bool = True) -> None:
@@ -238,7 +240,7 @@ def input_channels(network: nn.Module) -> int:
     """
     kinds = (nn.Conv2d, nn.Conv3d)
     first = next((module.in_channels for module in network.modules() if isinstance(module, kinds)), 3)
-    return 3 if first == 3 or (not _accepts(network, first) and _accepts(network, 3)) else first
+    return 3 if first == 3 or (not _accepts_channels(network, first) and _accepts_channels(network, 3)) else first
 
 
 def input_type(network: nn.Module) -> torch.dtype:
@@ -271,10 +273,14 @@ def digest_of_network(network: nn.Module, *, files: Iterable[Path] = ()) -> str:
     return hashlib.sha256(f"{digest_of_state(numbers)} {structure} {code}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _accepts(network: nn.Module, channels: int) -> bool:
+def _accepts_channels(network: nn.Module, channels: int) -> bool:
+    sides = (64, 64, 64) if _takes_volumes(network, channels) else (_SIDE, _SIDE)
+    return _accepts(network, (1, channels, *sides))
+
+
+def _accepts(network: nn.Module, shape: tuple[int, ...]) -> bool:
     numbers = {name: values.to("meta") for name, values in (*network.named_parameters(), *network.named_buffers())}
-    sides = (64, 64, 64) if _takes_volumes(network) else (_SIDE, _SIDE)
-    batch = torch.empty(1, channels, *sides, device="meta", dtype=input_type(network))
+    batch = torch.empty(shape, device="meta", dtype=input_type(network))
     with warnings.catch_warnings(), observe(network, [], lambda _: None), torch.no_grad():
         warnings.simplefilter("ignore")  # from meta kernels
         try:

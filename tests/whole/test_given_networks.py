@@ -293,6 +293,38 @@ def test_a_picture_is_no_volume_and_the_hint_names_the_axes(tmp_path):
     assert (failure.code, "(D, H, W)" in failure.hint) == ("E_CHANNELS", True)
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_a_convolution_of_three_dimensions_alone_takes_volumes_and_no_batch_of_pictures(channels):
+    """PyTorch takes as many pictures as there are channels for one volume without an axis of the batch."""
+    model = describe_given(nn.Sequential(nn.Conv3d(channels, 4, 3, padding=1)))
+    assert (model.preparation.volume, model.preparation.channels) == (True, channels)
+
+
+class Repeats(nn.Module):
+    """Makes clips of pictures itself."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = nn.Conv3d(channels, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x[:, :, None].repeat(1, 1, 5, 1, 1))
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
+def test_a_network_that_makes_clips_of_pictures_takes_pictures(channels, mode, tmp_path):
+    net = Repeats(channels)
+    before = {name: values.clone() for name, values in net.state_dict().items()}
+    model = describe_given(net)
+    assert (model.preparation.volume, model.preparation.channels) == (False, channels)
+    assert "images are" in model.assumption
+    assert all(torch.equal(values, before[name]) for name, values in net.state_dict().items())
+    with Image.open(paint(tmp_path / "p.png", size=(30, 20))) as picture:
+        picture.convert(mode).save(tmp_path / "a.png")
+    summary = fmapviz.visualize(net, tmp_path / "a.png", out=tmp_path / "runs", to="png", on_event=lambda _: None)
+    assert (summary.done, summary.failed, summary.pictures) == (1, 0, 6)
+
+
 def test_a_picture_is_repeated_for_a_network_whose_inputs_say_the_depth(tmp_path):
     net = Solid(3)
     net.inputs = (3, 5, 16, 12)
