@@ -233,7 +233,7 @@ def frame(
             numbers = content.channels or range(tiles.count)
             pixels, tiles = add_numbers(pixels, tiles, numbers, look, texts=texts if as_text else None)
     box = Box(pixels.shape[1], pixels.shape[0], [(pixels, 0, 0), *texts])
-    if style.with_input and seen.size:
+    if style.with_input and seen.size and not isinstance(content, Matches):  # which have it in them
         box = row([box_of(seen.repeat(style.scale, 0).repeat(style.scale, 1)), box], gap=_INPUT_GAP)
         tiles = tiles and replace(tiles, left=tiles.left + box.width - pixels.shape[1])
     if style.colorbar and rendered.marks:

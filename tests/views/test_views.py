@@ -78,7 +78,8 @@ def test_a_view_is_one_line_of_help(name):
 
 CHANGES = {"norm": "signed", "columns": 3, "padding": 7, "channels": "0,1", "scale": 2, "colormap": "magma", "alpha": 0.9}
 CHANGES |= {"gray_input": False, "labels": True, "colorbar": True, "pca": "shared", "smooth": True, "query": "0,0"}
-CHANGES |= {"seed": "ring.jpg:20,70", "clusters": 3, "foreground": True}
+CHANGES |= {"seed": "ring.jpg:20,70", "clusters": 3, "foreground": True, "with_input": True}
+CHANGES_OF_LABELLED = {"background": "white", "text_size": 20}
 SEEDED = {"seed": "star.jpg:40,40"}
 
 
@@ -103,14 +104,15 @@ def drawn_by_view(inputs, out, **style):
 
 @pytest.mark.thorough
 def test_a_look_changes_the_pictures_of_the_views_that_name_it_and_no_others(samples, tmp_path):
-    assert CHANGES.keys() == options_of(Style).keys()
+    assert CHANGES.keys() | CHANGES_OF_LABELLED.keys() == options_of(Style).keys()
     inputs = [samples / "shapes" / f"{name}.jpg" for name in ("star", "ring")]
-    plain = drawn_by_view(inputs, tmp_path / "plain")
-    assert all(plain.values())
-    for option, value in CHANGES.items():
-        changed = drawn_by_view(inputs, tmp_path / option, **{option: value})
-        found = {view for view in OF_ANY if changed[view] != plain[view]}
-        assert found == {view for view in OF_ANY if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
+    for changes, common in ((CHANGES, {}), (CHANGES_OF_LABELLED, {"labels": True})):
+        plain = drawn_by_view(inputs, tmp_path / f"plain{len(common)}", **common)
+        assert all(plain.values())
+        for option, value in changes.items():
+            changed = drawn_by_view(inputs, tmp_path / option, **common, **{option: value})
+            found = {view for view in OF_ANY if changed[view] != plain[view]}
+            assert found == {view for view in OF_ANY if option in registry.constant(VIEWS, view, "LOOKS").split()}, option
 
 
 def test_a_look_without_effect_is_reported_and_makes_no_other_run(samples, tmp_path):
