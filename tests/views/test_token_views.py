@@ -449,7 +449,8 @@ def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, mo
 
     class Counted(Net):
         def forward(self, x):
-            passes.append(len(x))
+            if not x.is_meta:  # what each layer sees is traced without values
+                passes.append(len(x))
             return super().forward(x)
 
     look([folder], Counted(), views="similarity", seed="c.png:1,1", batch_size=1)
