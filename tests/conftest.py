@@ -1,6 +1,7 @@
 """Fixtures, and settings of a test session; tests/README.md describes them."""
 
 import atexit
+import fcntl
 import gc
 import os
 import shutil
@@ -291,6 +292,7 @@ def begin(tmp_path, warm):
     @contextmanager
     def begun(*args):
         (given, write), (out, told), (err, said) = os.pipe(), os.pipe(), os.pipe()
+        fcntl.fcntl(told, fcntl.F_SETPIPE_SZ, 4096)  # a command whose output is not read soon waits
         arguments = ["-c", HEEDING, *map(str, args)]
         process = start_process(warm, arguments, directory=tmp_path, streams=[given, told, said])
         for descriptor in (given, told, said):

@@ -29,7 +29,7 @@ from fmapviz.runs.listing import list_runs
 from fmapviz.runs.verify import verify
 
 draw = runner(Net, to=["png"], options=AS_IT_IS, workers=1, name="run")
-SLOW = """
+HELD = """
 import time
 from pathlib import Path
 from torch import nn
@@ -40,7 +40,8 @@ class Net(nn.Sequential):
         super().__init__(nn.Conv2d(3, 2, 3))
 
     def forward(self, x):
-        time.sleep(0.05)
+        while Path("hold").exists() and len(list(Path("out/run").glob("*.png"))) > 2:
+            time.sleep(0.01)
         return super().forward(x)
 """
 
@@ -86,7 +87,8 @@ def names(place):
 )
 def test_a_command_that_is_interrupted_leaves_an_interrupted_run(number, reason, tmp_path, warm, fmapviz):
     paint_some(tmp_path / "in", 60)
-    (tmp_path / "net.py").write_text(SLOW)
+    (tmp_path / "net.py").write_text(HELD)
+    (tmp_path / "hold").touch()
     command = ["net.py:Net", "in", "--to", "png,stats", "--fit", "none", "--out", "out", "--name", "run", "--workers", "1"]
     with Path(os.devnull).open("r+b") as nothing:
         streams = [nothing.fileno()] * 3
@@ -106,6 +108,7 @@ def test_a_command_that_is_interrupted_leaves_an_interrupted_run(number, reason,
     assert re.search(r"interrupted( \(SIG\w+\))?$", table[1])
     record = json.loads(fmapviz("runs", "out", "--json").stdout.splitlines()[0])
     assert (record["images"], record["expected"], record["state"]) == (images, 60, "interrupted")
+    (tmp_path / "hold").unlink()
     assert fmapviz(*command).returncode == 0
     assert (*shown(tmp_path), listed(tmp_path).killed) == (60, None, "finished", False)
     assert names(tmp_path) == ["products.json", RUN_FILE, "stats.csv", "stats.json"]
