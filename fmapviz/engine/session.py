@@ -226,6 +226,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
     notices += _without_effect(resolved.views, idle, targets=bool(config.targets) and not takes_class)
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
+    notices += _unwritten(resolved.views, formats)
     notices += [*loaded.notices, *filter(None, [loaded.assumption])]
     return session, notices
 
@@ -314,6 +315,17 @@ def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool)
             f"{options} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(views)}; "
             "the page looks of the guide lists what each view takes"
         )
+
+
+def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
+    """Say which formats write nothing, and which views nothing comes of, as some formats write those of some views only."""
+    only = {form: (registry.constant(WRITERS, form, "ONLY_OF") or "").split() for form in formats}
+    every = any("pictures" in needs_of(form) and not only[form] for form in formats)
+    for form, written in only.items():
+        left = [view for view in views if written and view not in written]
+        if left and (len(left) == len(views) or not every):
+            some = ", ".join(written)
+            yield f"no {form} come of {', '.join(left)}, only of {some}; to='png' or to='svg' writes every view"
 
 
 def _adapt(plan: Plan, formats: Sequence[str], dtype: str, views: Sequence[str]) -> Plan:

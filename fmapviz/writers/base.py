@@ -7,6 +7,7 @@ constants, so that it is known without importing the format; see `fmapviz.core.f
   block ends. If the block raises, they are closed. `separate_files` makes it from a function that writes one image's files.
 * `NEEDS`: What the format is made of, `pictures`, `measures`, `values`, `fields` (the receptive fields of layers) and
   `differences` (of two networks), separated by blanks; none means `pictures`.
+* `ONLY_OF`: The views of which it writes something, separated by blanks; none means all that have what it needs.
 * `UNIT_FILES`: Patterns of the names of its files in a unit, separated by blanks.
 * `AGGREGATES`: The results over all images that its run has, separated by blanks; see `fmapviz.runs.aggregates.base`.
 * `publish(run, info, summaries)`: Return the contents of further run-level files, made from the summaries of the run's

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Picture, UnitImage
 
 UNIT_FILES = "*.channel*.png"
+ONLY_OF = "maps inputs grads grad-inputs attention kernels"
 
 
 def _write(directory: Path, _image: UnitImage, pictures: Iterable[Picture]) -> None:

@@ -21,8 +21,12 @@ from tiny_runs import AS_IT_IS, runner, styled
 from torch import nn
 from trees import problems
 
+from fmapviz.core import registry
 from fmapviz.core.config import Style
 from fmapviz.core.errors import RequestError
+from fmapviz.core.events import Notice
+from fmapviz.core.registry import VIEWS
+from fmapviz.engine.run import visualize
 
 pytest_plugins = ["browser"]  # its fixtures
 
@@ -284,3 +288,64 @@ def test_kernels_have_the_chosen_scale(look):
             pixels = np.asarray(image)
         assert np.array_equal(pixels[::scale].repeat(scale, 0), pixels)
         assert image.width // scale <= 12 * 12 * 3
+
+
+class Attends(nn.Module):
+    """Patches, attention among them, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).mT
+        return self.head((tokens + self.attention(tokens, tokens, tokens)[0]).mean(1))
+
+
+@pytest.mark.parametrize("form", ["svg", "channels"])
+@pytest.mark.parametrize("view", [name for name in registry.names(VIEWS) if not registry.constant(VIEWS, name, "PAIR")])
+def test_a_format_writes_something_of_every_view_or_says_that_it_does_not(tmp_path, view, form):
+    inputs = [paint(tmp_path / "a.png", size=(64, 64)), paint(tmp_path / "b.png", seed=1, size=(64, 64))]
+    network = Attends() if view in {"attention", "rollout"} else "shapesnet"
+    layers = {"attention": (), "rollout": (), "kernels": "features.0.conv"}.get(view, "features")
+    seed = {"seed": "a.png:20,20"} if view in {"similarity", "correspondence"} else {}
+    told = []
+    run = visualize(
+        network, inputs, out=tmp_path / "out", to=form, views=view, layers=layers, style=Style(**seed), on_event=told.append
+    )
+    assert not run.failures
+    notices = [each.message for each in told if isinstance(each, Notice) and each.message.startswith(f"no {form} come of")]
+    written = [path for path in run.directory.rglob(f"*.{form}" if form == "svg" else "*.channel*.png") if path.is_file()]
+    assert bool(written) is not bool(notices)
+    if form == "svg":
+        assert not notices
+        for path in written:
+            svg = svg_of(path)
+            assert svg.find(f"{SVG}title").text
+            assert view == "histogram" or any(pixels.size for _, _, pixels in images_in(svg))
+    for notice in notices:
+        assert notice.startswith(f"no {form} come of {view}, only of maps, ")
+        assert notice.endswith("to='png' or to='svg' writes every view")
+
+
+def test_a_sheet_in_svg_has_the_pixels_of_the_png_file(look):
+    unit = look(views=["contact", "mean"], to=["png", "svg"])
+    ((left, top, pixels),) = images_in(svg_of(unit / "contact.svg"))
+    assert (left, top) == (0, 0)
+    assert np.array_equal(pixels, opened(unit / "contact.png"))
+    assert {path.stem for path in unit.glob("*.svg")} == {path.stem for path in unit.glob("*.*.png")} | {"contact"}
+
+
+def test_what_a_format_does_not_write_is_told_only_where_nothing_else_does(look):
+    def told(**options):
+        events = []
+        look(on_event=events.append, force=True, **options)
+        return [each.message for each in events if isinstance(each, Notice) and "come of" in each.message]
+
+    assert told(views=["maps", "mean"], to=["png", "channels"]) == []
+    (some,) = told(views=["maps", "mean"], to=["channels"])
+    assert some.startswith("no channels come of mean, only of ")
+    (none,) = told(views=["mean", "max"], to=["png", "channels"])
+    assert none.startswith("no channels come of mean, max, only of ")
