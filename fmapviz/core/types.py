@@ -642,6 +642,7 @@ class Picture:
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
         strips: The images that its tiles show, row by row, if they show images.
+        area: Width and height of its upper left part without the caption below; None: it has no caption.
         svg: The picture as SVG, with its texts as text, if that is requested.
     """
 
@@ -657,6 +658,7 @@ class Picture:
     tiles: Tiles | None = None
     page: int = 0
     strips: Strips | None = None
+    area: tuple[int, int] | None = None
     svg: str = ""
 
     @property

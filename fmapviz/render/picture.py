@@ -172,7 +172,7 @@ def make_picture(
     framed = partial(
         frame, rendered, content, info.config.style, _header(layer, drawing, facts, info), seen, caption=caption
     )
-    page, ground, tiles = framed()
+    page, ground, tiles, area = framed()
     pixels = draw(page, ground)
     name, title = f"{layer.index:0{digits}d} {layer.layer or 'input'}", ""
     if target := layer.target:
@@ -181,7 +181,7 @@ def make_picture(
     height, width = pixels.shape[:2]
     png = encode(pixels, facts, palette=rendered.palette)
     svg = to_svg(*framed(as_text=True)[:2], title=title or name, facts=facts) if SVG in info.config.to else ""
-    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles, svg=svg)
+    return Picture(drawing.view, name, png, width, height, facts, title, layer, drawing, tiles, area=area, svg=svg)
 
 
 def is_numbered(style: Style) -> bool:
@@ -204,7 +204,7 @@ def frame(
     *,
     caption: str = "",
     as_text: bool = False,
-) -> tuple[Box, Ground | int, Tiles | None]:
+) -> tuple[Box, Ground | int, Tiles | None, tuple[int, int]]:
     """Add what a style asks for: the ground, numbers, the input, a colour bar, a header or a caption.
 
     Args:
@@ -217,10 +217,10 @@ def frame(
         as_text: Whether the numbers of tiles stay text.
 
     Returns:
-        The page, its ground, and the position of the tiles in it.
+        The page, its ground, the position of the tiles in it, and its width and height without the caption.
     """
     if rendered.page:
-        return rendered.page, WHITE, None
+        return rendered.page, WHITE, None, (rendered.page.width, rendered.page.height)
     look = lettering(style) if rendered.palette is None else Lettering()
     pixels, tiles, texts = rendered.pixels, None, list[Placed]()
     if isinstance(content, Grid) and content.tiles:
@@ -240,13 +240,13 @@ def frame(
         box = add_colorbar(box, colormap=rendered.colormap, marks=rendered.marks, alpha=rendered.alpha, look=look)
     if style.colorbar and rendered.legend:
         box = add_legend(box, cluster_colours()[: len(rendered.legend)], rendered.legend, look)
-    if style.labels is None and caption:
-        box = add_caption(box, caption, look)
+    captioned = add_caption(box, caption, look) if style.labels is None and caption else None
     if style.labels and lines:
         below = box.height
         box = add_header(box, lines, look)
         tiles = tiles and replace(tiles, top=tiles.top + box.height - below)
-    return box, look.ground, None if isinstance(content, Grid) and content.rows else tiles
+    tiles = None if isinstance(content, Grid) and content.rows else tiles
+    return captioned or box, look.ground, tiles, (box.width, box.height)
 
 
 def _encode(view: str, name: str, pixels: NDArray[np.uint8], facts: Mapping[str, str]) -> Picture:

@@ -115,5 +115,5 @@ def _framed(content: Content, style: Style, feature_map: FeatureMap) -> NDArray[
     assert isinstance(content, Grid)
     shape = " x ".join(map(str, feature_map.values.shape[1:]))
     lines = [f"{feature_map.name}  {feature_map.layer.type}  {shape}"]
-    box, ground, _ = frame(render_grid(content, style), content, style, lines)
+    box, ground, *_ = frame(render_grid(content, style), content, style, lines)
     return paint(box, ground)

@@ -1053,7 +1053,8 @@ def test_each_of_two_images_shows_its_own_class(open_report, shapes):
     for own, spread, record in zip(report.texts(".own"), report.texts(".pane .range"), records, strict=True):
         assert own.split("\n") == [
             "Class",
-            f"{record['class_name']} (number {record['class']}), top1, score {record['score']:.4g}",
+            f"{record['class_name']} (number {record['class']}), top1, "
+            f"probability {100 * record['probability']:.1f} %, logit {record['logit']:.4g}",
         ]
         assert spread == f"{record['min']:.4g} to {record['max']:.4g}"
     report.press("c")

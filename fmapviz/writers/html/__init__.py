@@ -168,6 +168,7 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
     content = picture.drawing.content if picture.drawing else None
     notices = [printable(each.text) for each in empty_maps if (each.view, each.layer) == (picture.group, picture.layer)]
     channels = content.channels if isinstance(content, Grid) else None
+    width, height = picture.area or (picture.width, picture.height)  # the page has the caption as text
     statistics = None
     # The tiles of strips are no channels.
     if picture.layer and picture.tiles and not picture.strips and (measures := picture.layer.measures):
@@ -181,8 +182,8 @@ def _describe(picture: Picture, empty_maps: Sequence[EmptyMaps]) -> dict[str, An
         "view": picture.group,
         "name": printable(picture.name),
         "title": printable(picture.title),
-        "width": picture.width,
-        "height": picture.height,
+        "width": width,
+        "height": height,
         "layer": layer,
         "facts": [[key, printable(value)] for key, value in picture.facts.items()],
         "tiles": None if picture.tiles is None else asdict(picture.tiles),

@@ -57,6 +57,7 @@ class Pane {
     this.caption();
   }
 
+  // The caption below a heat map is cut off: it is no part of the area that two pictures share, and said in the facts.
   swap(image) {
     if (image.tagName === "IMG") Object.assign(image, { draggable: false, alt: "" });
     image.style.width = `${this.picture.width}px`;
