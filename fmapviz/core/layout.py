@@ -58,6 +58,11 @@ class Layout:
     assumed: str = ""
     lines: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
+    @property
+    def of_images(self) -> bool:
+        """Whether there is an axis of images, as far as is known."""
+        return not self.text or "N" in self.text
+
     def sizes(self, shape: Sequence[int]) -> list[int]:
         """Return the sizes of the digits of a tensor, whatever the number of images.
 

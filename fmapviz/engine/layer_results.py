@@ -166,8 +166,9 @@ def draw_feature_map(
         MixedBatchError: The number of samples is not the number of images.
     """
     views, images, raw = plan.draws[of], len(record.pixels), None
-    shape = tuple(values.shape[1:])
     own = feature_map
+    is_alone = own.layout is not None and not own.layout.of_images
+    shape = tuple(values.shape if is_alone else values.shape[1:])
     template = LayerResult(own.name, own.layer.type, own.call, own.index, shape, of, query=query)
     values = values.detach() if values.requires_grad else values
     try:
@@ -175,6 +176,8 @@ def draw_feature_map(
             raw = keep_values(values, plan.kept, images=images, view="" if of == "output" else next(iter(views)))
         frames = {"": values} if of == "attention" else frames_of(own, values)
     except NotAMapError as reason:
+        if raw and images > 1 and is_alone:  # the first axis is as long as that of the images would be
+            raise MixedBatchError from reason
         undrawn = {template.layer: str(reason)} if raw is None or plan.drawn else {}
         return [LayerBatch(images, template, targets, values=raw, undrawn=undrawn)]
     batches = [] if raw is None or len(frames) == 1 else [LayerBatch(images, template, targets, values=raw)]

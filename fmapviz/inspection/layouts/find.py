@@ -76,8 +76,7 @@ def known_by_type(module: nn.Module, dimensions: int | None = None) -> str:
 def usual_layout(module: nn.Module, values: Tensor) -> Layout:
     """Return the layout of a tensor of which nothing but its layer's type is known, as an assumption unless that decides."""
     shape = tuple(values.shape)
-    text = known_by_type(module, len(shape))
-    if text:
+    if text := _decided(module, len(shape)):
         return layout_from(text, shape, images=shape[0], picture=None)
     shown = f"({', '.join(map(str, shape))})"
     text = _USUAL.get(len(shape), "")
@@ -88,6 +87,13 @@ def usual_layout(module: nn.Module, values: Tensor) -> Layout:
     if not text:
         return Layout(refused=f"{shown}: which of its axes are channels, rows and columns is not known; {SAY_IT}")
     return layout_from(text, shape, images=shape[0], picture=None, assumed="" if len(shape) < 4 else text)
+
+
+def _decided(module: nn.Module, dimensions: int) -> str:
+    """Return the layout that a layer's type decides; that of one image if the layer has got no axis of images."""
+    text = "N C W" if isinstance(module, nn.Conv1d | nn.ConvTranspose1d) else known_by_type(module)
+    alone = text.removeprefix("N ")
+    return known_by_type(module, dimensions) or (alone if len(alone.split()) == dimensions else "")
 
 
 def _works_on_last_axis(module: nn.Module) -> bool:
@@ -243,7 +249,7 @@ class LayoutFinder:
     def _derive(self, module: nn.Module, values: Tensor) -> Layout:
         assert self._tracking
         axes = self._tracking.axes(values)
-        if known_by_type(module, values.ndim) and (axes is None or self._layout_of(axes).refused):
+        if _decided(module, values.ndim) and (axes is None or self._layout_of(axes).refused):
             return usual_layout(module, values)
         if axes is None and values.ndim > 3 and values.shape[:1] == (self._images,):  # a constant, or code of another kind
             return usual_layout(module, values)

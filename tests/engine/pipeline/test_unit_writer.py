@@ -23,6 +23,7 @@ from extras import require
 from image_files import paint, pixels_of, save_pixels
 from PIL import Image
 from run_infos import run_info
+from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tiny_models import TwoConvolutions
@@ -317,17 +318,64 @@ def test_a_model_that_makes_several_samples_of_an_image(batch_size, pictures, lo
 
 
 def test_a_model_of_which_nothing_can_be_drawn(pictures, look):
-    class Flat(Net):
+    class Complex(nn.Identity):
         def forward(self, x):
-            return self.a(x[0])
+            return x[0] * 1j
+
+    class Flat(Net):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Complex(), None
+
+        def forward(self, x):
+            return self.a(x)
 
     events = []
-    assert counts(look(pictures, Flat(), on_event=events.append)) == (12, 0, 0, 12)
+    assert counts(look(pictures, Flat(), on_event=events.append, layers=["a"])) == (12, 0, 0, 12)
     (failure, *_) = [event.failure for event in events if isinstance(event, Outcome)]
     assert failure.code == "E_NOTHING"
     assert failure.message.startswith("none of the chosen layers could be drawn: ")
     assert "layers= and types= choose other layers" in failure.hint
-    assert "'a': 3 dimensions (4, 14, 14): not a map of the image" in failure.message
+    assert "'a': complex values (3, 16, 16)" in failure.message
+
+
+class Loops(nn.Module):
+    """Runs layers for one image without an axis of images: for the first one only, or for each."""
+
+    def __init__(self, kind, *, each):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.each = kind, each
+        self.layer = getattr(nn, kind)(3, 4, 3)
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        images = x.flatten(2) if self.kind == "Conv1d" else x
+        return torch.stack([self.relu(self.layer(image)) for image in (images if self.each else images[:1])])
+
+
+@pytest.mark.parametrize("batch_size", [4, 12, None])
+@pytest.mark.parametrize("layers", [["layer"], ["relu"], ["layer", "relu"]], ids=" ".join)
+@pytest.mark.parametrize(("kind", "each"), [("Conv1d", False), ("Conv2d", False), ("Conv2d", True)])
+def test_layers_without_an_axis_of_images_give_each_image_its_own(*, kind, each, layers, batch_size, pictures, look):
+    """In a batch of four, four channels of one image are not the images."""
+    network = Loops(kind, each=each)
+    summary = look(pictures, network, layers=layers, batch_size=batch_size, to=["png", "raw"])
+    for number in range(6):
+        directory = summary.directory / f"{number}.png"
+        pixels = np.asarray(Image.open(directory / "input.png")) / np.float32(255)
+        x = (pixels - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225])
+        given = torch.from_numpy(x).permute(2, 0, 1).float()
+        with torch.no_grad():
+            wanted = network.layer(given.flatten(1) if kind == "Conv1d" else given)
+        stored = load_file(directory / "raw.safetensors")
+        for name in layers:
+            expected = wanted if name == "layer" else wanted.relu()
+            np.testing.assert_allclose(stored[name].reshape(expected.shape), expected, atol=1e-5)
+        if "layer" in layers:
+            record = json.loads((directory / "unit.json").read_bytes())["layers"][0]
+            assert (record["name"], record["shape"], record["samples"]) == ("layer", [*wanted.shape], 1)
+            assert record["max"] == pytest.approx(float(wanted.max()), abs=1e-5)
 
 
 def test_images_of_different_sizes_in_one_run(tmp_path, look):
