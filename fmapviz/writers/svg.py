@@ -1,4 +1,4 @@
-"""One SVG file per picture, for papers: texts as text, except those of sheets."""
+"""One SVG file per picture, for papers: texts as text."""
 
 from __future__ import annotations
 
