@@ -642,7 +642,7 @@ class Picture:
         tiles: Position of its tiles, None if it has none.
         page: Its number among several pictures of the same name, from 0.
         strips: The images that its tiles show, row by row, if they show images.
-        area: Width and height of its upper left part without the caption below; None: it has no caption.
+        area: Width and height of its upper left part, without a caption below; None: all of it.
         svg: The picture as SVG, with its texts as text, if that is requested.
     """
 

@@ -806,13 +806,8 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
         def forward(self, x):
             return self.conv(x[:, :, None].expand(-1, -1, 2, -1, -1))
 
-    summary = look(pictures / "one.png", Clip(), name="volumes")
-    (failure,) = summary.failures
-    assert (failure.code, failure.message) == ("E_CHANNELS", "the network takes volumes, this is a picture")
-    assert "inputs = (3, H, W), it is given as it is" in failure.hint
-    events, clip = [], Clip()
-    clip.inputs = (3, 16, 16)
-    summary = look(pictures / "one.png", clip, on_event=events.append)
+    events = []
+    summary = look(pictures / "one.png", Clip(), on_event=events.append)
     assert any(isinstance(event, Notice) and "Conv3d" in event.message for event in events)
     assert names(summary.directory / "one.png") == ["00_conv.t0.maps.png", "00_conv.t1.maps.png", "input.png", "unit.json"]
 

@@ -321,7 +321,7 @@ def test_filters_with_numbers_are_as_large_as_those(shape):
     grid = draw(torch.zeros(shape), style)
     tiles, pixels = grid.tiles, grid.pixels
     smaller = positions_of(shape, plain)
-    page, ground, moved = frame(Rendered(pixels), grid, style, [])
+    page, ground, moved, _ = frame(Rendered(pixels), grid, style, [])
     framed = draw_page(page, ground)
     if not grid.rows:
         assert (framed.shape[1], moved.across) == (pixels.shape[1], tiles.across)
