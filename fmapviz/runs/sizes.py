@@ -69,16 +69,14 @@ def record_sizes(run: Path) -> None:
 def _read(run: Path) -> dict[str, Folder]:
     """Return the recorded units by their paths; none if there is no record, or if it is damaged."""
     units = (checksummed_json.load(run / SIZES_FILE, intact=True) or {}).get("units")
-    try:
-        return (
-            {path: Folder(path, *values) for path, values in units.items() if all(map(_is_number, values))} if units else {}
-        )
-    except (AttributeError, TypeError):
+    if not isinstance(units, dict):
         return {}
+    return {path: Folder(path, *values) for path, values in units.items() if _are_sizes(values)}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
+def _are_sizes(values: object) -> bool:
+    """Return True for the fields of a unit but its path: anybody may have written the record."""
+    return isinstance(values, list) and len(values) == len(Folder._fields) - 1 and set(map(type, values)) <= {int, float}
 
 
 def _look_into(top: str, path: str, inode: int, pending: list[tuple[str, int]]) -> Folder:
