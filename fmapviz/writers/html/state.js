@@ -66,7 +66,7 @@ function drawLayer(picture, row) {
   const numbered = layer && label.match(/^(\d+) (.+)$/s);
   text.append(...cutName(numbered ? numbered[2] : label, "name"));
   const line = make("span", "line");
-  line.append(make("span", "note", layer ? `${layer.type} \u00b7 ${channelsOn(picture) ?? shape(layer)}` : `${picture.width} \u00d7 ${picture.height} pixels`));
+  line.append(make("span", "note", layer ? [layer.type, channelsOn(picture) ?? shape(layer)].filter(Boolean).join(" \u00b7 ") : `${picture.width} \u00d7 ${picture.height} pixels`));
   text.append(line);
   text.title = visible(label);
   if (layer) row.append(make("span", "number", numbered ? numbered[1] : layer.index));
