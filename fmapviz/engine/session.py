@@ -318,7 +318,7 @@ def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool)
 
 
 def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
-    """Say which formats write nothing, and which views nothing comes of, as some formats write those of some views only."""
+    """Yield notices of formats that write nothing of some views, unless another one writes these, or nothing at all."""
     only = {form: (registry.constant(WRITERS, form, "ONLY_OF") or "").split() for form in formats}
     every = any("pictures" in needs_of(form) and not only[form] for form in formats)
     for form, written in only.items():

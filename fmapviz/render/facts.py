@@ -133,6 +133,7 @@ def _of_channels(
         more["Matches"] = "; ".join(f"{number}: {pair.cosine:.3f}" for number, pair in enumerate(content.pairs, 1)) or "none"
     else:
         scaling, shown = _scaling_of_grid(layer, content, style), "drawn as a checkerboard"
+    shown_channels = content.channels if isinstance(content, Grid) else None
     samples = f"the layer saw {counted(layer.samples, 'sample')} for this image; the first is drawn"
     low, high = number(statistics.minimum), number(statistics.maximum)
     of_values = {"Range": f"{low} to {high}" if known else "no finite value", "Mean": number(statistics.mean)}
@@ -141,9 +142,7 @@ def _of_channels(
         **(of_values if isinstance(content, Grid | Histogram) else {}),
         "Scaling": scaling,
         **more,
-        "Heads" if layer.of == "attention" else "Channels": _list_numbers(content.channels)
-        if isinstance(content, Grid)
-        else None,
+        "Heads" if layer.of == "attention" else "Channels": _list_numbers(shown_channels),
         "Dead channels": _list_numbers(statistics.constant),
         "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,

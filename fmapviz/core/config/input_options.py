@@ -100,7 +100,7 @@ class InputOptions:
         "Channels of the input, if the network makes those of its first convolution itself.",
         "As one that repeats grey, or splits four channels into two parts.",
         metavar="N",
-        shown="theirs",
+        shown="those",
     )
 
     def __post_init__(self) -> None:
