@@ -810,6 +810,7 @@ def test_a_network_of_clips_is_drawn_frame_by_frame(pictures, look):
     summary = look(pictures / "one.png", Clip(), on_event=events.append)
     assert any(isinstance(event, Notice) and "Conv3d" in event.message for event in events)
     assert names(summary.directory / "one.png") == ["00_conv.t0.maps.png", "00_conv.t1.maps.png", "input.png", "unit.json"]
+    assert (summary.layers, summary.pictures) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ class BatchRunner:
             message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
             hint = None if of_views else _remedy(listed[-1])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
-        progress.layers = len({layer.layer for layer in drawn.layers} - {""})
+        progress.layers = len({layer.index for layer in drawn.layers if layer.layer})  # the frames of a clip share theirs
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)
