@@ -130,7 +130,7 @@ def select_layers(
     include = split(check_type("layers", include, Sequence[str], hint=_NAMES))
     exclude = split(check_type("exclude", exclude, Sequence[str], hint=_NAMES))
     include = tuple(
-        pattern if any(_matches(layer, [pattern]) for layer in layers) else _base(pattern) for pattern in include
+        pattern if any(_matches(layer, [pattern]) for layer in layers) else layer_of(pattern) for pattern in include
     )
     typed = [layer for layer in layers if any(is_type(layer, name) for name in types)]
     named = {name for layer in layers for name in (layer.name, *layer.aliases)}
@@ -278,13 +278,18 @@ def is_type(layer: Layer, name: str) -> bool:
     return any(base.__name__ == name for base in type(layer.module).__mro__)
 
 
+def layer_of(name: str) -> str:
+    """Return the name of the layer in that of a feature map.
+
+    Example:
+        >>> layer_of("head#2['out'].t03"), layer_of("relu[0]"), layer_of("layer1.0.conv1")
+        ('head', 'relu', 'layer1.0.conv1')
+    """
+    return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
+
+
 def _size(module: nn.Module) -> int:
     return sum(values.numel() for values in module.parameters())
-
-
-def _base(name: str) -> str:
-    """Return the layer's name in that of a feature map: `relu` for `relu#2` and `relu[0]`."""
-    return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
 
 
 def _matches(layer: Layer, patterns: Iterable[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from fmapviz.engine.top.options import TopOptions
 from fmapviz.engine.top.second_pass import forward_again
 from fmapviz.engine.top.winners import why_lost
 from fmapviz.images.preprocess import digest_of
+from fmapviz.inspection.layers import layer_of
 from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
@@ -87,7 +87,7 @@ def draw_top_images(
     else:
         ranking = _rank(units, run, options, settings=session.info.settings)
     if layers is not None:
-        ranking = ranking.of_maps([info for info in ranking.maps if _layer_of(info.layer) in layers])
+        ranking = ranking.of_maps([info for info in ranking.maps if layer_of(info.layer) in layers])
     channels = max((info.channels for info in ranking.maps), default=0)
     if ranking.maps and options.channels and min(options.channels) >= channels:
         raise RequestError(
@@ -101,16 +101,6 @@ def draw_top_images(
         raise NothingToDoError(message, hint="their files are gone or have changed")
     again = force or session.config.force
     return draw_ranking(session, ranking, options, on_event, layers=layers, lost=lost, of=of, force=again)
-
-
-def _layer_of(name: str) -> str:
-    """Return the layer of a feature map.
-
-    Example:
-        >>> _layer_of("head#2['out'].t03"), _layer_of("layer1.0.conv1")
-        ('head', 'layer1.0.conv1')
-    """
-    return re.sub(r"(#\d+)?(\[[^]]*\])*(\.t\d+)?$", "", name)
 
 
 def has_top_images(run: Path) -> bool:
