@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = "the model comes first, then the images, both without the name of an option"
 _CONTINUES = "a run continues by itself, finished images are skipped; weights=FILE loads a checkpoint"
+_CLASSES = (
+    "names of classes are read from the weights, or from a list `classes` beside your network, see the page models of the "
+    "guide; targets= chooses a class"
+)
 _RANGES = "norm= chooses the range that is drawn; mean= and std= prepare the input"
 
 # By option: the words that mean it. A text with a blank is a sentence, one with "=" a value of an option.
@@ -27,8 +31,10 @@ _OPTIONS = {
     "weights='random'": "no-pretrained random-init random-weights untrained scratch",
     "published weights are the default; weights='random' takes others": "pretrained use-pretrained",
     _CONTINUES: "resume continue restart auto-resume skip-existing",
-    "targets": "class classes class-id class-idx class-index class-name category label target-class target-category "
+    "targets": "class class-id class-idx class-index class-name category label target-class target-category "
     "target-index targets c cls",
+    _CLASSES: "classes class-names class-list class-file classes-file class-map class-labels categories label-names "
+    "label-map labelmap label-file labels-file labels-path id2label idx2label synset",
     "views": "method methods mode kind visualize viz vis visualization visualisation algorithm cam cam-method plot draw "
     "views attribution",
     "to": "format formats f fmt output-format output-type export save-as ext extension file-format filetype writer writers",

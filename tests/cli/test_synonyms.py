@@ -55,6 +55,14 @@ def test_an_option_of_another_tool_is_answered_with_the_one_meant(context, optio
     assert _hint_for_option(option, context("run"), "run") == meant
 
 
+@pytest.mark.parametrize("option", ["--classes", "--class-names", "--labels-file", "--label-map", "--id2label"])
+def test_a_list_of_class_names_is_no_target(context, option):
+    hint = _hint_for_option(option, context("run"), "run")
+    assert hint.startswith("names of classes are read from the weights")
+    assert "the page models of the guide" in hint
+    assert hint.endswith("; --target chooses a class")
+
+
 @pytest.mark.parametrize(
     ("command", "option", "meant"),
     [
