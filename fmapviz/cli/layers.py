@@ -46,15 +46,20 @@ def list_layers(
     with importing():
         from fmapviz.engine.fields import fields_by_layer
         from fmapviz.engine.layer_list import load_and_list
-        from fmapviz.inspection.layers import find_layers, notice_blocks
+        from fmapviz.inspection.layers import find_layers, notice_blocks, notice_left_out
 
     with results_only():
         loaded, rows, outputs = load_and_list(model, options=prepared, **typed[RunConfig])
         fields = fields_by_layer(loaded, rows) if receptive_field else None
     if not options["types"] and all(row.type.startswith("Conv3") for row in rows):
         print_message("notice: the model has no Conv2d layer: these are its Conv3d layers")
-    if not typed[RunConfig] and (notice := notice_blocks(model, find_layers(loaded.module))):
-        print_message(f"notice: {printable(as_typed(notice))}")
+    found, given = find_layers(loaded.module), typed[RunConfig]
+    if not options["types"]:
+        names = {row.name for row in rows}
+        narrowing = {"include": given.get("layers", ()), "exclude": given.get("exclude", ())}
+        left_out = notice_left_out(found, [layer for layer in found if layer.name in names], **narrowing)
+        for notice in filter(None, [left_out, None if given else notice_blocks(model, found)]):
+            print_message(f"notice: {printable(as_typed(notice))}")
     if outputs:
         parts = ", ".join(f"{key} {' x '.join(map(str, shape))}".strip() for key, shape in outputs.items())
         print_message(f"notice: the network returns {printable(parts)}; --output KEY chooses the class scores")

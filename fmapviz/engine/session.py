@@ -34,6 +34,7 @@ from fmapviz.inspection.layers import (
     default_types,
     find_layers,
     notice_blocks,
+    notice_left_out,
     scripted_parts,
     select_attention,
     select_layers,
@@ -221,6 +222,8 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         early_stop=_early_stop(loaded, chosen, narrowed=bool(narrowed or config.types)) if stops else None,
     )
     notices = [*_notices(existing, config.types, types)] if chosen else []
+    if chosen and not config.types and (plan.of_layers or plan.of_maps):
+        notices += filter(None, [notice_left_out(existing, chosen, include=config.layers, exclude=config.exclude)])
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
         notices.append(notice)
     notices += _without_effect(resolved.views, idle, targets=bool(config.targets) and not takes_class)

@@ -15,6 +15,7 @@ from torch import export, jit, nn
 from fmapviz.core.config import check_type, split
 from fmapviz.core.errors import RequestError, first_few, quote, suggest
 from fmapviz.core.types import Layer, Model
+from fmapviz.core.words import are, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _NAMES = "names or globs, such as 'layer4.*'"
 _OTHER_TYPES = ("Conv1d", "Linear")  # of networks without the default ones
 _FEW = 20  # names of layers that fit into a hint
+_UNCHANGED = (nn.Identity, nn.modules.dropout._DropoutNd)  # these return their input
+_VECTORS = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag)
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -267,6 +270,48 @@ def notice_blocks(name: str, layers: Sequence[Layer]) -> str | None:
     )
 
 
+def notice_left_out(
+    layers: Sequence[Layer], chosen: Sequence[Layer], *, include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()
+) -> str | None:
+    """Return a notice if the default types leave out layers that one may expect to be chosen.
+
+    With globs these are all that match. Without, it is at least half of the layers with weights: a convolutional network
+    has norms, activations and a linear head besides, whose absence is no news.
+
+    Args:
+        layers: All layers of a network.
+        chosen: Those that were chosen by the default types.
+        include: Globs over dotted names; none means all.
+        exclude: Globs of names that were left out.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+        >>> notice_left_out(find_layers(net), find_layers(net)[::2], include="*")
+        'layers= matches 2 layers of other types, which are left out: 1 BatchNorm2d, 1 ReLU; types= chooses others'
+        >>> notice_left_out(find_layers(net), find_layers(net)[::2])
+    """
+    include, exclude = split(include), split(exclude)
+    names = {layer.name for layer in chosen}
+    simple = [
+        layer
+        for layer in layers
+        if not isinstance(layer.module, _UNCHANGED) and not any(layer.module.children()) and not _matches(layer, exclude)
+    ]
+    if include:
+        others = [layer for layer in simple if layer.name not in names and _matches(layer, include)]
+        what = f"layers= matches {counted(len(others), 'layer')} of other types"
+    else:
+        computing = [layer for layer in layers if _has_weights(layer) and not _matches(layer, exclude)]
+        others = [layer for layer in computing if not any(_is_in(layer.name, name) for name in names)]
+        what = f"{len(others)} of the {len(computing)} layers with weights are of other types"
+        others = others if 2 * len(others) >= len(computing) else []
+    if not others:
+        return None
+    kinds = Counter(layer.type for layer in others)
+    listed = first_few([f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))])
+    return f"{what}, which {are(len(others))} left out: {listed}; types= chooses others"
+
+
 def scripted_parts(layers: Sequence[Layer]) -> list[str]:
     """Return the names of the outermost scripted parts of a network; hooks do not work inside them."""
     scripted = [layer.name for layer in layers if isinstance(layer.module, jit.ScriptModule)]
@@ -286,6 +331,15 @@ def layer_of(name: str) -> str:
         ('head', 'relu', 'layer1.0.conv1')
     """
     return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
+
+
+def _has_weights(layer: Layer) -> bool:
+    """Return True if a layer has weights of its own, and is no linear one: a head is expected not to be drawn."""
+    return not isinstance(layer.module, _VECTORS) and any(own.ndim > 1 for own in layer.module.parameters(recurse=False))
+
+
+def _is_in(name: str, outer: str) -> bool:
+    return name == outer or name.startswith(f"{outer}.")
 
 
 def _size(module: nn.Module) -> int:

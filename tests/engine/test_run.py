@@ -454,6 +454,15 @@ def test_a_named_run(pictures, look, tmp_path):
     assert stamps(tmp_path / "out/mine") == before
 
 
+def test_layers_left_out_because_of_their_type_are_told_once_in_a_run(pictures, look):
+    events = []
+    summary = look(pictures, layers="*", on_event=events.append)
+    message = "layers= matches 2 layers of other types, which are left out: 1 BatchNorm2d, 1 ReLU; types= chooses others"
+    assert summary.notices == (message,)
+    assert [event.message for event in events if isinstance(event, Notice)] == [message]
+    assert look(pictures, layers="*", types="Conv2d", name="chosen").notices == ()
+
+
 def test_a_number_in_the_name_of_a_run_is_explained(pictures, look, tmp_path):
     assert look(pictures).notices == ()
     events = []

@@ -15,6 +15,7 @@ from fmapviz.inspection.layers import (
     find_layers,
     is_type,
     notice_blocks,
+    notice_left_out,
     repeated_block,
     scripted_parts,
     select_layers,
@@ -339,3 +340,56 @@ def test_an_exported_model_is_refused():
 def test_what_is_no_module_is_refused(thing):
     with pytest.raises(RequestError, match=r"^not an nn\.Module: "):
         unwrap(thing)
+
+
+# --- what the default types leave out
+
+
+class Mixer(nn.Module):
+    """A layer of a type of its own, with weights of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+
+def left_out(network, **narrowing):
+    layers = find_layers(network)
+    return notice_left_out(layers, select_layers(layers, **narrowing), **narrowing)
+
+
+def test_layers_of_other_types_that_a_glob_matches_are_counted_by_type():
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(), nn.Identity()
+    )
+    assert left_out(network, include="*") == (
+        "layers= matches 3 layers of other types, which are left out: 2 LayerNorm, 1 Linear; types= chooses others"
+    )
+    assert "matches 2 layers" in left_out(network, include="*", exclude="1")
+    assert "1 layer of other types, which is left out: 1 Linear" in left_out(network, include="[0,2]")
+    assert left_out(network, include="0") is None
+    assert left_out(network, include="0,2") is None  # which names the linear one, and so chooses it
+    assert left_out(network, include="*", exclude="1,2,3") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["alexnet", "resnet18", "vgg11_bn", "mobilenet_v3_small", "densenet121", "swin_t", "vit_b_32"]
+)
+def test_norms_activations_and_a_linear_head_are_not_missed_without_a_glob(name):
+    assert left_out(outline_model(name).module) is None
+
+
+@pytest.mark.parametrize("kind", [lambda: nn.Conv1d(4, 4, 3), lambda: nn.ConvTranspose2d(4, 4, 3), Mixer])
+def test_without_a_glob_half_of_the_layers_with_weights_are_missed(kind):
+    name = type(kind()).__name__
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), kind(), kind(), nn.ReLU(), nn.Linear(4, 4))
+    assert left_out(network) == (
+        f"2 of the 4 layers with weights are of other types, which are left out: 2 {name}; types= chooses others"
+    )
+    assert left_out(network, exclude="2") is None
+    assert left_out(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), kind())) is None
+
+
+def test_what_is_in_a_chosen_layer_is_not_missed():
+    network = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)))
+    assert left_out(network) is None
