@@ -11,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fmapviz.cli import diff, finished, guide, layers, progress, report, run, runs, top
-from fmapviz.cli.help import HelpCommand, HelpGroup
+from fmapviz.cli.command import Command
+from fmapviz.cli.help import HelpGroup
 from fmapviz.cli.options import as_typed
 from fmapviz.cli.printing import erase_status, print_error, print_json, print_line, print_message
 from fmapviz.cli.process import (
@@ -77,16 +78,16 @@ app = typer.Typer(
     subcommand_metavar="MODEL INPUT...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=HelpCommand)(run.run)
-app.command("layers", cls=HelpCommand)(layers.list_layers)
-app.command("models", cls=HelpCommand)(layers.list_models)
-app.command("verify", cls=HelpCommand)(finished.verify)
-app.command("runs", cls=HelpCommand)(runs.runs)
-app.command("extract", cls=HelpCommand)(finished.extract)
-app.command("top", cls=HelpCommand)(top.top)
-app.command("diff", cls=HelpCommand)(diff.diff)
-app.command("report", cls=HelpCommand)(report.report)
-app.command("guide", cls=HelpCommand)(guide.guide)
+app.command("run", cls=Command)(run.run)
+app.command("layers", cls=Command)(layers.list_layers)
+app.command("models", cls=Command)(layers.list_models)
+app.command("verify", cls=Command)(finished.verify)
+app.command("runs", cls=Command)(runs.runs)
+app.command("extract", cls=Command)(finished.extract)
+app.command("top", cls=Command)(top.top)
+app.command("diff", cls=Command)(diff.diff)
+app.command("report", cls=Command)(report.report)
+app.command("guide", cls=Command)(guide.guide)
 
 
 @app.callback()

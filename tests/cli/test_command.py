@@ -1,0 +1,57 @@
+"""An option that takes one value is refused two, in every command."""
+
+import pytest
+import typer
+from typer.core import TyperOption
+
+from fmapviz.cli.app import app
+from fmapviz.core.errors import RequestError
+
+GROUP = typer.main.get_command(app)
+OPTIONS = [
+    (name, each) for name, command in GROUP.commands.items() for each in command.params if isinstance(each, TyperOption)
+]
+SINGLE = [(name, option) for name, option in OPTIONS if not (option.is_flag or option.multiple)]
+SEVERAL = [(name, option) for name, option in OPTIONS if option.multiple]
+SWITCHES = [(name, option) for name, option in OPTIONS if option.secondary_opts]
+ARGUMENTS = {"models": 0, "runs": 0, "guide": 0, "diff": 2}  # those required; of the other commands one
+
+
+def parse(name, *words):
+    """Parse the words of a command, with a value for each thing that it requires."""
+    command, parent = GROUP.commands[name], GROUP.context_class(GROUP, info_name="fmapviz")
+    required = [each.opts[0] for each in command.params if isinstance(each, TyperOption) and each.required]
+    given = [word for option in required if option not in words for word in (option, "1")]
+    return command.make_context(name, [*["alexnet"] * ARGUMENTS.get(name, 1), *given, *words], parent=parent).params
+
+
+@pytest.mark.parametrize(("command", "option"), SINGLE, ids=lambda each: getattr(each, "name", each))
+def test_two_values_of_an_option_that_takes_one_are_refused(command, option):
+    name = max(option.opts, key=len)
+    with pytest.raises(RequestError, match=f"^{name} is given twice: '1' and '2'"):
+        parse(command, name, "1", name, "2")
+    assert parse(command, name, "1", name, "1") == parse(command, name, "1"), "nothing is lost"
+
+
+@pytest.mark.parametrize(("command", "option"), SEVERAL, ids=lambda each: getattr(each, "name", each))
+def test_an_option_that_takes_several_values_keeps_them(command, option):
+    name = max(option.opts, key=len)
+    assert parse(command, name, "a", name, "b")[option.name] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("command", "option"), SWITCHES, ids=lambda each: getattr(each, "name", each))
+def test_a_switch_is_not_both_on_and_off(command, option):
+    on, off = option.opts[0], option.secondary_opts[0]
+    with pytest.raises(RequestError, match=f"^{on} and {off} exclude each other"):
+        parse(command, on, off)
+    assert parse(command, off, off)[option.name] is False
+
+
+def test_a_second_network_is_what_against_takes():
+    with pytest.raises(RequestError) as caught:
+        parse("diff", "--weights", "one.pt", "--weights", "two.pt")
+    assert caught.value.hint == "--against two.pt compares the two"
+
+
+def test_words_behind_two_dashes_are_no_options():
+    assert parse("run", "--to", "png", "--", "--name", "a", "--name", "b")["inputs"] == ["--name", "a", "--name", "b"]
