@@ -165,13 +165,13 @@ class FeatureMap:
         """Draw the channels as one grid for each image, below each other, or as bars if they have no rows and columns.
 
         Args:
-            style: How the grid looks; `style.channels` is ignored.
+            style: How the grid looks, as for `fmapviz.tile`, which returns the same as a tensor.
 
         Returns:
             A Pillow picture, which shows itself in a notebook.
 
         Raises:
-            RequestError: The values are no maps of an image, and no vector.
+            RequestError: The values are no maps of an image, and no vector; or they have none of the chosen channels.
 
         Example:
             >>> import torch

@@ -13,18 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image as PillowImage
 from torch import Tensor
 
-from fmapviz.core.config import Style, check_type, explain_arguments
+from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
-from fmapviz.core.errors import RequestError, first_few, quote
-from fmapviz.core.types import FeatureMap
 from fmapviz.render.colormaps import checkerboard, colorize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from fmapviz.render.pca import Basis
@@ -32,7 +27,6 @@ if TYPE_CHECKING:
     from fmapviz.render.tokens.matches import Reference
 
 _PLAIN = Style()
-_MAPS = "such as maps['layer1'].values of fmapviz.capture"
 _SMALL = 1e-12  # standard deviations below this are computed in float64
 _LEAST_SPAN = 1e-5  # that make_grid divides by
 _NUMPY_DEVICE = "cpu"  # where NumPy reads tensors in place; tests change it to run a GPU's code without one
@@ -121,82 +115,22 @@ class Shared:
     reference: Reference | None = None
 
 
-@explain_arguments
-def tile(
-    maps: Tensor | NDArray[Any] | FeatureMap | Sequence[Tensor | NDArray[Any] | FeatureMap],
-    style: Style = _PLAIN,
-    ranges: Ranges | None = None,
-) -> Tensor:
-    """Draw the channels of one or several images as grids.
+def draw_grids(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], layout: Tiles, style: Style) -> Tensor:
+    """Draw the channels of each image as one grid.
 
     Args:
-        maps: Any floating or integer type, `(C, H, W)` or `(N, C, H, W)`, any range; not changed. A tensor, a NumPy array, a
-            `FeatureMap`, or a list of these of one shape, which is joined along N, or stacked if they have no N.
-        style: How the grid looks; `style.channels` is ignored.
-        ranges: The result of `measure(maps)`, if already known.
+        maps: `(N, C, H, W)` as returned by `as_floats`.
+        ranges: The result of `measure(maps)`.
+        limits: The result of `scale_limits`.
+        layout: The result of `lay_out`.
+        style: Of it only `norm` and the colour map count.
 
     Returns:
-        uint8 `(H', W')` or `(N, H', W')` on the device of `maps`; with a `style.palette` `(H', W', 3)` or `(N, H', W', 3)`.
-        NaN and infinite values are drawn as a checkerboard of black and white and do not affect the scaling.
-
-    Raises:
-        RequestError: The maps have another number of dimensions, no element, or complex values.
-
-    Example:
-        >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
-        torch.Size([458, 458])
-        >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
-        torch.Size([458, 458, 3])
+        uint8 `(N, H', W')`, or `(N, H', W', 3)` with a `style.palette`. The levels of NaN and infinite values are a
+        checkerboard.
     """
-    maps = _as_tensor(maps)
-    check_type("style", style, Style, hint="such as Style(columns=8)")
-    check_type("ranges", ranges, Ranges | None, hint="what measure(maps) returns")
-    if maps.layout != torch.strided or maps.is_quantized or maps.is_nested:
-        kind = str(maps.dtype if maps.is_quantized else "nested" if maps.is_nested else maps.layout)
-        raise RequestError(f"maps must be a dense tensor of numbers: {quote(kind)}", hint="maps.to_dense(), or dequantize()")
-    if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
-        kind = "complex " if maps.is_complex() else ""
-        raise RequestError(
-            f"maps must be real, (C, H, W) or (N, C, H, W), and not empty: '{kind}{tuple(maps.shape)}'", hint=_MAPS
-        )
-    if maps.ndim == 3:
-        return tile(maps[None], style, ranges)[0]
-    if ranges and ranges.low.shape != maps.shape[:2]:
-        raise RequestError(
-            f"ranges of other maps: '{tuple(ranges.low.shape)}'", hint="leave out ranges=, or use measure(maps)"
-        )
-    maps = as_floats(maps.detach())
-    ranges = ranges or measure(maps)
-    layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
-    grids = arrange(scale(maps, ranges, scale_limits(ranges, style), style), layout)
+    grids = arrange(scale(maps, ranges, limits, style), layout)
     return colour(grids, maps, layout, style.palette) if style.palette else grids
-
-
-def _as_tensor(maps: object) -> Tensor:
-    """Return maps of any type that `tile` takes as one tensor.
-
-    Raises:
-        RequestError: They are of another type, or a list of different shapes.
-    """
-    if isinstance(maps, Tensor):
-        return maps
-    if isinstance(maps, FeatureMap):
-        return maps.values
-    if isinstance(maps, np.ndarray):
-        try:
-            return torch.from_numpy(np.array(maps, maps.dtype.newbyteorder("=")))  # a copy: it may be read-only or mirrored
-        except TypeError as error:
-            raise RequestError(f"maps must be an array of numbers, not of {quote(maps.dtype)}", hint=_MAPS) from error
-    if isinstance(maps, list | tuple) and maps:
-        parts = [_as_tensor(each) for each in maps]
-        try:
-            return torch.cat(parts) if parts[0].ndim == 4 else torch.stack(parts)
-        except RuntimeError as error:
-            shapes = first_few([str(tuple(part.shape)) for part in parts], separator="; ")
-            raise RequestError(f"maps of different shapes or devices: {quote(shapes)}", hint="draw each alone") from error
-    is_picture = isinstance(maps, PillowImage.Image)
-    hint = "fmapviz.visualize and fmapviz.cam take pictures; tile draws feature maps" if is_picture else _MAPS
-    raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=hint)
 
 
 def lay_out(count: int, height: int, width: int, style: Style = _PLAIN) -> Tiles:

@@ -14,7 +14,7 @@ from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.inspection.used_weight import used_weight
 from fmapviz.render import channel_choice
-from fmapviz.render.grid import lay_out, measure, tile
+from fmapviz.render.grid import as_floats, draw_grids, lay_out, measure, scale_limits
 from fmapviz.render.labels import number_size
 from fmapviz.render.picture import is_numbered, lettering
 
@@ -93,12 +93,19 @@ def tile_kernels(weight: Tensor, style: Style, *, whole: tuple[Tensor, Tensor] |
     laid = _laid(kernels.shape, style)
     if kernels.shape[1] != _COLOURS:
         tiles = kernels.flatten(0, 2)
-        return tile(tiles, laid, _ranges(kernels, len(tiles), whole))
+        return _tile(tiles, laid, _ranges(kernels, len(tiles), whole))
     # One colour of a pixel cannot be drawn without the others.
     kernels = kernels.where(kernels.isfinite().all(1, keepdim=True), torch.nan)
     planes = [plane.flatten(0, 1) for plane in kernels.unbind(1)]
     ranges = _ranges(kernels, len(planes[0]), whole)
-    return torch.stack([tile(plane, laid, ranges) for plane in planes], -1)
+    return torch.stack([_tile(plane, laid, ranges) for plane in planes], -1)
+
+
+def _tile(tiles: Tensor, style: Style, ranges: Ranges) -> Tensor:
+    """Draw tiles `(K, h, w)` as one grid."""
+    maps = as_floats(tiles[None])
+    layout = lay_out(maps.shape[1], maps.shape[2], maps.shape[3], style)
+    return draw_grids(maps, ranges, scale_limits(ranges, style), layout, style)[0]
 
 
 def choose(weight: Tensor, style: Style) -> Tensor | None:

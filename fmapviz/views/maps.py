@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from math import isfinite, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
-from fmapviz.core.config import Style, check_type
+from fmapviz.core.config import Style, check_type, explain_arguments
 from fmapviz.core.drawings import Grid
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import RequestError, first_few, quote
+from fmapviz.core.types import FeatureMap
 from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.render import bars, grid
-from fmapviz.render.channel_choice import choose_channels
+from fmapviz.render.channel_choice import choose_channels, describe_left_out
+from fmapviz.render.layout import Ground
 from fmapviz.render.layout import draw as paint
-from fmapviz.render.picture import frame, render_grid
+from fmapviz.render.picture import frame, is_numbered, lettering, render_grid
+from fmapviz.views import effective_style
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
-    from fmapviz.core.drawings import Content
-    from fmapviz.core.types import FeatureMap
+    Maps = Tensor | NDArray[Any] | FeatureMap
 
 NEEDS = "outputs"
 LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
+_PLAIN = Style()
+_MAPS = "such as maps['layer1'].values of fmapviz.capture"
 
 
 def draw(maps: LayerMaps, style: Style) -> BatchContent:
@@ -54,9 +61,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         tensors["pixels"] = bars.draw_bars(shown.flatten(1), style, ranges)
     else:
         tiles, limits = grid.lay_out(count, height, width, style), grid.scale_limits(ranges, style)
-        pixels = grid.arrange(grid.scale(shown, ranges, limits, style), tiles)
         tensors["ends"] = grid.level_ends(limits, style)
-        tensors["pixels"] = grid.colour(pixels, shown, tiles, style.palette) if style.palette else pixels
+        tensors["pixels"] = grid.draw_grids(shown, ranges, limits, tiles, style)
     if maps.vector or style.scope != "channel":  # else each channel has limits of its own
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
 
@@ -82,38 +88,175 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     return BatchContent(make, tensors)
 
 
+@explain_arguments
+def tile(maps: Maps | Sequence[Maps], style: Style = _PLAIN) -> Tensor:
+    """Draw the channels of one or several images as grids.
+
+    Args:
+        maps: `(C, H, W)`, one image, or `(N, C, H, W)`, N of them, of any floating or integer type and range; not changed. A
+            tensor, a NumPy array, or a list of these of one shape, which is joined along N, or stacked if they have no N. Or
+            a `FeatureMap`, in a list too: its frames, images or tokens are put in order; alone it may be a vector, which is
+            drawn as bars.
+        style: How the grid looks: `norm`, `columns`, `padding`, `channels`, `scale`, `colormap`, `labels`, `colorbar`,
+            `background` and `text_size`. `norm="run"` takes all these maps together.
+
+    Returns:
+        One grid for one image, `(H', W')`: the rows, columns and padding that `make_grid` gives, without its three equal
+        channels; so it is for a `FeatureMap` of one image. Otherwise a grid for each image, `(N, H', W')`; of a clip for
+        each frame. uint8, on the device of `maps`; with a colour map, or on a background in colour, `(..., 3)`, on a
+        transparent one `(..., 4)`. NaN and infinite values are drawn as a checkerboard of black and white and do not affect
+        the scaling.
+
+    Raises:
+        RequestError: The maps have another number of dimensions, no element, complex values, or none of the chosen channels;
+            or the style asks for an input.
+
+    Example:
+        >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
+        torch.Size([458, 458])
+        >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
+        torch.Size([458, 458, 3])
+        >>> tile(torch.randn(64, 55, 55), Style(channels="top:4", labels=True)).shape  # with their numbers
+        torch.Size([146, 116])
+    """
+    check_type("style", style, Style, hint="such as Style(columns=8)")
+    if isinstance(maps, FeatureMap):
+        grids = _draw_grids(_frames(maps), style, maps)
+        return grids[0] if len(grids) == 1 else grids
+    values = _as_tensor(maps)
+    _check_dense(values)
+    return _draw_grids([values], style) if values.ndim == 4 else _draw_grids([values[None]], style)[0]
+
+
 def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
-    """Draw one feature map outside of a run; see `FeatureMap.show`.
+    """Draw one feature map as one picture; see `FeatureMap.show`.
 
     Raises:
         RequestError: It is neither a map nor a vector, or has none of the chosen channels.
     """
     check_type("style", style, Style | None, hint="such as Style(columns=8)")
-    style, values = style or Style(), feature_map.values.detach()
+    grids = _draw_grids(_frames(feature_map), style or _PLAIN, feature_map)
+    return Image.fromarray(grids.flatten(0, 1).cpu().numpy())
+
+
+def _draw_grids(frames: Sequence[Tensor], style: Style, feature_map: FeatureMap | None = None) -> Tensor:
+    """Draw a grid for each image of each frame `(N, C, H, W)`, or bars for a vector `(N, K)`.
+
+    Returns:
+        uint8 `(G, H', W')`, `(G, H', W', 3)` or `(G, H', W', 4)`; smaller pictures are filled up with the background.
+    """
+    _check_style(style)
+    shown = [grid.as_floats(each.detach()[:, :, None, None] if each.ndim == 2 else each.detach()) for each in frames]
+    measured = [grid.measure(each, moments=style.rank != "max") for each in shown]
+    if style.scope == "run":
+        measured = _share(measured)
+    channels, is_vector = frames[0].shape[1], frames[0].ndim == 2
     try:
-        frames = frames_of(feature_map, values).values()
+        contents = [draw(LayerMaps(*each, is_vector), style) for each in zip(shown, measured, strict=True)]
+    except NotAMapError as error:
+        name = feature_map.name if feature_map else "maps"
+        raise RequestError(f"{name} {error}", hint=f"Style(channels='0-{channels - 1}')") from error
+    if style.channels != "all" and (left_out := describe_left_out(style, {"the layer": channels})):
+        warnings.warn(left_out, stacklevel=4)
+    if not (is_numbered(style) or style.labels or style.colorbar or lettering(style).ground != Ground()):
+        return torch.cat([each.tensors["pixels"] for each in contents])
+    lines = _header(feature_map) if feature_map else []
+    framed = [frame(render_grid(each, style), each, style, lines)[:2] for each in _to_host(contents)]
+    width, height = max(box.width for box, _ in framed), max(box.height for box, _ in framed)
+    pages = [paint(box.within(width, height, x=0, y=0), ground) for box, ground in framed]
+    return torch.from_numpy(np.stack(pages)).to(frames[0].device)
+
+
+def _check_style(style: Style) -> None:
+    """Refuse what cannot be drawn outside of a run, and warn of options without effect.
+
+    Raises:
+        RequestError: The style asks for an input, or for what differs between two networks.
+    """
+    if style.with_input:
+        raise RequestError(
+            "with_input=True needs an input: here are feature maps alone", hint="fmapviz.visualize draws both"
+        )
+    if style.rank == "change":
+        raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
+    _, idle = effective_style(style, ["maps"]) if style != _PLAIN else (style, [])
+    if idle:
+        warnings.warn(f"no effect on grids of feature maps: {', '.join(idle)}", stacklevel=5)
+
+
+def _share(measured: Sequence[grid.Ranges]) -> list[grid.Ranges]:
+    """Give all maps one range."""
+    ends = [each.of_layer for each in measured]
+    low, high = min(float(low.min()) for low, _ in ends), max(float(high.max()) for _, high in ends)
+    shared = grid.Shared(low, high) if low <= high else grid.Shared(nan, nan)
+    return [replace(each, shared=shared) for each in measured]
+
+
+def _to_host(contents: Sequence[BatchContent]) -> Iterator[Grid]:
+    """Yield the grid of each image."""
+    for content in contents:
+        arrays = [tensor.cpu().numpy() for tensor in content.tensors.values()]
+        for parts in zip(*arrays, strict=True):
+            made = content.make(**dict(zip(content.tensors, parts, strict=True)))
+            assert isinstance(made, Grid)
+            yield made
+
+
+def _header(feature_map: FeatureMap) -> list[str]:
+    shape = " x ".join(map(str, feature_map.values.shape[1:]))
+    return [f"{feature_map.name}  {feature_map.layer.type}  {shape}"]
+
+
+def _frames(feature_map: FeatureMap) -> list[Tensor]:
+    """Return the maps `(N, C, H, W)` of each frame, or a vector `(N, K)`.
+
+    Raises:
+        RequestError: It is neither.
+    """
+    try:
+        return list(frames_of(feature_map, feature_map.values).values())
     except NotAMapError as error:
         raise RequestError(
             f"{feature_map.name} is no map and no vector: {error}", hint="its attribute values has them"
         ) from error
-    drawn = []
-    for part in map(grid.as_floats, frames):
-        is_vector = part.ndim == 2
-        shown = part[:, :, None, None] if is_vector else part
+
+
+def _as_tensor(maps: object) -> Tensor:
+    """Return maps of any type that `tile` takes as one tensor.
+
+    Raises:
+        RequestError: They are of another type, or a list of different shapes.
+    """
+    if isinstance(maps, Tensor):
+        return maps
+    if isinstance(maps, FeatureMap):
+        values = torch.cat(_frames(maps))
+        _check_dense(values)
+        return values
+    if isinstance(maps, np.ndarray):
         try:
-            content = draw(LayerMaps(shown, grid.measure(shown, moments=style.rank != "max"), is_vector), style)
-        except NotAMapError as error:
-            raise RequestError(f"{feature_map.name} {error}", hint=f"Style(channels='0-{shown.shape[1] - 1}')") from error
-        images = zip(*(tensor.cpu().numpy() for tensor in content.tensors.values()), strict=True)
-        made = (content.make(**dict(zip(content.tensors, parts, strict=True))) for parts in images)
-        drawn += [_framed(each, style, feature_map) for each in made]
-    return Image.fromarray(np.concatenate(drawn))
+            return torch.from_numpy(np.array(maps, maps.dtype.newbyteorder("=")))  # a copy: it may be read-only or mirrored
+        except TypeError as error:
+            raise RequestError(f"maps must be an array of numbers, not of {quote(maps.dtype)}", hint=_MAPS) from error
+    if isinstance(maps, list | tuple) and maps:
+        parts = [_as_tensor(each) for each in maps]
+        try:
+            return torch.cat(parts) if parts[0].ndim == 4 else torch.stack(parts)
+        except RuntimeError as error:
+            shapes = first_few([str(tuple(part.shape)) for part in parts], separator="; ")
+            raise RequestError(f"maps of different shapes or devices: {quote(shapes)}", hint="draw each alone") from error
+    is_picture = isinstance(maps, Image.Image)
+    hint = "fmapviz.visualize and fmapviz.cam take pictures; tile draws feature maps" if is_picture else _MAPS
+    raise RequestError(f"maps must be a tensor, not {quote(type(maps).__name__)}", hint=hint)
 
 
-def _framed(content: Content, style: Style, feature_map: FeatureMap) -> NDArray[np.uint8]:
-    """Add what a style asks for to a grid: numbers, a colour bar, a header."""
-    assert isinstance(content, Grid)
-    shape = " x ".join(map(str, feature_map.values.shape[1:]))
-    lines = [f"{feature_map.name}  {feature_map.layer.type}  {shape}"]
-    box, ground, *_ = frame(render_grid(content, style), content, style, lines)
-    return paint(box, ground)
+def _check_dense(maps: Tensor) -> None:
+    """Raise RequestError unless maps are dense, real, and of one or several images."""
+    if maps.layout != torch.strided or maps.is_quantized or maps.is_nested:
+        kind = str(maps.dtype if maps.is_quantized else "nested" if maps.is_nested else maps.layout)
+        raise RequestError(f"maps must be a dense tensor of numbers: {quote(kind)}", hint="maps.to_dense(), or dequantize()")
+    if maps.ndim not in {3, 4} or maps.numel() == 0 or maps.is_complex():
+        kind = "complex " if maps.is_complex() else ""
+        raise RequestError(
+            f"maps must be real, (C, H, W) or (N, C, H, W), and not empty: '{kind}{tuple(maps.shape)}'", hint=_MAPS
+        )

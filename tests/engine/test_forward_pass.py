@@ -21,8 +21,8 @@ from fmapviz.engine.plan import Plan
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.layers import find_layers, select_layers
-from fmapviz.render.grid import tile
 from fmapviz.views import maps as maps_view
+from fmapviz.views.maps import tile
 
 NAN, INF = float("nan"), float("inf")
 VIEWS = {"maps": maps_view.draw}

@@ -21,7 +21,7 @@ import fmapviz
 import fmapviz.models.sources.torchvision as torchvision_source
 from fmapviz.core.errors import RequestError
 from fmapviz.models.network import input_channels
-from fmapviz.render.grid import tile
+from fmapviz.views.maps import tile
 
 
 def small(channels, *, width=4):

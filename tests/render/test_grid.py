@@ -17,8 +17,9 @@ from torchvision.utils import make_grid, save_image
 
 from fmapviz.core.config import Style
 from fmapviz.render.channel_choice import choose_channels
-from fmapviz.render.grid import as_floats, measure, take_channels, tile
+from fmapviz.render.grid import as_floats, measure, take_channels
 from fmapviz.views import maps as maps_view
+from fmapviz.views.maps import tile
 
 NAN, INF = torch.nan, torch.inf
 CHANNELS = [*range(1, 18), 64, 96, 255, 2048]

@@ -17,7 +17,6 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
-from fmapviz.render.grid import measure
 
 NAN = float("nan")
 NO = "no_list no_array"  # a list without any name
@@ -87,7 +86,7 @@ TAKEN = {
         "exclude": f"{NO} str",
         "options": "None options",
     },
-    "tile": {"maps": "", "style": "style", "ranges": "None"},
+    "tile": {"maps": "", "style": "style"},
     "top_images": {
         **dict.fromkeys(("run", "k", "by", "crop", "channels", "device"), ""),
         "layers": NO,
@@ -312,11 +311,6 @@ def test_a_type_error_within_a_function_comes_out_as_it_is():
 )
 def test_maps_that_are_no_dense_numbers_cannot_be_tiled(maps):
     assert refused(fmapviz.tile, maps)
-
-
-def test_ranges_are_those_of_the_maps():
-    assert refused(fmapviz.tile, X, ranges=measure(X[:, :2]))
-    assert refused(fmapviz.tile, X, ranges=measure(X)) is None
 
 
 @pytest.mark.parametrize("path", ["sample_images", "README.md", "", "a\0b", "no/such/folder/x.png", "foo://bar.png"])
