@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fmapviz.core.bands import Bands
     from fmapviz.core.centres import Centres
+    from fmapviz.core.channel_table import ChannelTable
     from fmapviz.core.config import RunInfo, Style
     from fmapviz.core.drawings import Drawing, Strips, Tiles
     from fmapviz.core.layout import Layout
@@ -181,6 +182,30 @@ class FeatureMap:
         """
         picture: PillowImage.Image = registry.fetch(registry.VIEWS, "maps").show(self, style)
         return picture
+
+    def statistics(self) -> ChannelTable:
+        """Return the statistics of each channel over all images, as `stats.csv` of a run has them.
+
+        Returns:
+            A list with a dictionary for each channel: `min`, `max`, `mean`, `std`, the share of `zeros`, the number of
+            `nonfinite` values, whether it is `dead`, and what it is of. It prints itself as a table; `to_frame()` returns it
+            as a DataFrame of pandas.
+
+        Raises:
+            RequestError: The values are no maps of an image, and no vector.
+
+        Example:
+            >>> import torch
+            >>> layer = Layer("0", "Conv2d", torch.nn.Conv2d(3, 2, 3))
+            >>> maps = torch.tensor([[[[0.0, 1.0, 2.0]], [[0.0, 0.0, 0.0]]]])
+            >>> FeatureMap(layer, "0", 1, 0, maps).statistics()
+            0  Conv2d
+            channel  min  max  mean     std   zeros  nonfinite  dead
+                  0    0    2     1  0.8165  0.3333          0    no
+                  1    0    0     0       0       1          0   yes
+        """
+        table: ChannelTable = registry.fetch(registry.WRITERS, "stats").tabulate(self)
+        return table
 
     def __repr__(self) -> str:
         """Return one line: name, class of the layer, shape, dtype, device, finite range."""

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from fmapviz.core.drawings import Drawing, HeatMap
-from fmapviz.core.types import LayerResult, Measures, RawValues, Statistics
+from fmapviz.core.types import LayerResult, RawValues, Statistics
 from fmapviz.inspection.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.measures import measures_of
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
@@ -227,16 +228,6 @@ def keep_values(values: Tensor, dtype: str, *, images: int, view: str = "") -> l
     arrays = whole if len(whole) == images else [whole]  # all samples of a single image
     name = str(values.dtype).removeprefix("torch.")
     return [RawValues(array, name, view, lost) for array, lost in zip(arrays, overflows, strict=True)]
-
-
-def measures_of(ranges: Ranges) -> list[Measures]:
-    """Return the statistics of each channel, for each image."""
-    moments = ranges.moments
-    assert moments
-    low, high, mean, std, zeros = map(_numbers, (ranges.low, ranges.high, moments.mean, moments.std, moments.zeros))
-    bad = np.zeros_like(zeros) if ranges.bad is None else _numbers(ranges.bad)
-    rest = [None] * len(low) if moments.rest is None else _numbers(moments.rest)
-    return [Measures(moments.values, *own) for own in zip(low, high, mean, std, zeros, bad, rest, strict=True)]
 
 
 def _measure(

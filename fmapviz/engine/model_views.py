@@ -10,12 +10,12 @@ import numpy as np
 from fmapviz.core.drawings import Drawing
 from fmapviz.core.events import Notice
 from fmapviz.core.types import ImageFile, ImageResult, LayerResult, Statistics, UnitImage
-from fmapviz.engine.layer_results import measures_of
 from fmapviz.engine.single_unit import write_unit
 from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.render.channel_choice import describe_left_out
 from fmapviz.render.grid import measure
+from fmapviz.render.measures import measures_of
 from fmapviz.render.picture import make_picture
 from fmapviz.runs.unit import find_done, read_unit
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fmapviz.core.errors import RequestError
 from fmapviz.core.layout import LayoutError
 from fmapviz.inspection.layouts.find import usual_layout
 
@@ -78,6 +79,19 @@ def frames_of(feature_map: FeatureMap, values: Tensor) -> dict[str, Tensor]:
         return {"": _reshaped(digits, (images, channels, height, width))}
     clip = digits.reshape(images, channels, frames, height, width).unbind(2)
     return {f".t{time:0{len(str(len(clip) - 1))}d}": frame for time, frame in enumerate(clip)}
+
+
+def own_frames(feature_map: FeatureMap) -> dict[str, Tensor]:
+    """Return the values of a captured feature map as `frames_of` does.
+
+    Raises:
+        RequestError: They are not a map or a vector.
+    """
+    try:
+        return frames_of(feature_map, feature_map.values.detach())
+    except NotAMapError as error:
+        message = f"{feature_map.name} is no map and no vector: {error}"
+        raise RequestError(message, hint="its attribute values has them") from error
 
 
 def _reshaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:

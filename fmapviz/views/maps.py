@@ -17,7 +17,7 @@ from fmapviz.core.drawings import Grid
 from fmapviz.core.errors import RequestError, first_few, quote
 from fmapviz.core.types import FeatureMap
 from fmapviz.core.words import counted
-from fmapviz.inspection.reshape import NotAMapError, frames_of
+from fmapviz.inspection.reshape import NotAMapError, own_frames
 from fmapviz.render import bars, grid
 from fmapviz.render.channel_choice import choose_channels, describe_left_out
 from fmapviz.render.layout import Ground
@@ -121,7 +121,7 @@ def tile(maps: Maps | Sequence[Maps], style: Style = _PLAIN) -> Tensor:
     """
     check_type("style", style, Style, hint="such as Style(columns=8)")
     if isinstance(maps, FeatureMap):
-        grids = _draw_grids(_frames(maps), style, maps)
+        grids = _draw_grids([*own_frames(maps).values()], style, maps)
         return grids[0] if len(grids) == 1 else grids
     values = _as_tensor(maps)
     _check_dense(values)
@@ -135,7 +135,7 @@ def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
         RequestError: It is neither a map nor a vector, or has none of the chosen channels.
     """
     check_type("style", style, Style | None, hint="such as Style(columns=8)")
-    grids = _draw_grids(_frames(feature_map), style or _PLAIN, feature_map)
+    grids = _draw_grids([*own_frames(feature_map).values()], style or _PLAIN, feature_map)
     return Image.fromarray(grids.flatten(0, 1).cpu().numpy())
 
 
@@ -207,20 +207,6 @@ def _header(feature_map: FeatureMap) -> list[str]:
     return [f"{feature_map.name}  {feature_map.layer.type}  {shape}"]
 
 
-def _frames(feature_map: FeatureMap) -> list[Tensor]:
-    """Return the maps `(N, C, H, W)` of each frame, or a vector `(N, K)`.
-
-    Raises:
-        RequestError: It is neither.
-    """
-    try:
-        return list(frames_of(feature_map, feature_map.values).values())
-    except NotAMapError as error:
-        raise RequestError(
-            f"{feature_map.name} is no map and no vector: {error}", hint="its attribute values has them"
-        ) from error
-
-
 def _as_tensor(maps: object) -> Tensor:
     """Return maps of any type that `tile` takes as one tensor.
 
@@ -230,7 +216,7 @@ def _as_tensor(maps: object) -> Tensor:
     if isinstance(maps, Tensor):
         return maps
     if isinstance(maps, FeatureMap):
-        values = torch.cat(_frames(maps))
+        values = torch.cat([*own_frames(maps).values()])
         _check_dense(values)
         return values
     if isinstance(maps, np.ndarray):

@@ -5,16 +5,22 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fmapviz.core.types import ImageResult, LayerResult
+from fmapviz.inspection.reshape import own_frames
+from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.measures import measures_of
 from fmapviz.runs.aggregates._channels import NO_IMAGES, combine
 from fmapviz.runs.aggregates._unit_ranking import UnitRanking, write_rankings
 from fmapviz.runs.aggregates._unit_statistics import columns_of, statistics_of, write_image, write_table
 from fmapviz.runs.aggregates.statistics import merge
+from fmapviz.runs.aggregates.statistics import tabulate as table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fmapviz.core.types import Picture, UnitImage
+    from fmapviz.core.channel_table import ChannelTable
+    from fmapviz.core.types import FeatureMap, Picture, UnitImage
 
 NEEDS = "measures"
 AGGREGATES = "statistics"
@@ -50,3 +56,22 @@ def open_writer(directory: Path, *, many: bool = False) -> Iterator[UnitStatisti
     if many:
         write_table(directory, merge([writer.combined]))
         write_rankings(directory, writer.ranking.finish())
+
+
+def tabulate(feature_map: FeatureMap) -> ChannelTable:
+    """Return the statistics of a captured feature map over its images, see `FeatureMap.statistics`.
+
+    Raises:
+        RequestError: It is no map and no vector.
+    """
+    frames = own_frames(feature_map)
+    layers = [
+        [
+            LayerResult(f"{feature_map.name}{suffix}", feature_map.layer.type, feature_map.call, feature_map.index,
+                        tuple(maps.shape[1:]), measures=measures)
+            for measures in measures_of(measure(as_floats(maps[:, :, None, None] if maps.ndim == 2 else maps), moments=True))
+        ]
+        for suffix, maps in frames.items()
+    ]  # fmt: skip
+    images = (ImageResult(of_image, (), {}) for of_image in zip(*layers, strict=True))
+    return table_of(merge(statistics_of(*columns_of(each)) for each in images))

@@ -13,11 +13,11 @@ from fmapviz.core.config import check_type, explain_arguments
 from fmapviz.core.errors import LayerKeyError, RequestError, quote, suggest
 from fmapviz.core.types import FeatureMap
 from fmapviz.core.words import counted
-from fmapviz.engine.layer_results import measures_of
 from fmapviz.engine.top.of_run import rank_run
 from fmapviz.engine.top.options import TopOptions
 from fmapviz.images.preprocess import digest_of
 from fmapviz.render.grid import as_floats, measure
+from fmapviz.render.measures import measures_of
 from fmapviz.runs.aggregates._channels import FeatureMapInfo
 from fmapviz.runs.aggregates._ranker import Ranker
 from fmapviz.runs.aggregates._unit_ranking import COLUMNS, digest_of_name

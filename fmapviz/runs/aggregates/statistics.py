@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmapviz.core import checksummed_json, files
+from fmapviz.core.channel_table import ChannelTable
 from fmapviz.core.checksummed_json import FORMAT, Json
 from fmapviz.core.words import counted
 from fmapviz.runs.aggregates._channels import NO_IMAGES, ChannelStatistics, combine
@@ -58,6 +59,20 @@ def merge(summaries: Iterable[ChannelStatistics]) -> ChannelStatistics:
     merged = reduce(combine, summaries, NO_IMAGES)
     clipped = np.clip(merged["mean"], merged["min"], merged["max"])
     return replace(merged, columns={**merged.columns, "mean": clipped})
+
+
+def tabulate(known: ChannelStatistics) -> ChannelTable:
+    """Return the rows of `stats.csv`; of a channel without a finite value minimum, maximum, mean and deviation are NaN."""
+    counts = {"images": known["images"], "values": known.values}
+    numbers = {name: known[name].astype(np.float64) for name in ("min", "max", "mean")}
+    shares = {"std": known.std, "zeros": known["zeros"] / known.values}
+    columns = {**counts, **numbers, **shares, "nonfinite": known["nonfinite"], "dead": known.flat}
+    table = ChannelTable()
+    for info, own in known.slices():
+        layer = (info.index, info.layer, info.of, info.target, info.type)
+        rows = zip(*(column[own].tolist() for column in columns.values()), strict=True)
+        table += [dict(zip(_HEADING, (*layer, channel, *row), strict=True)) for channel, row in enumerate(rows)]
+    return table
 
 
 def publish(summary: ChannelStatistics, info: RunInfo) -> dict[str, bytes]:
