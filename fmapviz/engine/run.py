@@ -122,6 +122,8 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
 
         def on_event(event: Event) -> None:
             if isinstance(event, Notice):
+                if event.message in told:  # of two passes over the images
+                    return
                 told.append(event.message)
             if bar:
                 _advance(bar, event)

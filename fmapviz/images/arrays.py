@@ -20,6 +20,7 @@ from fmapviz.core.bands import Bands
 from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
 from fmapviz.images.errors import MAX_PIXELS, MAX_VALUES, wrong_channels
+from fmapviz.images.notices import TRANSPARENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -319,6 +320,7 @@ def _over_black(planes: NDArray[Any], said: Said) -> tuple[NDArray[Any], NDArray
         notices = (f"the largest opacity, {opaque:g}, is taken as opaque",)
     if (opacity >= opaque).all():
         return colours, colours, notices
+    notices = (TRANSPARENT, *notices)
     visible = np.where(opacity > 0, colours, 0)
     if said.premultiplied:
         return colours.astype(np.float32), visible, notices

@@ -12,10 +12,12 @@ from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
 from fmapviz.images.arrays import is_about_scaling
 from fmapviz.images.films import read_frames
+from fmapviz.images.notices import of_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from PIL import Image as PillowImage
     from torch import Tensor
 
     from fmapviz.core.types import Image, ImageFile, Preparation
@@ -40,9 +42,16 @@ def read_fitting(preparation: Preparation, read: Callable[..., Image]) -> Image:
         if not preparation.own or error.code != "E_CHANNELS":
             raise
         image = _read_rgb(read, error)
+    notices = image.notices
     if preparation.own and isinstance(image.pixels, Samples):  # which it gets as they are stored
-        return replace(image, notices=tuple(notice for notice in image.notices if not is_about_scaling(notice)))
-    return image
+        notices = tuple(notice for notice in notices if not is_about_scaling(notice))
+    return replace(image, notices=(*notices, *remarks_on_repeating(image.pixels, preparation)))
+
+
+def remarks_on_repeating(pixels: PillowImage.Image | Samples, preparation: Preparation) -> tuple[str, ...]:
+    """Return a notice if a picture is repeated, for a network that takes clips."""
+    is_volume = isinstance(pixels, Samples) and pixels.values.ndim == 4
+    return () if preparation.frame is None or is_volume else (of_repeated(preparation.frames),)
 
 
 def _read_rgb(read: Callable[..., Image], refusal: InputError) -> Image:
@@ -68,6 +77,10 @@ def read_clip(file: ImageFile, frames: Frames, preparation: Preparation) -> tupl
     images = read_frames(file, frames, channels=preparation.channels, count=preparation.frames)
     first = next(images)
     if preparation.frame is None or frames.first == frames.last:
-        return first, preparation.apply(first.pixels)
-    prepared = [preparation.frame(first.pixels), *(preparation.frame(image.pixels) for image in images)]
-    return first, torch.stack(prepared, dim=1)
+        remarks = (*first.notices, *remarks_on_repeating(first.pixels, preparation))
+        return replace(first, notices=remarks), preparation.apply(first.pixels)
+    prepared, notices = [preparation.frame(first.pixels)], [*first.notices]
+    for image in images:
+        prepared.append(preparation.frame(image.pixels))
+        notices += image.notices
+    return replace(first, notices=tuple(dict.fromkeys(notices))), torch.stack(prepared, dim=1)

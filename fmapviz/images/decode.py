@@ -11,7 +11,7 @@ import warnings
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from PIL import ExifTags, ImageOps, UnidentifiedImageError
 from PIL import Image as PillowImage
@@ -20,6 +20,7 @@ from fmapviz.core.errors import InputError
 from fmapviz.core.samples import Samples
 from fmapviz.images.depth import is_deep, is_read_whole
 from fmapviz.images.errors import MAX_PIXELS, wrong_channels
+from fmapviz.images.notices import TRANSPARENT
 from fmapviz.images.tiff_tags import SEVERAL, is_for_pillow, remark_on_pages
 
 if TYPE_CHECKING:
@@ -118,6 +119,11 @@ def upright_rgb(image: PillowImage.Image, orientation: int = 1) -> PillowImage.I
     pixels = _to_rgb(image).copy()
     pixels.info.clear()
     return _upright(pixels, orientation)
+
+
+def remarks_on_opacity(image: PillowImage.Image) -> tuple[str, ...]:
+    """Return a notice if `upright_rgb` blends pixels with black."""
+    return (TRANSPARENT,) if _is_transparent(image) else ()
 
 
 def read_orientation(image: PillowImage.Image) -> tuple[int, str | None]:
@@ -228,9 +234,10 @@ def _finish(
         channels: Number of channels that the model takes.
     """
     orientation, exif_notice = read_orientation(image)
-    remark = (exif_notice,) if exif_notice else ()
+    remark: tuple[str, ...] = (exif_notice,) if exif_notice else ()
     if stored is None:
         picture = _to_rgb(image)
+        remark += remarks_on_opacity(image)
         picture.info.clear()  # otherwise a profile or text would be saved with pictures made of the pixels
         picture = _upright(picture, orientation)
         return picture.convert("L") if channels == 1 else picture, remark, orientation
@@ -314,9 +321,18 @@ _TURNS: dict[int, Callable[[Any], Any]] = {  # of arrays (C, H, W)
 }
 
 
+def _is_transparent(image: PillowImage.Image) -> bool:
+    """Return True if a pixel of a picture of 8 bits is not opaque."""
+    if not image.has_transparency_data:
+        return False
+    opacity = (image if image.mode in {"RGBA", "LA"} else image.convert("RGBA")).getchannel("A")
+    least, _ = cast("tuple[int, int]", opacity.getextrema())  # of one channel
+    return least < 255
+
+
 def _to_rgb(image: PillowImage.Image) -> PillowImage.Image:
     """Convert a picture of 8 bits to mode RGB."""
-    if not image.has_transparency_data:
+    if not _is_transparent(image):
         return image if image.mode == "RGB" else image.convert("RGB")
     opaque = PillowImage.new("RGB", image.size)
     with_alpha = image.convert("RGBA")

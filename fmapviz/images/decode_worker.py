@@ -224,8 +224,8 @@ def ask_film(
         return [film.has(number, progress)]
     if channels not in {1, 3}:
         raise wrong_channels("a film", channels=channels)
-    picture, orientation = film.read(number, progress)
-    return [*store(picture.convert("L") if channels == 1 else picture), [], orientation]
+    picture, notices, orientation = film.read(number, progress)
+    return [*store(picture.convert("L") if channels == 1 else picture), notices, orientation]
 
 
 def _store(pixels: PillowImage.Image | Samples, memory: mmap.mmap) -> tuple[object, ...]:

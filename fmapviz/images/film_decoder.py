@@ -25,11 +25,13 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.errors import InputError
 from fmapviz.core.words import counted
-from fmapviz.images.decode import upright_rgb
+from fmapviz.images.decode import remarks_on_opacity, upright_rgb
 from fmapviz.images.errors import MAX_PIXELS, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    Frame = tuple[PillowImage.Image, tuple[str, ...], int]  # upright, in mode RGB; notices; the EXIF orientation applied
 
 KEPT_BYTES = 256 * 2**20  # of frames that were asked about and not read yet
 HINT = "pip install 'fmapviz[video]'"
@@ -63,8 +65,8 @@ class _Source(Protocol):
         The iterator raises `InputError` where the film is damaged.
         """
 
-    def convert(self, frame: Any, /) -> tuple[PillowImage.Image, int]:
-        """Return a frame as an upright picture in mode RGB, and the EXIF orientation that was applied."""
+    def convert(self, frame: Any, /) -> Frame:
+        """Return a frame."""
 
     def size_of(self, frame: Any, /) -> int:
         """Return the bytes of a frame."""
@@ -127,8 +129,8 @@ class FilmDecoder:
             raise self._damage
         return False
 
-    def read(self, number: int, progress: Callable[[], object] = lambda: None) -> tuple[PillowImage.Image, int]:
-        """Return a frame as an upright picture in mode RGB, and the EXIF orientation that was applied.
+    def read(self, number: int, progress: Callable[[], object] = lambda: None) -> Frame:
+        """Return a frame as an upright picture in mode RGB, notices on it, and the EXIF orientation that was applied.
 
         Raises:
             InputError: `E_DECODE`: the film is damaged before it. `E_MISSING`: the film is shorter.
@@ -195,11 +197,13 @@ class _Animation:
     def begin(self, _number: int) -> tuple[int, Iterator[Any]]:
         return 0, self._frames(self._open())
 
-    def convert(self, frame: Any) -> tuple[PillowImage.Image, int]:
-        return frame, 1
+    def convert(self, frame: Any) -> Frame:
+        picture, notices = frame
+        return picture, notices, 1
 
     def size_of(self, frame: Any) -> int:
-        return 4 * int(frame.width) * int(frame.height)
+        picture, _ = frame
+        return 4 * int(picture.width) * int(picture.height)
 
     def times(self) -> tuple[list[float], float]:
         image, ends = self._open(), [0.0]
@@ -228,13 +232,13 @@ class _Animation:
         mean = sum(durations) / len(durations) if durations else 0
         return Fraction(1000 / mean).limit_denominator(1000) if mean > 0 else DEFAULT_RATE
 
-    def _frames(self, image: PillowImage.Image) -> Iterator[PillowImage.Image]:
+    def _frames(self, image: PillowImage.Image) -> Iterator[tuple[PillowImage.Image, tuple[str, ...]]]:
         number = 0
         while True:
             try:
                 image.seek(number)
                 image.load()
-                frame = upright_rgb(image)
+                frame = upright_rgb(image), remarks_on_opacity(image)
             except EOFError:
                 if self.announced and number < self.announced:
                     raise InputError("E_DECODE", f"it ends after {number} of {counted(self.announced, 'frame')}") from None
@@ -266,7 +270,7 @@ class _Video:
             return numbered
         return 0, self._frames(*self._open())
 
-    def convert(self, frame: Any) -> tuple[PillowImage.Image, int]:
+    def convert(self, frame: Any) -> Frame:
         try:
             pixels = frame.reformat(
                 format="rgb24",
@@ -279,7 +283,7 @@ class _Video:
         except Exception as error:
             raise classify(error) from error
         orientation = _orientation_of(frame)
-        return upright_rgb(picture, orientation), orientation
+        return upright_rgb(picture, orientation), (), orientation
 
     def times(self) -> tuple[list[float], float]:
         if self._timestamps is None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from fmapviz.images.decode_pool import DecodeProcess
+    from fmapviz.images.film_decoder import Frame
     from fmapviz.images.frames import Frames
 
 T = TypeVar("T")
@@ -197,8 +198,11 @@ def read_frames(file: ImageFile, frames: Frames, *, channels: int, count: int) -
         InputError: As `fmapviz.images.decode_pool.read_image`. `E_NOTHING`: the network takes no such clip.
     """
     for number in frames.numbers(count):
-        pixels, orientation = _with_film(frames.film, lambda film: film.read(number, channels=channels))  # noqa: B023
-        yield Image(file, pixels, (), orientation)
+        pixels, notices, orientation = _with_film(
+            frames.film,
+            lambda film: film.read(number, channels=channels),  # noqa: B023
+        )
+        yield Image(file, pixels, notices, orientation)
 
 
 @atexit.register
@@ -235,12 +239,12 @@ class _OpenFilm:
             return worker.ask_film(stream, question, number)
         return ask_film(self._decode_here, _reopened(stream), question, number)
 
-    def read(self, number: int, *, channels: int) -> tuple[PillowImage.Image, int]:
+    def read(self, number: int, *, channels: int) -> Frame:
         stream, worker = self._begin()
         if worker:
-            pixels, _, orientation = worker.decode(stream, channels=channels, frame=number)
+            pixels, notices, orientation = worker.decode(stream, channels=channels, frame=number)
             assert isinstance(pixels, PillowImage.Image)
-            return pixels, orientation
+            return pixels, notices, orientation
         stored: list[PillowImage.Image] = []
 
         def store(picture: PillowImage.Image) -> list[object]:
@@ -248,7 +252,7 @@ class _OpenFilm:
             return []
 
         answer: list[Any] = ask_film(self._decode_here, stream, "read", number, channels=channels, store=store)
-        return stored[0], answer[-1]
+        return stored[0], answer[-2], answer[-1]
 
     def close(self) -> None:
         with self.lock:

@@ -35,6 +35,7 @@ from fmapviz.engine.run import visualize
 from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import find_images, path_hash, read_list, unit_name
+from fmapviz.images.notices import TRANSPARENT
 
 if TYPE_CHECKING:
     from fmapviz.core.types import Image
@@ -518,14 +519,22 @@ ALPHA = np.tile(np.arange(64) * 4, (48, 1)).astype(np.uint8)
 def test_transparency_lies_over_black(form, options, read_bytes):
     pixels, notices = read_bytes(encoded(np.dstack([picture(), ALPHA]), form, **options))
     np.testing.assert_array_equal(pixels, over_black(picture(), ALPHA))
+    assert notices == (TRANSPARENT,)
+
+
+@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True, "exact": True})])
+def test_opacity_without_a_transparent_pixel_is_no_news(form, options, read_bytes):
+    pixels, notices = read_bytes(encoded(np.dstack([picture(), np.full_like(ALPHA, 255)]), form, **options))
+    np.testing.assert_array_equal(pixels, picture())
     assert notices == ()
 
 
 def test_grey_with_transparency_lies_over_black(read_bytes):
     grey = picture()[..., 0]
     image = PillowImage.merge("LA", [PillowImage.fromarray(grey), PillowImage.fromarray(ALPHA)])
-    pixels, _ = read_bytes(encoded(image, "PNG"))
+    pixels, notices = read_bytes(encoded(image, "PNG"))
     np.testing.assert_array_equal(pixels, over_black(np.dstack([grey] * 3), ALPHA))
+    assert notices == (TRANSPARENT,)
 
 
 PALETTE = np.array([[255, 0, 0], [10, 200, 30], [0, 0, 255], [90, 90, 90]], np.uint8)
@@ -548,15 +557,18 @@ def test_a_palette(form, read_bytes):
 
 def test_a_palette_with_transparency_lies_over_black(read_bytes):
     opacity = np.array([255, 128, 0, 40], np.uint8)
-    pixels, _ = read_bytes(encoded(paletted(), "PNG", transparency=opacity.tobytes()))
+    pixels, notices = read_bytes(encoded(paletted(), "PNG", transparency=opacity.tobytes()))
     np.testing.assert_array_equal(pixels, over_black(PALETTE[INDICES], opacity[INDICES]))
-    pixels, _ = read_bytes(encoded(paletted(), "GIF", transparency=1))
+    assert notices == (TRANSPARENT,)
+    pixels, notices = read_bytes(encoded(paletted(), "GIF", transparency=1))
+    assert notices == (TRANSPARENT,)
     np.testing.assert_array_equal(pixels, np.where((INDICES == 1)[..., np.newaxis], 0, PALETTE[INDICES]))
 
 
 def test_a_transparent_color_is_black(read_bytes):
     rgb = PALETTE[INDICES]
-    pixels, _ = read_bytes(encoded(rgb, "PNG", transparency=(10, 200, 30)))
+    pixels, notices = read_bytes(encoded(rgb, "PNG", transparency=(10, 200, 30)))
+    assert notices == (TRANSPARENT,)
     np.testing.assert_array_equal(pixels, np.where((INDICES == 1)[..., np.newaxis], 0, rgb))
     pixels, _ = read_bytes(encoded(rgb[..., 0], "PNG", transparency=255))
     np.testing.assert_array_equal(pixels[..., 0], np.where(INDICES == 0, 0, rgb[..., 0]))

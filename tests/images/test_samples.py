@@ -26,6 +26,7 @@ from fmapviz.images.arrays import scale
 from fmapviz.images.decode_pool import DecodePool, read_image
 from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.pixels import read_memory_image
+from fmapviz.images.notices import TRANSPARENT
 from fmapviz.images.preprocess import by_callable, stored_values
 
 HEIGHT, WIDTH = 5, 7
@@ -315,7 +316,9 @@ def test_transparent_samples_lie_over_black(form, samples, premultiplied, tmp_pa
             **TIFFS[form],
         )
     most = np.where(share > 0, stored[..., :-1], 0).max()
-    np.testing.assert_allclose(shown(read(tmp_path / "a")), as_channels(np.moveaxis(colours / most, -1, 0), 3), atol=2e-5)
+    image = read(tmp_path / "a")
+    np.testing.assert_allclose(shown(image), as_channels(np.moveaxis(colours / most, -1, 0), 3), atol=2e-5)
+    assert TRANSPARENT in image.notices
 
 
 @pytest.mark.parametrize("samples", [1, 3])

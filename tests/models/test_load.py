@@ -107,7 +107,7 @@ KINDS = {
     "lraspp_mobilenet_v3_large": ((2, 3, 64, 64), True, ""),
     "ssdlite320_mobilenet_v3_large": ((2, 3, 64, 64), False, ""),
     "raft_small": ((1, 3, 128, 128), False, "an optical flow model takes two frames: the image is used for both"),
-    "r3d_18": ((1, 3, 16, 64, 64), True, "a video model takes clips: 16 frames of a film; an image is repeated"),
+    "r3d_18": ((1, 3, 16, 64, 64), True, "a video model takes clips: 16 frames of a film"),
 }
 
 

@@ -25,6 +25,7 @@ from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
+from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.randomness import gate, python_states, seeded_by
 from fmapviz.models.network import input_type
@@ -239,7 +240,10 @@ class BatchRunner:
         progress.undrawn.update(drawn.undrawn)
         if where := _nonfinite_from(drawn, image, self._session.model.module):
             progress.nonfinite[where] += 1
-        for remark in (*drawn.remarks, _chosen(drawn), remark_on_channels(drawn.layers, self._session.config.style)):
+            drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
+        of_many = (notice for notice in image.notices if is_told_once(notice))
+        of_channels = remark_on_channels(drawn.layers, self._session.config.style)
+        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))

@@ -19,6 +19,7 @@ from fmapviz.core.events import Outcome, Staged
 from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import StoppedError
+from fmapviz.images.notices import is_told_once
 from fmapviz.images.preprocess import as_seen, digest_of
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
@@ -134,7 +135,7 @@ class UnitWriter:
         outcome = Outcome(
             file.path,
             "done",
-            notices=notices,
+            notices=tuple(notice for notice in notices if not is_told_once(notice)),
             pictures=len(pictures),
             seconds=time.monotonic() - result.begun,
             predictions=drawn.predictions,

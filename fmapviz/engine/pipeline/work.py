@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmapviz.core.events import Notice
+from fmapviz.core.words import counted as in_words
 from fmapviz.engine.pipeline.batch_runner import BatchRunner
 from fmapviz.engine.pipeline.reader import ImageReader, Naming, counted
 from fmapviz.engine.pipeline.scheduler import Schedule, Stop
 from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
+from fmapviz.images.notices import NONFINITE
 from fmapviz.inspection.hooks import undisturbed
 from fmapviz.runs.shard_grouping import Failed, Grouping
 from fmapviz.runs.unit import Member
@@ -91,7 +93,7 @@ def work(
             with closing(schedule.run(listed if on_drawn else map(names.claim, listed))) as events:
                 yield from events
             for where, images in sorted(progress.nonfinite.items()):
-                yield Notice(f"values that are NaN or infinite in {images} image{'s' * (images > 1)}, {where}")
+                yield Notice(f"{NONFINITE} in {in_words(images, 'image')}, {where}")
     finally:
         torch.set_num_threads(cores)  # the setting of a thread holds for new threads as well
 

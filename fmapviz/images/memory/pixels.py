@@ -11,6 +11,7 @@ from PIL import Image as PillowImage
 
 from fmapviz.core.samples import Samples
 from fmapviz.images.arrays import Said, compose, fits, format_shape, is_about_scaling, read_array, require_size
+from fmapviz.images.clips import remarks_on_repeating
 from fmapviz.images.decode import decode_picture
 from fmapviz.images.errors import explain, wrong_channels
 from fmapviz.images.memory.image import as_array
@@ -67,6 +68,7 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
         raise refusal from error
     if preparation.own and isinstance(pixels, Samples):
         notices = tuple(notice for notice in notices if not is_about_scaling(notice))
+    notices = (*notices, *remarks_on_repeating(pixels, preparation))
     return PreparedImage(preparation.apply(pixels), (pixels.width, pixels.height), orientation, notices)
 
 

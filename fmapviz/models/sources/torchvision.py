@@ -392,7 +392,7 @@ def feeding(
             notice = "an optical flow model takes two frames: the image is used for both"
             return preparation, lambda module, batch: module(batch, batch), (notice,)
         case "video":
-            notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film; an image is repeated"
+            notice = f"a video model takes clips: {CLIP_FRAMES} frames of a film"
             return preprocess.clip(entry.transforms(), options, frames=CLIP_FRAMES), call, (notice,)
     return (
         preprocess.as_trained(entry.transforms(), options, channels=options.channels_in or input_channels(module)),

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
+from fmapviz.writers.html.page import read_script
 
 
 class Net(nn.Module):
@@ -50,6 +51,10 @@ WORDS = {
 def test_the_first_layer_without_finite_values_is_named_once(kind, tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (20, 20), "orange").save(tmp_path / name)
-    summary = fmapviz.visualize(Net(kind), [tmp_path / "a.png", tmp_path / "b.png"], out=tmp_path, name="run", to=["png"])
+    summary = fmapviz.visualize(Net(kind), [tmp_path / "a.png", tmp_path / "b.png"], out=tmp_path, name="run", to=["html"])
     assert (summary.done, summary.exit_code) == (2, 0)
     assert [notice for notice in summary.notices if "NaN" in notice] == [WORDS[kind]] * (WORDS[kind] is not None)
+    for name in ("a.png", "b.png"):
+        (page,) = (summary.directory / name).glob("report.js")
+        shown = [notice for notice in read_script(page.read_bytes())["notices"] if "NaN" in notice]
+        assert shown == ([WORDS[kind].replace(" in 2 images", "")] if WORDS[kind] else [])

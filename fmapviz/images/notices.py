@@ -1,0 +1,21 @@
+"""Notices on an image that hold of many images of a run: each is recorded with its image, but told once."""
+
+from __future__ import annotations
+
+TRANSPARENT = "transparent pixels are laid over black"
+NONFINITE = "values that are NaN or infinite"
+
+
+def of_repeated(frames: int) -> str:
+    """Return the notice on a picture for a network that takes clips."""
+    return f"a picture is repeated to a clip of {frames} frames"
+
+
+def is_told_once(notice: str) -> bool:
+    """Return True for a notice that is not told again of each image.
+
+    Example:
+        >>> is_told_once(TRANSPARENT), is_told_once(of_repeated(16)), is_told_once("EXIF data is damaged")
+        (True, True, False)
+    """
+    return notice.startswith((TRANSPARENT, NONFINITE, of_repeated(0).partition("0")[0]))
