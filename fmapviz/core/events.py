@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from fmapviz.core import registry
-from fmapviz.core.notebook import link, table, text
+from fmapviz.core.notebook import gallery, link, table, text
 from fmapviz.core.registry import WRITERS
+from fmapviz.core.urls import UrlPath
 from fmapviz.core.words import counted
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Status = Literal["done", "skipped", "failed"]
 
+MOST_SHOWN = 2  # images whose pictures are shown in a notebook
 _MOST_FAILURES = 4  # in a notebook
 
 
@@ -141,6 +143,7 @@ class RunSummary:
         highlights: The same as lines of text.
         left_out: Directories left out of the results over all images because files in them are damaged.
         notices: Remarks on the whole run, for instance why its name has a number.
+        units: Directories of the first images by name, whose pictures are shown in a notebook.
         no_inputs: Number of files and folders among the inputs that are no images, by reason: `hidden`, `no suffix`, `.svg`.
     """
 
@@ -164,14 +167,15 @@ class RunSummary:
     left_out: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
     no_inputs: Mapping[str, int] = field(default_factory=dict)
+    units: tuple[Path, ...] = ()
 
     def __repr__(self) -> str:
-        """Summarize it in a notebook: what is zero, False or empty is left out, as are the numbers behind the highlights."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "results")
+        """Summarize it in a notebook: what is zero, False or empty is left out, as is what other fields say."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in {"results", "units"})
         return f"RunSummary({', '.join(f'{name}={value!r}' for name, value in values if value)})"
 
     def _repr_html_(self) -> str:
-        """Return a table with links, for notebooks; no text in it is taken as HTML."""
+        """Return a table with links, and some pictures, for notebooks; no text in it is taken as HTML."""
         pages = registry.constants(WRITERS, "PAGE").values()
         report = [link(self.directory / page) for page in pages if (self.directory / page).is_file()]
         counts = [("done", self.done), ("skipped", self.skipped), ("failed", self.failed)]
@@ -189,7 +193,10 @@ class RunSummary:
                 for label, lines in (("failures", failures), ("notices", self.notices))
             ),
         ]
-        return table((label, cell) for label, cell in rows if cell)
+        shown = [gallery(unit.name, _pictures_of(unit)) for unit in self.units]
+        more = self.done + self.skipped - len(self.units)
+        rest = f"<div>and {counted(more, 'more image')}</div>" if any(shown) and more > 0 else ""
+        return f"{table((label, cell) for label, cell in rows if cell)}{''.join(shown)}{rest}"
 
     @property
     def dead(self) -> Mapping[str, tuple[int, int, int]]:
@@ -206,3 +213,10 @@ class RunSummary:
         if not self.done + self.skipped:
             return 0 if self.model_pictures else 3 if self.stopped else 4
         return 3 if self.failed or self.left_out else 0
+
+
+def _pictures_of(unit: Path) -> list[Path]:
+    """Return the pictures of an image, the input first; none if they are not on this machine."""
+    if isinstance(unit, UrlPath):
+        return []
+    return sorted(unit.glob("*.png"), key=lambda path: (path.name != "input.png", path.name))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
+import warnings
+from base64 import b64encode
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fmapviz.core import files
 from fmapviz.core.urls import UrlPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 _SECONDS = 0.2  # between two updates of a bar
+_MOST, _SIDE = 6, 220  # pictures of an image, and the longer side of each, pixels
+_MOST_PIXELS = 50_000_000  # of a picture that is reduced: the largest takes a second
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
@@ -32,6 +38,41 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
     left = 'style="text-align:left"'
     lines = (f"<tr><th {left}>{escape(label)}</th><td {left}>{cell}</td></tr>" for label, cell in rows)
     return f"<table>{''.join(lines)}</table>"
+
+
+def gallery(title: str, pictures: Sequence[Path]) -> str:
+    """Return some of the pictures of an image, evenly spread from the first to the last, reduced and embedded.
+
+    Files that cannot be read, and very large ones, are left out; how many is said.
+    """
+    count = min(_MOST, len(pictures))
+    chosen = [pictures[position * (len(pictures) - 1) // max(1, count - 1)] for position in range(count)]
+    shown = [shown for picture in chosen if (shown := _embed(picture))]
+    if not shown:
+        return ""
+    left_out = f", {len(shown)} of {len(pictures)} pictures" if len(shown) < len(pictures) else ""
+    return f"<div>{text(title)}{left_out}</div><div>{''.join(shown)}</div>"
+
+
+def _embed(picture: Path) -> str:
+    """Return a picture with its name; empty if it cannot be read."""
+    from PIL import Image  # noqa: PLC0415  only in a notebook
+
+    reduced = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(files.read(picture)))
+        if opened.width * opened.height > _MOST_PIXELS:
+            return ""
+        opened.thumbnail((_SIDE, _SIDE))
+        opened.save(reduced, "PNG")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # Pillow's errors for a damaged file
+        return ""
+    source = f"data:image/png;base64,{b64encode(reduced.getvalue()).decode()}"
+    name = text(picture.stem)
+    style = "display:inline-block;vertical-align:top;margin:0 8px 8px 0;font-size:80%"
+    return f'<div style="{style}"><img src="{source}" alt="{name}"><br>{name}</div>'
 
 
 def text(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fmapviz.core import registry
 from fmapviz.core.config import RunConfig, describe, explain_arguments
 from fmapviz.core.errors import NothingToDoError, OutputError, RequestError, first_few, quote, suggest_file
-from fmapviz.core.events import Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
+from fmapviz.core.events import MOST_SHOWN, Counted, Notice, Outcome, RunSummary, Started, by_frequency, describe_left_out
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
@@ -368,6 +368,7 @@ def draw_images(
     config, begun, progress = session.config, time.monotonic(), Progress()
     counts: Counter[str] = Counter()
     failures: list[Failure] = []
+    units: list[Path] = []
     until_failure = UntilFailure() if config.strict else None
     items = until_failure.group(session, found) if until_failure else group(session, found)
     do: Callable[..., Generator[Event, None, None]] = work
@@ -384,6 +385,8 @@ def draw_images(
                     continue
                 counts[event.status] += 1
                 counts["pictures"] += event.pictures
+                if event.unit:
+                    units = sorted({*units, session.output.address_of(event.unit)})[:MOST_SHOWN]
                 if event.failure:
                     failures.append(event.failure)
                     append_failure(session.directory, event.failure, sync=config.fsync)
@@ -410,6 +413,7 @@ def draw_images(
         failures=tuple(failures),
         seconds=time.monotonic() - begun,
         stopped=config.strict and bool(failures) and session.several,
+        units=tuple(units),
     )
 
 

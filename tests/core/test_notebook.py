@@ -1,5 +1,7 @@
 """What a notebook shows: tables in which no text is HTML, links that lead somewhere, a bar only in a kernel."""
 
+import base64
+import io
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from image_files import paint
+from PIL import Image
 from torch import nn
 
 import fmapviz
@@ -68,6 +71,52 @@ def test_a_summary_is_a_table_of_what_was_done(tmp_path, monkeypatch):
     again = rows_of(fmapviz.visualize(NET, "a.png", out="runs", to=["png", "html"])._repr_html_())
     assert again["images"] == "1 skipped"
     assert "failures" not in again
+
+
+def images_of(html):
+    sources = re.findall('<img src="data:image/png;base64,([^"]+)"', html)
+    return [Image.open(io.BytesIO(base64.b64decode(source))) for source in sources]
+
+
+@pytest.mark.parametrize("to", ["png", "html"])
+def test_a_summary_shows_some_pictures_of_the_first_images_and_says_how_many_are_left_out(tmp_path, to):
+    inputs = [paint(tmp_path / f"{number}.png", number) for number in range(4)]
+    for _ in range(2):  # drawn, then skipped
+        drawn = fmapviz.visualize("shapesnet", inputs, out=tmp_path / "runs", to=to, views=["maps", "gradcam"])
+        html = drawn._repr_html_()
+        shown = images_of(html)
+        assert len(shown) == 2 * 6
+        assert max(max(each.size) for each in shown) <= 220
+        assert len(html) < 400_000
+        texts = Reader(html).texts
+        for number in range(2):
+            assert f"{number}.png, 6 of 10 pictures" in texts
+        assert "and 2 more images" in texts
+        assert texts.count("input") == 2
+        assert any("gradcam" in each for each in texts)
+    one = fmapviz.visualize(NET, inputs[0], out=tmp_path / "one", to=to)._repr_html_()
+    assert len(images_of(one)) == 2  # input and maps
+    assert "pictures" in rows_of(one)
+    assert "0.png" in Reader(one).texts
+    assert "more image" not in one
+
+
+def test_without_pictures_on_the_disk_none_are_shown(tmp_path):
+    path = paint(tmp_path / "a.png")
+    assert "<img" not in fmapviz.visualize(NET, path, out=tmp_path / "runs", to="tensorboard")._repr_html_()
+    assert "<img" not in summary(units=(UrlPath("s3://bucket/runs/net/a.png"),))._repr_html_()
+    assert "<img" not in summary(units=(tmp_path / "gone",))._repr_html_()
+
+
+def test_names_are_no_html_and_damaged_pictures_are_left_out(tmp_path):
+    unit = tmp_path / "<b onerror=x>&"
+    unit.mkdir()
+    Image.new("L", (400, 10)).save(unit / "00_<i>&.maps.png")
+    (unit / "01_damaged.maps.png").write_bytes(b"\x89PNG nothing")
+    reader = Reader(summary(units=(unit,))._repr_html_())
+    assert set(reader.tags) == {"table", "tr", "th", "td", "a", "div", "img", "br"}
+    assert "<b onerror=x>&, 1 of 2 pictures" in reader.texts
+    assert "00_<i>&.maps" in reader.texts
 
 
 def test_without_a_report_there_is_no_link_to_one(tmp_path):
