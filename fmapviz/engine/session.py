@@ -25,6 +25,7 @@ from fmapviz.core.version import __version__
 from fmapviz.engine.batch import describe_given
 from fmapviz.engine.layer_list import grey_input
 from fmapviz.engine.plan import make_plan
+from fmapviz.engine.without_effect import without_effect
 from fmapviz.images.films import FrameChoice
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop
@@ -226,7 +227,7 @@ def load_session(config: RunConfig, *, pair: bool = False) -> tuple[Session, lis
         notices += filter(None, [notice_left_out(existing, chosen, include=config.layers, exclude=config.exclude)])
     if plan.of_layers and not narrowed and not config.types and (notice := notice_blocks(loaded.name, existing)):
         notices.append(notice)
-    notices += _without_effect(resolved.views, idle, targets=bool(config.targets) and not takes_class)
+    notices += without_effect(config, plan, idle=idle, predicts=bool(resolved.top))
     if unused := [view for view in resolved.views if not plan.has(view)]:
         notices.append(f"nothing comes of {', '.join(unused)}: pictures need to='png', to='html' or to='tensorboard' too")
     notices += _unwritten(resolved.views, formats)
@@ -306,18 +307,6 @@ def formats_of(config: RunConfig) -> tuple[str, ...]:
     members = [(WRITERS, form) for form in config.to] + [(VIEWS, view) for view in config.views]
     implied = (registry.constant(package, name, "WITH") for package, name in members)
     return tuple(sorted({*config.to, *filter(None, implied)}))
-
-
-def _without_effect(views: Sequence[str], idle: Sequence[str], *, targets: bool) -> Iterator[str]:
-    """Yield which of the given options change nothing: those of the style, and whether the targets do."""
-    if targets:
-        yield f"targets= has no effect: {', '.join(views)} shows no class; views='gradcam' does, for example"
-    if idle:
-        options = ", ".join(f"{name}=" for name in idle)
-        yield (
-            f"{options} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(views)}; "
-            "the page looks of the guide lists what each view takes"
-        )
 
 
 def _unwritten(views: Sequence[str], formats: Sequence[str]) -> Iterator[str]:
