@@ -126,20 +126,25 @@ class Console:
             print_message(f"{info.label} into {printable(str(event.directory))}; input: {info.preparation}")
         self._progress.start()
 
-    def _show_outcome(self, event: Outcome) -> None:
-        progress = self._progress
-        progress.skipped += event.status == "skipped"
-        progress.drawn += event.status == "done"
-        progress.failed += event.status == "failed"
-        progress.staged -= event.status == "done" and progress.staged > 0
+    def _print_outcome(self, event: Outcome) -> None:
         fields = asdict(event) | {"predictions": [each.record for each in event.predictions]}
         del fields["failure"]
         if event.status == "skipped":
             del fields["predictions"]  # they are in its unit.json
         if event.failure:
             fields |= {"code": event.failure.code, "message": event.failure.message}
-            self._show_failure(event.failure)
         self._print_object("image", **fields)
+
+    def _show_outcome(self, event: Outcome) -> None:
+        progress = self._progress
+        progress.skipped += event.status == "skipped"
+        progress.drawn += event.status == "done"
+        progress.failed += event.status == "failed"
+        progress.staged -= event.status == "done" and progress.staged > 0
+        if event.failure:
+            self._show_failure(event.failure)
+        if self._json:  # a copy of a dataclass takes longer than to find out that an image is finished
+            self._print_outcome(event)
         for message in event.notices:
             self._print_notice(f"{_short(event.path)}: {message}")
         seen = ", ".join(map(str, event.predictions))

@@ -21,14 +21,14 @@ from fmapviz.images.memory.image import is_in_memory
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.run import IN_TRAINING, differences, flat_settings, is_run, read_run
 from fmapviz.runs.run_files import is_named_like_image
-from fmapviz.runs.sizes import walk
 from fmapviz.runs.unfinished import State, expected_images, read_unfinished, state_of
 from fmapviz.runs.unit import paths_of, read_unit
+from fmapviz.runs.unit_table import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from fmapviz.runs.sizes import Folder
+    from fmapviz.runs.unit_table import Folder
 
     Failed = dict[str, float]  # the time of the last failure, by the path of the input
 

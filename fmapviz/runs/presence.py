@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from array import array
 from contextlib import suppress
@@ -15,6 +13,7 @@ from fmapviz.core import files
 from fmapviz.core.errors import OutputError, quote
 from fmapviz.core.file_names import RUN_FILE
 from fmapviz.runs.run_files import unit_names
+from fmapviz.runs.unit_table import digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +39,7 @@ class Presence:
 
     def note(self, unit: Path) -> None:
         """Note a unit that is finished."""
-        self._units.append(_digest(str(unit).removeprefix(f"{self._address}/")))
+        self._units.append(digest(str(unit).removeprefix(f"{self._address}/")))
 
     def check(self) -> None:
         """Check that the run and all these units are there; one listing of the directories.
@@ -67,15 +66,11 @@ class Presence:
         for attempt in range(_TRIES if len(units) else 0):
             time.sleep(_PAUSE_SECONDS if attempt else 0)
             with suppress(OSError):
-                present = np.fromiter(map(_digest, unit_names(self._run)), np.uint64)
+                present = np.fromiter(map(digest, unit_names(self._run)), np.uint64)
                 missing = len(units) - int(np.isin(units, present).sum())
             if not missing:
                 break
         return missing
-
-
-def _digest(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(os.fsencode(name), digest_size=8).digest())
 
 
 def _identify(directory: Path) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.config import Style, options_of
 from fmapviz.core.config.positions import parse_seed
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, printable, quote
-from fmapviz.core.file_names import HIDDEN, RUN_FILE, SIZES_FILE, UNIT_FILE, own_run_files
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_FILE, UNIT_TABLE, own_run_files
 from fmapviz.core.files import locked, stage, writing_to
 from fmapviz.core.registry import VIEWS
 from fmapviz.runs.unfinished import is_record
@@ -264,7 +264,7 @@ def _belongs(directory: Path, info: RunInfo) -> bool:
     if data is None:
         return False
     visible = (path for path in directory.rglob("*") if HIDDEN not in str(path.relative_to(directory)))
-    own = own_run_files() | {UNIT_FILE, SIZES_FILE}
+    own = own_run_files() | {UNIT_FILE, UNIT_TABLE}
     return all(
         path.is_dir() or path.name in own or is_record(path.name) or (path.parent / UNIT_FILE).exists() for path in visible
     )

@@ -22,6 +22,7 @@ from fmapviz.images.find import in_natural_order
 from fmapviz.runs.failures import read_failures
 from fmapviz.runs.shards import is_named_like_shard
 from fmapviz.runs.unit import paths_of, read_unit
+from fmapviz.runs.unit_table import UnitTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,11 +171,12 @@ def _state(run: Path, units: list[Path]) -> str:
     """Return a digest of all units: of their names, and of the checksums that end their records."""
     failures = [{**failure, "time": None} for failure in read_failures(run)]  # the report lists them
     state = hashlib.sha256(json.dumps(failures).encode())
-    top = len(str(run)) + 1
+    top, table = len(str(run)) + 1, UnitTable(run)
     for unit in units:
-        state.update(os.fsencode(str(unit)[top:]) + b"\0")
+        name = str(unit)[top:]
+        state.update(os.fsencode(name) + b"\0")
         with suppress(OSError):
-            state.update(files.read(unit / UNIT_FILE, start=-CHECKSUM_BYTES))
+            state.update(table.end_of_record(name) or files.read(unit / UNIT_FILE, start=-CHECKSUM_BYTES))
     return state.hexdigest()
 
 

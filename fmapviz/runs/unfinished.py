@@ -16,10 +16,10 @@ from fmapviz.core import checksummed_json, files
 from fmapviz.core.checksummed_json import FORMAT
 from fmapviz.core.errors import FmapvizError, RefusedError, RequestError
 from fmapviz.core.events import Outcome, Staged
-from fmapviz.core.file_names import HIDDEN, RUN_FILE
+from fmapviz.core.file_names import HIDDEN, RUN_FILE, UNIT_TABLE
 from fmapviz.core.files import stage
 from fmapviz.runs.run_files import count_images, has_units
-from fmapviz.runs.sizes import record_sizes
+from fmapviz.runs.unit_table import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,7 +155,8 @@ def unfinished(
         raise
     if not command.is_stopped:
         _remove(run / record.name)
-        record_sizes(run)
+        if command.has_drawn or not files.exists(run / UNIT_TABLE):
+            write_table(run)
 
 
 def is_record(name: str) -> bool:

@@ -20,9 +20,9 @@ from fmapviz.core.file_names import (
     HIDDEN,
     RUN_FILE,
     RUN_FILES_RECORD,
-    SIZES_FILE,
     SURVEY_FILE,
     UNIT_FILE,
+    UNIT_TABLE,
     draws_pictures,
     own_run_files,
     run_files_of,
@@ -272,7 +272,7 @@ def own_names(run: Path, present: AbstractSet[str]) -> set[str]:
         ours = {entry["name"] for entry in made["files"]}
     else:
         ours = {*()}.union(*map(run_files_of, (*settings["formats"], *settings["views"])))
-    ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, SIZES_FILE, *filter(is_record, present)}
+    ours |= {RUN_FILE, RUN_FILES_RECORD, SURVEY_FILE, FAILURES_FILE, UNIT_TABLE, *filter(is_record, present)}
     if settings["weights"] == IN_TRAINING or is_series(settings):
         ours |= {name for name in present if name == FILMSTRIP_FILE or name.startswith(EVENTS)}
     return ours & present

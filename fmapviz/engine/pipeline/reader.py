@@ -20,6 +20,7 @@ from fmapviz.inspection.randomness import gate, seeded_by
 from fmapviz.models.user_code import report_of
 from fmapviz.runs.shard_grouping import Failed
 from fmapviz.runs.unit import Group, Member, check_only_own_files, distinct_name, find_done, find_own
+from fmapviz.runs.unit_table import UnitTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -84,6 +85,7 @@ class ImageReader:
         self._decode_pool = decode_pool
         self._release = release
         self._on_begun = on_begun
+        self._table = UnitTable(session.directory)
         self._has_remarked = False  # on prepared tensors, which are much alike
         self._is_random: bool | None = None  # the preprocessing; None before the first image
         self._cores = max(1, torch.get_num_threads() // session.workers)
@@ -132,8 +134,12 @@ class ImageReader:
         if self._release is None:
             return Member(Group.of_one(file), 0)
         run, config, fingerprint = self._session.directory, self._session.info.config, self._session.info.fingerprint
-        is_intact = self._session.output.is_intact if config.repair else None
-        if not config.force and (done := find_done(run, file, fingerprint, is_intact=is_intact, marks=self._session.marks)):
+        is_intact, marks = self._session.output.is_intact if config.repair else None, self._session.marks
+        if not (config.force or config.repair or marks) and self._table.is_done(file, fingerprint):
+            done: Path | None = run / file.unit
+        else:
+            done = None if config.force else find_done(run, file, fingerprint, is_intact=is_intact, marks=marks)
+        if done:
             self._release(file)
             return Outcome(file.path, "skipped", unit=done)
         if existing := find_own(run, file):
