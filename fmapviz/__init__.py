@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.fields import receptive_field
     from fmapviz.engine.layer_list import list_layers
     from fmapviz.engine.run import visualize
+    from fmapviz.engine.tile import tile
     from fmapviz.engine.top.finished import TopSummary, top_images
     from fmapviz.engine.top.own_loop import TopImages, TopLayer
     from fmapviz.engine.watch.watch import Watch
@@ -112,7 +113,6 @@ if TYPE_CHECKING:
     from fmapviz.inspection.captured import Captured, capture
     from fmapviz.inspection.receptive_field import ReceptiveField
     from fmapviz.models.load import known_names, load_model
-    from fmapviz.views.maps import tile
 
 __all__ = [
     "Captured", "ClassActivation", "Counted", "Engine", "FeatureMap", "FmapvizError", "Image", "InputError",
@@ -140,7 +140,7 @@ globals()["__all__"] = _Names(__all__)  # type checkers read the list above
 # The modules that define these names, imported on first use in this order: the first ones do not load torch.
 _HOMES = (
     "core.config", "core.errors", "core.events", "core.types", "models.load", "images.load", "inspection.captured",
-    "inspection.attention.captured", "views.maps", "engine.run", "engine.cam.attribution", "engine.layer_list",
+    "inspection.attention.captured", "engine.tile", "engine.run", "engine.cam.attribution", "engine.layer_list",
     "engine.diff.compare", "engine.fields", "engine.top.finished", "engine.top.own_loop", "engine.watch.watch",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fmapviz.core.config import Style, check_type, explain_arguments
+from fmapviz.core.config import Style, check_type
 from fmapviz.core.drawings import Grid
 from fmapviz.core.errors import RequestError, first_few, quote
 from fmapviz.core.types import FeatureMap
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NEEDS = "outputs"
 LOOKS = "norm columns padding channels scale colormap labels background text_size with_input colorbar"
 _PLAIN = Style()
+_DEPTH = 5  # frames from a warning to the caller of `FeatureMap.show`; `fmapviz.tile` has one more
 _MAPS = "such as maps['layer1'].values of fmapviz.capture"
 
 
@@ -88,44 +89,20 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     return BatchContent(make, tensors)
 
 
-@explain_arguments
-def tile(maps: Maps | Sequence[Maps], style: Style = _PLAIN) -> Tensor:
-    """Draw the channels of one or several images as grids.
-
-    Args:
-        maps: `(C, H, W)`, one image, or `(N, C, H, W)`, N of them, of any floating or integer type and range; not changed. A
-            tensor, a NumPy array, or a list of these of one shape, which is joined along N, or stacked if they have no N. Or
-            a `FeatureMap`, in a list too: its frames, images or tokens are put in order; alone it may be a vector, which is
-            drawn as bars.
-        style: How the grid looks: `norm`, `columns`, `padding`, `channels`, `scale`, `colormap`, `labels`, `colorbar`,
-            `background` and `text_size`. `norm="run"` takes all these maps together.
-
-    Returns:
-        One grid for one image, `(H', W')`: the rows, columns and padding that `make_grid` gives, without its three equal
-        channels; so it is for a `FeatureMap` of one image. Otherwise a grid for each image, `(N, H', W')`; of a clip for
-        each frame. uint8, on the device of `maps`; with a colour map, or on a background in colour, `(..., 3)`, on a
-        transparent one `(..., 4)`. NaN and infinite values are drawn as a checkerboard of black and white and do not affect
-        the scaling.
+def tile(maps: Maps | Sequence[Maps], style: Style) -> Tensor:
+    """Draw maps in a loop of one's own; see `fmapviz.tile`.
 
     Raises:
-        RequestError: The maps have another number of dimensions, no element, complex values, or none of the chosen channels;
-            or the style asks for an input.
-
-    Example:
-        >>> tile(torch.randn(64, 55, 55)).shape  # 8 x 8 tiles, 2 pixels between them and around
-        torch.Size([458, 458])
-        >>> tile(torch.randn(64, 55, 55), Style(norm="signed")).shape  # blue below zero, red above
-        torch.Size([458, 458, 3])
-        >>> tile(torch.randn(64, 55, 55), Style(channels="top:4", labels=True)).shape  # with their numbers
-        torch.Size([146, 116])
+        RequestError: The maps are none, have none of the chosen channels, or the style asks for an input.
     """
     check_type("style", style, Style, hint="such as Style(columns=8)")
     if isinstance(maps, FeatureMap):
-        grids = _draw_grids([*own_frames(maps).values()], style, maps)
+        grids = _draw_grids([*own_frames(maps).values()], style, maps, depth=_DEPTH + 1)
         return grids[0] if len(grids) == 1 else grids
     values = _as_tensor(maps)
     _check_dense(values)
-    return _draw_grids([values], style) if values.ndim == 4 else _draw_grids([values[None]], style)[0]
+    grids = _draw_grids([values if values.ndim == 4 else values[None]], style, depth=_DEPTH + 1)
+    return grids if values.ndim == 4 else grids[0]
 
 
 def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
@@ -139,13 +116,15 @@ def show(feature_map: FeatureMap, style: Style | None = None) -> Image.Image:
     return Image.fromarray(grids.flatten(0, 1).cpu().numpy())
 
 
-def _draw_grids(frames: Sequence[Tensor], style: Style, feature_map: FeatureMap | None = None) -> Tensor:
+def _draw_grids(
+    frames: Sequence[Tensor], style: Style, feature_map: FeatureMap | None = None, *, depth: int = _DEPTH
+) -> Tensor:
     """Draw a grid for each image of each frame `(N, C, H, W)`, or bars for a vector `(N, K)`.
 
     Returns:
         uint8 `(G, H', W')`, `(G, H', W', 3)` or `(G, H', W', 4)`; smaller pictures are filled up with the background.
     """
-    _check_style(style)
+    _check_style(style, depth=depth)
     shown = [grid.as_floats(each.detach()[:, :, None, None] if each.ndim == 2 else each.detach()) for each in frames]
     measured = [grid.measure(each, moments=style.rank != "max") for each in shown]
     if style.scope == "run":
@@ -157,7 +136,7 @@ def _draw_grids(frames: Sequence[Tensor], style: Style, feature_map: FeatureMap 
         name = feature_map.name if feature_map else "maps"
         raise RequestError(f"{name} {error}", hint=f"Style(channels='0-{channels - 1}')") from error
     if style.channels != "all" and (left_out := describe_left_out(style, {"the layer": channels})):
-        warnings.warn(left_out, stacklevel=4)
+        warnings.warn(left_out, stacklevel=depth - 1)
     if not (is_numbered(style) or style.labels or style.colorbar or lettering(style).ground != Ground()):
         return torch.cat([each.tensors["pixels"] for each in contents])
     lines = _header(feature_map) if feature_map else []
@@ -167,7 +146,7 @@ def _draw_grids(frames: Sequence[Tensor], style: Style, feature_map: FeatureMap 
     return torch.from_numpy(np.stack(pages)).to(frames[0].device)
 
 
-def _check_style(style: Style) -> None:
+def _check_style(style: Style, *, depth: int) -> None:
     """Refuse what cannot be drawn outside of a run, and warn of options without effect.
 
     Raises:
@@ -181,7 +160,7 @@ def _check_style(style: Style) -> None:
         raise RequestError("channels are ranked by change where two networks are compared", hint="channels='top:16:max'")
     _, idle = effective_style(style, ["maps"]) if style != _PLAIN else (style, [])
     if idle:
-        warnings.warn(f"no effect on grids of feature maps: {', '.join(idle)}", stacklevel=5)
+        warnings.warn(f"no effect on grids of feature maps: {', '.join(idle)}", stacklevel=depth)
 
 
 def _share(measured: Sequence[grid.Ranges]) -> list[grid.Ranges]:

@@ -18,11 +18,11 @@ from fmapviz.core.types import Statistics
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.plan import Plan
+from fmapviz.engine.tile import tile
 from fmapviz.inspection.early_stop import EarlyStop
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.views import maps as maps_view
-from fmapviz.views.maps import tile
 
 NAN, INF = float("nan"), float("inf")
 VIEWS = {"maps": maps_view.draw}

@@ -20,8 +20,8 @@ from torchvision.models import resnet18
 import fmapviz
 import fmapviz.models.sources.torchvision as torchvision_source
 from fmapviz.core.errors import RequestError
+from fmapviz.engine.tile import tile
 from fmapviz.models.network import input_channels
-from fmapviz.views.maps import tile
 
 
 def small(channels, *, width=4):

@@ -16,10 +16,10 @@ from results import as_given, pixels_of, random_maps
 from torchvision.utils import make_grid, save_image
 
 from fmapviz.core.config import Style
+from fmapviz.engine.tile import tile
 from fmapviz.render.channel_choice import choose_channels
 from fmapviz.render.grid import as_floats, measure, take_channels
 from fmapviz.views import maps as maps_view
-from fmapviz.views.maps import tile
 
 NAN, INF = torch.nan, torch.inf
 CHANNELS = [*range(1, 18), 64, 96, 255, 2048]

@@ -13,12 +13,12 @@ from PIL import Image, ImageDraw, ImageFont
 from fmapviz.core.config import Style
 from fmapviz.core.drawings import Tiles
 from fmapviz.core.errors import RequestError
+from fmapviz.engine.tile import tile
 from fmapviz.render import bars, labels
 from fmapviz.render.grid import lay_out, measure
 from fmapviz.render.labels import number_rows, number_tiles
 from fmapviz.render.layout import BLACK, draw
 from fmapviz.render.layout import picture as box_of
-from fmapviz.views.maps import tile
 
 
 def add_colorbar(pixels, **options):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from fmapviz.core.config import Style
+from fmapviz.engine.tile import tile
 from fmapviz.render.grid import lay_out
 from fmapviz.render.png import encode
-from fmapviz.views.maps import tile
 from fmapviz.writers.html.page import render_page, script
 
 PLAIN = Style()

@@ -21,12 +21,12 @@ from fmapviz.core.events import Notice
 from fmapviz.core.registry import VIEWS
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan, make_method, make_plan
+from fmapviz.engine.tile import tile
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.render.grid import measure
 from fmapviz.views import CAPTURES, is_heat_map, maps
 from fmapviz.views import inputs as inputs_view
 from fmapviz.views.base import LayerMaps
-from fmapviz.views.maps import tile
 
 NAMES = registry.names(VIEWS)
 OF_TWO = {"diff"}  # networks
