@@ -128,6 +128,7 @@ class HeatMap:
         nonfinite: Number of values that are NaN or infinite and were left out of a reduction.
         shows: What the values are, if they have a scale of their own, the same for all images; else empty.
         mark: Row and column of a pixel of the input to mark; None: nothing is marked.
+        common: Values at the ends of the scale of a class, if all images of the run share it; None: its own extremes.
     """
 
     raw: NDArray[np.float32]
@@ -138,6 +139,7 @@ class HeatMap:
     nonfinite: int = 0
     shows: str = ""
     mark: tuple[int, int] | None = None
+    common: tuple[float, float] | None = None
 
     @property
     def values(self) -> Mapping[str, NDArray[Any]]:

@@ -198,8 +198,8 @@ class Plan:
         }
         return replace(self, draws=draws, pairs=dict.fromkeys(self.pairs), drawn=False)
 
-    def to_survey(self, *, whole: bool) -> Plan:
-        """Return a plan for what the images of a run share: ranges, and what is made of all channels if requested."""
+    def to_survey(self, *, whole: bool, ranges: bool) -> Plan:
+        """Return a plan for what the images of a run share: ranges, also of heat maps, and what is made of all channels."""
         plan = self.without_pictures()
         draws = {
             of: {
@@ -209,7 +209,7 @@ class Plan:
             }
             for of, views in plan.draws.items()
         }
-        return replace(plan, draws=draws, moments=False, kept=None, methods={}, whole=whole)
+        return replace(plan, draws=draws, moments=False, kept=None, methods=plan.methods if ranges else {}, whole=whole)
 
     def has(self, view: str) -> bool:
         """Return True if a view draws or captures anything."""

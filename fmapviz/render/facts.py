@@ -71,6 +71,8 @@ def why_empty(heat: HeatMap) -> str | None:
         return None
     if not heat.raw.any():
         return "zero everywhere: so is the gradient of the class score, or what the layer returned"
+    if heat.common and heat.extremes[1] > heat.common[0]:
+        return f"below half a level of the range of all images of the run, which ends at {number(heat.common[1])}"
     return "the same everywhere" if (heat.raw > 0).any() else "zero everywhere: nothing there speaks for the class"
 
 
@@ -206,7 +208,10 @@ def _of_heat_map(heat: HeatMap, style: Style) -> dict[str, str | None]:
         if style.colorbar and style.alpha < 1:
             colours += f"; the bar is {'over black to white' if style.gray_input else 'without the input'}"
     if heat.limits is None:
-        scaling = why_empty(heat) or f"negative values are zero, then from the smallest to the largest: {colours}"
+        ends = "from the smallest to the largest"
+        if heat.common:
+            ends = f"{number(heat.common[0])} to {number(heat.common[1])}, the range of all images of the run"
+        scaling = why_empty(heat) or f"negative values are zero, then {ends}: {colours}"
     elif isfinite(sum(heat.limits)):
         whose = ", the range of all images of the run" if style.scope == "run" and not heat.shows else ""
         if heat.shows and style.norm in {"layer", "signed", "signed-layer"}:

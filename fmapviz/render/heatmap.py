@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 _TINY = 1e-38  # smaller float32 values are subnormal
 
 
-def heat_of(raw: Tensor, size: tuple[int, int], centres: Centres | None = None) -> Tensor:
+def heat_of(
+    raw: Tensor,
+    size: tuple[int, int],
+    centres: Centres | None = None,
+    *,
+    limits: tuple[float, float] | None = None,
+) -> Tensor:
     """Enlarge the positive part of each map and scale it to 0..1.
 
     The order matters: negative values become zero at the layer's resolution, as in the paper (Selvaraju et al., "Grad-CAM:
@@ -34,6 +40,7 @@ def heat_of(raw: Tensor, size: tuple[int, int], centres: Centres | None = None) 
         raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
         size: Height and width of the input, pixels.
         centres: Where the values lie in the input; None: they span it.
+        limits: Values at 0 and 1; None: the smallest and largest one of each map, before and after it is enlarged.
 
     Returns:
         float32 `(N, H, W)`, 0..1; zero for a map without any positive value.
@@ -44,6 +51,9 @@ def heat_of(raw: Tensor, size: tuple[int, int], centres: Centres | None = None) 
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
+    if limits:
+        low, high = limits
+        return ((_interpolate(positive, size, centres) - low) / max(high - low, _TINY)).clamp(0, 1)
     return _scaled(_interpolate(_scaled(positive), size, centres))
 
 

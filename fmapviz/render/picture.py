@@ -300,7 +300,7 @@ def _render_histogram(layer: LayerResult, histogram: Histogram, _seen: NDArray[n
 
 def _render_heat_map(layer: LayerResult, heat: HeatMap, seen: NDArray[np.uint8], info: RunInfo) -> Rendered:
     style = info.config.style
-    low, high = heat.limits or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
+    low, high = heat.limits or heat.common or (max(float(heat.raw.min()), 0.0), max(float(heat.raw.max()), 0.0))
     colormap = colormap_of(heat, style)
     marks = _mark_ends(low, high) if isfinite(low + high) else ()
     pixels = draw_heat_map(heat, seen, style, layer.centres)

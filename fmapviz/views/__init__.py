@@ -41,7 +41,10 @@ def effective_style(style: Style, views: Iterable[str]) -> tuple[Style, list[str
         >>> effective_style(Style(columns=3, alpha=0.7), ["maps", "contact"])
         (Style(columns=3, gray_input=None), ['alpha'])
     """
+    views = list(views)
     used = {name for view in views for name in (registry.constant(VIEWS, view, "LOOKS") or "").split()}
+    if style.scope == "run" and any(map(is_heat_map, views)):  # no other range changes them
+        used.add("norm")
     plain = Style()
     idle = [name for name in options_of(Style) if name not in used]
     reset: dict[str, Any] = {name: getattr(plain, name) for name in idle}  # Any: of each option its own type

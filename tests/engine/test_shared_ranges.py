@@ -11,6 +11,7 @@ import pytest
 import torch
 from image_files import pixels_of, save_pixels, text_of
 from PIL import Image
+from safetensors import safe_open
 from tiny_models import TwoConvolutionsAndHead, outputs_of
 from tiny_runs import AS_IT_IS, runner
 from torch import nn
@@ -18,8 +19,10 @@ from torchvision.utils import make_grid
 from trees import problems
 
 from fmapviz.core.config import InputOptions, Style
+from fmapviz.core.drawings import HeatMap
 from fmapviz.core.errors import RefusedError, RequestError
 from fmapviz.core.events import Notice
+from fmapviz.render.facts import why_empty
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 GIVEN = InputOptions(fit="none", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -409,3 +412,81 @@ def test_the_whole_scale_is_drawn_of_chosen_channels(folder, look):
     found = pixels_of(some.directory / "2.png/00_first.maps.png")
     expected = grid_of(hooked(folder / "2.png")["first"][[1, 4]], *ranges["first"])
     assert abs(found.astype(int) - expected).max() <= 1
+
+
+# --- heat maps
+
+
+class Classifier(nn.Sequential):
+    """A network whose maps are as large as its input, so that heat maps are not enlarged."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        maps = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()
+        super().__init__(*maps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+
+PLAIN = {"colormap": "gray", "alpha": 1.0, "labels": False}
+
+
+def heats_of(summary, view):
+    """Return the raw maps and the levels of a view, by image."""
+    raw, levels = {}, {}
+    for path in sorted(summary.directory.rglob(f"*.{view}.png")):
+        name = path.parent.name
+        with safe_open(path.parent / "raw.safetensors", framework="numpy") as file:
+            (key,) = [key for key in file.keys() if key.startswith(f"{view}/")]  # noqa: SIM118  no dictionary
+            raw[name] = file.get_tensor(key).squeeze()
+        pixels = pixels_of(path)
+        levels[name] = pixels[..., 0] if pixels.ndim == 3 else pixels
+    return raw, levels
+
+
+@pytest.mark.parametrize("norm", ["run", "signed-run"])
+@pytest.mark.parametrize("view", ["gradcam", "layercam", "hirescam", "eigencam", "saliency"])
+@pytest.mark.parametrize("more", [(), ("maps",)], ids=["alone", "beside maps"])
+def test_heat_maps_of_all_images_have_one_range(folder, look, view, norm, more):
+    summary = look(
+        [folder], Classifier(), views=[view, *more], targets=[2], to=["png", "raw"], style=Style(norm=norm, **PLAIN)
+    )
+    raw, levels = heats_of(summary, view)
+    positive = {name: np.maximum(values, 0) for name, values in raw.items()}
+    low, high = min(each.min() for each in positive.values()), max(each.max() for each in positive.values())
+    assert len(levels) == 4
+    assert len({each.max() for each in positive.values()}) == 4
+    for name, found in levels.items():
+        expected = np.floor((positive[name] - low) / (high - low) * 255 + 0.5)
+        assert abs(found - expected).max() <= 1
+    path = sorted(summary.directory.rglob(f"*.{view}.png"))[0]
+    assert f"{low:.4g} to {high:.4g}, the range of all images of the run" in text_of(path)["Scaling"]
+    assert problems(summary.directory) == []
+
+
+def test_frames_of_a_film_have_one_range(tmp_path, look):
+    noise = np.random.default_rng(0).integers(0, 60, (16, 20, 3))
+    frames = [Image.fromarray((noise * factor).astype(np.uint8)) for factor in (1, 2, 4)]
+    frames[0].save(tmp_path / "clip.webp", save_all=True, append_images=frames[1:], lossless=True)
+    style = Style(norm="run", **PLAIN)
+    summary = look([tmp_path / "clip.webp"], Classifier(), views=["gradcam"], targets=[2], to=["png", "raw"], style=style)
+    raw, levels = heats_of(summary, "gradcam")
+    assert len(levels) == 3
+    assert max(each.max() for each in levels.values()) == 255
+    assert sum(each.max() == 255 for each in levels.values()) == 1
+    assert [*np.argsort([each.max() for each in raw.values()])] == [*np.argsort([each.max() for each in levels.values()])]
+
+
+def test_other_ranges_and_the_sheet_are_as_before(folder, look):
+    def drawn(norm):
+        summary = look([folder], Classifier(), views=["gradcam", "sheet", "maps"], targets=[2], style=Style(norm=norm))
+        return {name: content for name, content in pictures(summary.directory).items() if "maps" not in name}
+
+    plain, layer, run = drawn("channel"), drawn("layer"), drawn("run")
+    assert plain == layer
+    assert {name for name in plain if plain[name] != run[name]} == {name for name in plain if "gradcam" in name}
+
+
+def test_a_map_below_a_level_of_the_common_range_says_so():
+    raw = np.full((2, 2), 1e-6, np.float32)
+    for common, reason in (((0.0, 1.0), "below half a level"), (None, "the same everywhere")):
+        heat = HeatMap(raw, np.zeros((4, 4), np.uint8), True, "turbo", common=common)
+        assert why_empty(heat).startswith(reason)

@@ -300,15 +300,24 @@ class Pass:
 
     def _add_heat_map(self, view: str, raw: Tensor, layer: LayerResult, targets: Targets) -> None:
         method = self.maps.plan.methods[view]
-        heat = heat_of(raw, picture_size(self.record.pixels) or (raw.shape[1], raw.shape[2]), layer.centres)
+        size, limits = picture_size(self.record.pixels) or (raw.shape[1], raw.shape[2]), self._limits(view, layer, targets)
+        heat = heat_of(raw, size, layer.centres, limits=limits)
 
         def make(raw: NDArray[np.float32], heat: NDArray[np.float32]) -> HeatMap:
             pixels = (heat * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-            return HeatMap(raw, pixels, method.over, method.colormap)
+            return HeatMap(raw, pixels, method.over, method.colormap, common=limits)
 
         drawings: dict[str, BatchContent | None] = {view: BatchContent(make, {"raw": raw, "heat": heat})}
         given = targets if method.targets else None
         self.results.layers.append(LayerBatch(self.record.images, layer, given, drawings=drawings))
+
+    def _limits(self, view: str, layer: LayerResult, targets: Targets) -> tuple[float, float] | None:
+        """Return the values at the ends of the scale of a map, if all images of the run share it."""
+        if self.maps.style.scope != "run" or self.maps.plan.methods[view].sheet:
+            return None
+        label = next((target.label for target in targets if target), "")
+        shared = self.maps.plan.shared.get((view, layer.layer, label))
+        return (shared.low, shared.high) if shared else None
 
 
 def _is_present(indices: Indices) -> bool:

@@ -122,8 +122,11 @@ class Surveyor:
                 self._note_layer(layer, digest=digest, is_seed=is_seed)
             for layer, view, heat in result.drawn.heat_maps:
                 finite = heat.raw[np.isfinite(heat.raw)]
-                if heat.limits is not None and finite.size:
-                    self._widen((view, layer.layer, ""), float(finite.min()), float(finite.max()))
+                of_class = heat.limits is None
+                finite = finite.clip(min=0) if of_class else finite  # only what speaks for the class is drawn
+                label = layer.target.label if layer.target and of_class else ""
+                if finite.size:
+                    self._widen((view, layer.layer, label), float(finite.min()), float(finite.max()))
 
     def _note_layer(self, layer: LayerResult, *, digest: str, is_seed: bool) -> None:
         if not layer.statistics:
