@@ -63,6 +63,22 @@ class Layout:
         """Whether there is an axis of images, as far as is known."""
         return not self.text or "N" in self.text
 
+    def of_one(self, shape: Sequence[int], *, images: int) -> tuple[int, ...]:
+        """Return the shape of what a tensor holds of one image: without the axis of images, wherever it is.
+
+        Example:
+            >>> tokens, alone = Layout("H*W N C"), Layout("C H W")
+            >>> tokens.of_one((196, 8, 64), images=8), alone.of_one((64, 14, 14), images=1)
+            ((196, 64), (64, 14, 14))
+            >>> Layout("N*H/7*W/7 H%7*W%7 C").of_one((512, 49, 96), images=8)
+            (64, 49, 96)
+        """
+        dims = self.text.split()
+        if len(dims) != len(shape):  # unknown
+            return tuple(shape[1:])
+        lengths = (size // images if "N" in dim.split("*") else size for dim, size in zip(dims, shape, strict=True))
+        return tuple(length for dim, length in zip(dims, lengths, strict=True) if dim != "N")
+
     def sizes(self, shape: Sequence[int]) -> list[int]:
         """Return the sizes of the digits of a tensor, whatever the number of images.
 

@@ -114,7 +114,7 @@ class LayerInfo:
 
     Attributes:
         index: Position of its first call in the order of execution; None if it did not run.
-        shape: Shape of its first output, without the batch axis; None if it did not run.
+        shape: Shape of its first output, without the axis of images, if it has one; None if it did not run.
         parameters: Number of parameters, with those of its children.
         calls: Number of calls in one forward pass.
         aliases: Other paths to the same module.

@@ -13,6 +13,7 @@ from torch import nn
 
 from fmapviz.core.bands import Bands
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
+from fmapviz.core.layout import Layout
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.core.samples import Samples
 from fmapviz.core.types import LayerInfo, Model
@@ -121,8 +122,9 @@ def _list(
         nonlocal last
         last, row = feature_map.name, rows[feature_map.layer.name]
         if row.index is None:
-            layout = feature_map.layout.text if feature_map.layout else ""
-            row = replace(row, index=feature_map.index, shape=feature_map.shape[1:], layout=layout)
+            layout = feature_map.layout or Layout()
+            shape = layout.of_one(feature_map.shape, images=len(batch))
+            row = replace(row, index=feature_map.index, shape=shape, layout=layout.text)
         rows[row.name] = replace(row, calls=feature_map.call)
 
     finder = LayoutFinder(unwrap(model.module), chosen, LayoutCache(model.layout))

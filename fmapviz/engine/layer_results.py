@@ -169,7 +169,7 @@ def draw_feature_map(
     views, images, raw = plan.draws[of], len(record.pixels), None
     own = feature_map
     is_alone = own.layout is not None and not own.layout.of_images
-    shape = tuple(values.shape if is_alone else values.shape[1:])
+    shape = own.layout.of_one(values.shape, images=images) if own.layout and of != "attention" else tuple(values.shape[1:])
     template = LayerResult(own.name, own.layer.type, own.call, own.index, shape, of, query=query)
     values = values.detach() if values.requires_grad else values
     try:

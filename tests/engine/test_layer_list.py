@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import thorough
+from PIL import Image
 from torch import nn
 from torchvision import models
 
@@ -17,6 +19,7 @@ from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import FmapvizError, RequestError
 from fmapviz.core.types import LayerInfo
 from fmapviz.engine.layer_list import list_layers
+from fmapviz.engine.run import visualize
 from fmapviz.models.load import load_model, outline_model
 
 SIZE = (96, 96)
@@ -237,3 +240,34 @@ print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) /
     done = torch_alone(code)
     assert done.returncode == 0, done.stderr.decode()
     assert float(done.stdout) < 1500
+
+
+class Unbatched(nn.Module):
+    """Calls a layer for each image alone, and another with the tokens in front of the images."""
+
+    inputs = (3, 16, 16)
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.alone = nn.Conv2d(4, 6, 3, padding=1)
+        self.tokens = nn.Linear(6, 5)
+
+    def forward(self, images):
+        maps = torch.stack([self.alone(one) for one in self.first(images)])
+        return self.tokens(maps.flatten(2).permute(2, 0, 1)).mean(0)
+
+
+def test_the_size_is_that_of_the_axes_without_the_images(tmp_path):
+    rows = {row.name: row for row in list_layers(Unbatched(), types="Module")}
+    assert [(row.layout, row.shape) for row in rows.values()] == [
+        ("N C H W", (4, 16, 16)),
+        ("C H W", (6, 16, 16)),
+        ("H*W N C", (256, 5)),
+    ]
+    picture = Image.new("RGB", (16, 16), "orange")
+    run = visualize(Unbatched(), [picture, picture.rotate(9)], out=tmp_path, types="Module", to="png", batch_size=2)
+    for unit in run.directory.rglob("unit.json"):
+        recorded = {layer["name"]: tuple(layer["shape"]) for layer in json.loads(unit.read_text())["layers"]}
+        assert {"first", "alone"} <= recorded.keys()
+        assert recorded.items() <= {(name, row.shape) for name, row in rows.items()}
