@@ -17,7 +17,9 @@ from fmapviz.core.config import Style
 from fmapviz.engine.forward_pass import Drawer
 from fmapviz.engine.plan import Plan
 from fmapviz.inspection.layers import find_layers, select_layers
+from fmapviz.inspection.layouts.derive import describe
 from fmapviz.inspection.layouts.find import LayoutCache
+from fmapviz.inspection.layouts.tracking import AxisTracking
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.views import maps as maps_view
 
@@ -360,6 +362,32 @@ def test_what_cannot_be_followed_is_assumed_with_a_notice_or_said_by_the_user():
     (drawn, _) = draw(net, batch, LayoutCache({"relu": "N H W C"}))
     assert not drawn.remarks
     assert drawn.layers[1].drawings[0].content.tiles.count == 4
+
+
+def test_a_block_that_repeats_is_followed_once_and_its_queries_and_keys_have_channels_of_their_own():
+    batch, projections, blocks = torch.randn(2, 3, 8, 12), torch.randn(2, 6, 6), []
+    with AxisTracking(batch) as tracking:
+        tokens = functional.conv2d(batch, torch.randn(6, 3, 4, 4), stride=4).flatten(2).mT.contiguous()
+        for _ in range(3):
+            query, key = (functional.linear(tokens, weight) for weight in projections)
+            blocks.append((query, key))
+            tokens = tokens + query @ key.mT @ key
+    (query, key), *others = [[tracking.axes(each) for each in block] for block in blocks]
+    assert query.dims[-1] != key.dims[-1]
+    assert others == [[query, key]] * 2
+
+
+def test_values_of_an_index_and_class_tokens_are_told_apart_though_shapes_are_the_same():
+    net = Network(None, 6)
+    batch = torch.randn(2, 3, 8, 12)
+    with AxisTracking(batch, net) as tracking, torch.no_grad():
+        tokens = tokens_of(functional.conv2d(batch, torch.randn(6, 3, 4, 4), stride=4))
+        chosen = [tokens[:, torch.tensor(numbers)] for numbers in ([0, 1], [4, 5])]
+        joined = [torch.cat([each.expand(2, -1, -1), tokens], 1) for each in (net.cls_token, net.others[:, :1])]
+    rows = [tracking.axes(each).dims[1][0].base.coords["H"].tolist() for each in chosen]
+    assert rows == [[1.5, 1.5], [5.5, 5.5]]
+    assert [describe(tracking.axes(each)) for each in joined] == ["N 1+H*W C"] * 2
+    assert ["class" in tracking.axes(each).dims[1][0].base.coords for each in joined] == [True, False]
 
 
 TABLE = {

@@ -139,7 +139,8 @@ def pointwise(call: Call) -> Axes:
             dims[dim] = unnamed(length, call.name)
         else:
             dims[dim] = options[0]
-    return Axes(tuple(dims), next((each.pair for each in found if each.pair), None))
+    pair = next((each.pair for each in found if each.pair), None)
+    return main if pair is main.pair and tuple(dims) == main.dims else Axes(tuple(dims), pair)
 
 
 def _expanded(axes: Axes, before: Sequence[int], after: Sequence[int]) -> Axes:
@@ -667,6 +668,9 @@ RULES: dict[str, Callable[[Call], Axes]] = {
     "upsample_bicubic2d": partial(_resized, count=2),
     "_upsample_bicubic2d_aa": partial(_resized, count=2),
 }
+# Those whose rules read values too: of an index, or of a class token.
+BY_VALUE = {"index", "index_select", "gather", "cat"}
+
 for _count in (1, 2, 3):
     RULES |= {
         f"avg_pool{_count}d": partial(_pool, count=_count),

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.inspection.layouts.axes import Axes, axis, unnamed, whole
-from fmapviz.inspection.layouts.rules import RULES, Call, pointwise, tensors_of
+from fmapviz.inspection.layouts.rules import BY_VALUE, RULES, Call, pointwise, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
 # Names of parameters that are a class token: `cls_token` (timm), `class_token` (torchvision), `class_embedding` (CLIP).
 CLASS_TOKEN = re.compile(r"cls(_tokens?|_pos)?|class_(tokens?|embedding|embed|emb)")
@@ -63,10 +66,10 @@ class AxisTracking(TorchDispatchMode):
         self.paused = False
         self.images = len(pixels)
         self._picture = (self.images, *pixels.shape[-2:]) if pixels.ndim > 2 else (self.images, 1, 1)
-        # By address and geometry. A view of a tensor may be another Python object each time that it is asked for. The weak
-        # references keep the addresses from being used again.
-        self._known: dict[object, Axes] = {}
-        self._storages: dict[int, Any] = {}  # Any: it has no types
+        # By address, then by geometry. A view of a tensor may be another Python object each time that it is asked for. The
+        # weak references keep the addresses from being used again.
+        self._known: dict[int, tuple[StorageWeakRef, dict[object, Axes]]] = {}
+        self._calls: defaultdict[object, _Calls] = defaultdict(_Calls)
         self._classes: set[int] | None = None
         self._network = network
         self._set(pixels, axes_of_input(pixels))
@@ -74,18 +77,22 @@ class AxisTracking(TorchDispatchMode):
     def axes(self, tensor: Tensor) -> Axes | None:
         """Return the axes of a tensor, None if it does not depend on the picture."""
         try:
-            return self._known.get(_key(tensor))
+            own = self._known.get(tensor.untyped_storage()._cdata)
+            return own[1].get(_geometry(tensor)) if own else None
         except (RuntimeError, NotImplementedError):  # it has no memory of its own
             return None
 
     def _set(self, tensor: Tensor, axes: Axes) -> None:
-        try:
-            key = _key(tensor)
-        except (RuntimeError, NotImplementedError):
-            return
-        if key[0] not in self._storages:
-            self._storages[key[0]] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # PyTorch's
-        self._known[key] = axes
+        with suppress(RuntimeError, NotImplementedError):
+            storage, geometry = tensor.untyped_storage(), _geometry(tensor)
+            if storage._cdata not in self._known:
+                self._known[storage._cdata] = StorageWeakRef(storage), {}  # type: ignore[no-untyped-call]  # PyTorch's
+            self._known[storage._cdata][1][geometry] = axes
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would otherwise import its compiler, for some seconds, to keep this out of compiled code."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -95,37 +102,53 @@ class AxisTracking(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator, and record the axes of what it returns."""
+        kwargs = kwargs or {}
         if self.paused or not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **(kwargs or {}))
-        # Before it runs: it may change the geometry of its operand.
-        known = {id(each): axes for each in tensors_of(args) if (axes := self.axes(each)) is not None}
-        result = func(*args, **(kwargs or {}))
-        if known:
-            self._record(func, args, kwargs or {}, result, known=known)
+            return func(*args, **kwargs)
+        known: list[tuple[Tensor, Axes]] = []
+        read = self._read(args, known)  # before it runs: it may change the geometry of its operand
+        result = func(*args, **kwargs)
+        operator = _operator(func) if known else None
+        if operator is None:
+            return result
+        outputs = [each for each in tensors_of([result]) if not each.is_nested]  # a nested tensor has no shape
+        calls = self._calls[func, read, self._read(kwargs.items(), [])] if operator.repeats else _Calls()
+        number = calls.count(known[0][0])
+        if number == len(calls.results):
+            given = {**operator.defaults, **dict(zip(operator.defaults, args, strict=False)), **kwargs}
+            calls.results.append(self._follow(operator, given, outputs, known={id(tensor): axes for tensor, axes in known}))
+        for tensor, axes in zip(outputs, calls.results[number], strict=True):
+            self._set(tensor, axes)
+            if operator.name == "copy" and tensor._base is not None and self.axes(tensor._base) is None:
+                self._set(tensor._base, _axes_of_base(tensor, axes))
         return result
 
-    def _record(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, known: Mapping[int, Axes]
-    ) -> None:
-        name, rule, names, defaults = _operator(func)
-        if name in _FACTORIES:
-            return
-        given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        for position, tensor in enumerate(tensors_of([result])):
+    def _read(self, values: Iterable[Any], known: list[tuple[Tensor, Axes]]) -> tuple[object, ...]:
+        """Return what rules read of arguments, of tensors the axes or else the shape, and note those that have axes."""
+        read: list[object] = []
+        for each in values:
+            if isinstance(each, Tensor):
+                axes = self.axes(each)
+                if axes is not None:
+                    known.append((each, axes))
+                read.append(axes or (None if each.is_nested else each.shape))
+            else:
+                read.append(self._read(each, known) if isinstance(each, list | tuple) else each)
+        return tuple(read)
+
+    def _follow(
+        self, operator: _Operator, given: Mapping[str, Any], outputs: Sequence[Tensor], *, known: Mapping[int, Axes]
+    ) -> list[Axes]:
+        """Return the axes of what an operator returned."""
+        name, found = f"aten.{operator.name}", []
+        for position, tensor in enumerate(outputs):
             axes = None
-            call = Call(
-                f"aten.{name}", given, tensor, position, lambda each: known.get(id(each)), self._is_class, self._picture
-            )
+            call = Call(name, given, tensor, position, lambda each: known.get(id(each)), self._is_class, self._picture)
             with suppress(Exception):  # of arguments that a rule does not know; the model's own pass goes on
-                axes = rule(call) if rule else None
-            try:
-                if axes is None or axes.shape != tuple(tensor.shape):
-                    axes = Axes(tuple(map(unnamed, tensor.shape)))
-            except RuntimeError:  # a nested tensor has no shape
-                continue
-            self._set(tensor, axes)
-            if name == "copy" and tensor._base is not None and self.axes(tensor._base) is None:
-                self._set(tensor._base, _axes_of_base(tensor, axes))
+                axes = operator.rule(call) if operator.rule else None
+            shape = tuple(tensor.shape)
+            found.append(axes if axes is not None and axes.shape == shape else Axes(tuple(map(unnamed, shape))))
+        return found
 
     def _is_class(self, tensor: Tensor) -> bool:
         """Return True if a tensor shares its memory with a parameter that is a class token."""
@@ -136,9 +159,25 @@ class AxisTracking(TorchDispatchMode):
         return tensor.untyped_storage()._cdata in self._classes
 
 
-# At its first call PyTorch would import its compiler, for some seconds, in order not to compile this method.
-_method = vars(AxisTracking)["__torch_dispatch__"]
-vars(_method.__wrapped__).setdefault("__dynamo_disable", _method.__wrapped__)
+@dataclass(slots=True, eq=False)
+class _Calls:
+    """Calls of an operator with operands of the same axes and shapes, as the blocks of a network repeat them.
+
+    Attributes:
+        results: What the first, second, ... call with one operand returned. They are apart: queries and keys have channels
+            of their own, and those of the next block are like those of this one.
+        counts: How many calls there were, by the operand's memory.
+    """
+
+    results: list[list[Axes]] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def count(self, operand: Tensor) -> int:
+        """Return how many calls with an operand were before this one."""
+        memory = operand.untyped_storage()._cdata
+        number = self.counts.get(memory, 0)
+        self.counts[memory] = number + 1
+        return number
 
 
 def axes_of_input(pixels: Tensor) -> Axes:
@@ -164,22 +203,39 @@ def _axes_of_base(view: Tensor, axes: Axes) -> Axes:
     )
 
 
-def _key(tensor: Tensor) -> tuple[int, object, object, int]:
-    return tensor.untyped_storage()._cdata, tensor.shape, tensor.stride(), tensor.storage_offset()  # type: ignore[return-value]
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+class _Operator(NamedTuple):
+    """An operator.
+
+    Attributes:
+        name: Its name, without the `_` of one that changes its operand.
+        rule: Its rule, None if there is none.
+        defaults: The defaults of its parameters by name, in their order.
+        repeats: Whether axes and shapes of its operands decide those of its result.
+    """
+
+    name: str
+    rule: Callable[[Call], Axes] | None
+    defaults: dict[str, Any]
+    repeats: bool
 
 
 @cache
-def _operator(func: Any) -> tuple[str, Callable[[Call], Axes] | None, list[str], dict[str, Any]]:
-    """Return an operator's name, its rule, and the names and defaults of its parameters."""
+def _operator(func: Any) -> _Operator | None:
+    """Return an operator; None if its result takes only the shape of its operand."""
     name: str = func.overloadpacket.__name__
     schema = func._schema
     if name.endswith("_") and schema.is_mutable:
         name = name.removesuffix("_")
-    arguments = schema.arguments
-    defaults = {each.name: each.default_value for each in arguments}
+    if name in _FACTORIES:
+        return None
     rule = None
     if func.namespace in {"aten", "prims", "quantized", "mkldnn"}:
         rule = RULES.get(name)
         if rule is None and (torch.Tag.pointwise in func.tags or name in _POINTWISE):
             rule = pointwise
-    return name, rule, [each.name for each in arguments], defaults
+    defaults = {each.name: each.default_value for each in schema.arguments}
+    return _Operator(name, rule, defaults, rule is not None and name not in BY_VALUE)
