@@ -23,6 +23,7 @@ from fmapviz.inspection.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
+from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
 from fmapviz.inspection.outputs import part_of
@@ -177,6 +178,7 @@ class Drawer:
     Attributes:
         calls: How often each layer's module has run in the last forward pass.
         numbers: Whether it drew random numbers.
+        lasting: What the network keeps from one pass to the next.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class Drawer:
     ) -> None:
         self.calls: Mapping[nn.Module, int] = {}
         self.numbers = Numbers()
+        self.lasting = (LastingState(model.module),)
         self._model = model
         self._layers = layers
         self._plan = plan
@@ -238,8 +241,9 @@ class Drawer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, and set back what the network has changed of itself."""
         self._hooks.close()
+        self.lasting[0].restore()
 
     def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:
         """Run the model and draw what the plan requests of each layer.
@@ -295,7 +299,8 @@ class Drawer:
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()
                     reads, followed = current.reads or nullcontext(), self._layouts.following(given)
-                    with recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
+                    lasting = self.lasting[0].one_pass(given)
+                    with lasting, recorded, undisturbed(given.device) as self.numbers, reads, watching, seeing, followed:
                         record.output = self._model.forward(network, given)
                 except (Exception, SystemExit) as error:  # a script's sys.exit() too
                     if current.error is None and not current.complete:

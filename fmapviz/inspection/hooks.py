@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import count
+from itertools import chain, count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -275,20 +275,48 @@ def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set every module's training flag to False, and restore each afterwards.
+    """Set every module's training flag to False, and restore each afterwards, with parameters and buffers as they were.
 
-    The flags are set one by one, not with `eval()`: `train()` has other effects in some modules, such as merging weights.
+    A module in training mode whose class defines `train` or `eval` has them called, since they may do more, such as merging
+    weights. The flags of the others are set one by one: to call `train()` would also train what the user has frozen.
     """
-    flags = {module: module.training for module in model.modules()}
+    modules = dict.fromkeys(model.modules())
+    flags = {module: module.training for module in modules}
+    own = [module for module in modules if module.training and _has_own_modes(module)]
+    kept = [(values, values._version, values.detach().clone()) for values in chain(*_values_of(own))]
     try:
-        for module, training in flags.items():
-            if training is not False:  # setting an attribute of a module is slow
-                module.training = False
+        for module in own:
+            if module.training:  # the one around it may have done it
+                module.eval()
+        _set_flags(dict.fromkeys(modules, False))
         yield
     finally:
-        for module, training in flags.items():
-            if module.training is not training:
-                module.training = training
+        for module in own:
+            if not module.training:
+                module.train()
+        _set_flags(flags)
+        with torch.no_grad():
+            for values, version, before in kept:
+                if values._version != version:
+                    values.copy_(before)
+
+
+def _has_own_modes(module: nn.Module) -> bool:
+    """Return True if a module's class defines `train` or `eval` itself."""
+    return any(getattr(type(module), name) is not getattr(nn.Module, name) for name in ("train", "eval"))
+
+
+def _values_of(modules: Iterable[nn.Module]) -> Iterator[Iterable[Tensor]]:
+    """Yield the parameters and buffers of some modules and those below them."""
+    for module in modules:
+        yield module.parameters()
+        yield module.buffers()
+
+
+def _set_flags(flags: Mapping[nn.Module, bool]) -> None:
+    for module, training in flags.items():
+        if module.training is not training:  # setting an attribute of a module is slow
+            module.training = training
 
 
 class _Unfused:

@@ -270,18 +270,6 @@ def test_trap_13_a_network_in_training_is_seen_as_in_evaluation_and_learns_nothi
     assert all(torch.equal(found[name], reference[name]) for name in found)
 
 
-def test_trap_13_flags_are_set_without_calling_train_which_may_do_more():
-    class Merging(nn.Conv2d):
-        def train(self, mode=True):
-            if not mode:
-                raise AssertionError("merged its weights")
-            return super().train(mode)
-
-    model = nn.Sequential(Merging(3, 4, 3), nn.Dropout()).train()
-    assert list(run(model)) == ["0"]
-    assert [module.training for module in model.modules()] == [True, True, True]
-
-
 def test_trap_14_no_hook_is_left_behind_and_nothing_is_kept_alive():
     model = overwritten()
     before = state_of(model)
@@ -644,3 +632,45 @@ def test_flags_that_differ_are_given_back_one_by_one():
         model(images())
     assert [module.training for module in model] == flags
     assert not model.training
+
+
+class Merging(nn.Conv2d):
+    """Adds what was learnt beside the weights to them for evaluation, as adapters of low rank do."""
+
+    def __init__(self):
+        super().__init__(3, 4, 3)
+        self.delta = nn.Parameter(torch.randn(4, 3, 3, 3) / 3)
+        self.modes = []
+
+    def train(self, mode=True):  # noqa: FBT002  as torch's
+        if mode != self.training:
+            with torch.no_grad():
+                self.weight.add_(self.delta, alpha=-1 if mode else 1)
+        self.modes.append(mode)
+        return super().train(mode)
+
+
+class Frozen(nn.Sequential):
+    """Keeps its batch norm in evaluation mode."""
+
+    def train(self, mode=True):  # noqa: FBT002  as torch's
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize("around", [nn.Sequential, lambda conv: Frozen(conv, nn.BatchNorm2d(4))])
+def test_train_and_eval_that_do_more_than_set_a_flag_are_called(around):
+    torch.manual_seed(0)
+    conv = Merging()
+    network = around(conv)
+    network.train()
+    before = {name: values.clone() for name, values in network.state_dict().items()}
+    flags = [module.training for module in network.modules()]
+    image = torch.randn(1, 3, 6, 6)
+    expected = functional.conv2d(image, conv.weight + conv.delta, conv.bias)
+    del conv.modes[:]
+    assert torch.equal(run(network, image)["0"], expected)
+    assert conv.modes == [False, True]
+    assert [module.training for module in network.modules()] == flags
+    assert all(torch.equal(values, before[name]) for name, values in network.state_dict().items())  # bit by bit

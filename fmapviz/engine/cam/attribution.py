@@ -27,6 +27,7 @@ from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import observe, undisturbed
+from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
@@ -257,7 +258,7 @@ def _attempt(
     network = model.module
     modules = dict(network.named_modules())  # once: listing them takes as long as some layers
     class_maps = ClassMaps(model, plan, Style(), choices)
-    with frozen(network), recording(), ExitStack() as hooks:
+    with LastingState(network) as lasting, frozen(network), recording(), ExitStack() as hooks:
         for record, given, results in class_maps.passes(batch):
             record.places = places
 
@@ -280,7 +281,8 @@ def _attempt(
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             record.endings = choices.endings(graph=True)
-            with undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
+            kept = lasting.one_pass(given)
+            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
             record.over = True
     return results

@@ -22,6 +22,7 @@ from fmapviz.engine.layer_results import statistics_of
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import Numbers, observe, undisturbed
+from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 from fmapviz.models.network import input_type
@@ -141,6 +142,7 @@ class PairDrawer:
 
     Attributes:
         numbers: Whether one of the networks drew random numbers.
+        lasting: What each of them keeps from one pass to the next.
         receive: Called with each layer that both networks have, and copies of what it returns in A and in B; None: nothing
             is kept.
     """
@@ -157,6 +159,7 @@ class PairDrawer:
     ) -> None:
         caches = caches or (LayoutCache(compared.first.layout), LayoutCache(compared.second.layout))
         self.numbers = Numbers()
+        self.lasting = tuple(LastingState(each.module) for each in (compared.first, compared.second))
         self.receive: Callable[[LayerResult, Tensor, Tensor], None] | None = None
         self._compared = compared
         self._layers = layers
@@ -192,8 +195,10 @@ class PairDrawer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, and set back what the networks have changed of themselves."""
         self._hooks.close()
+        for each in self.lasting:
+            each.restore()
 
     def draw(self, batch: Tensor, *, keep: KeptPasses | None = None) -> list[ImageResult]:  # noqa: ARG002
         """Run both networks and draw what they return.
@@ -231,7 +236,8 @@ class PairDrawer:
         self._last = ""
         try:
             given = batch.to(self._types[at], copy=True)  # it may change its input in place
-            with torch.no_grad(), undisturbed(batch.device) as numbers, self._layouts[at].following(given):
+            lasting = self.lasting[at].one_pass(given)
+            with lasting, torch.no_grad(), undisturbed(batch.device) as numbers, self._layouts[at].following(given):
                 model.forward(model.module, given)
         except (Exception, SystemExit) as error:  # a script's sys.exit() too
             if self._error or is_out_of_memory(error):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmapviz.core.errors import PositionError, RequestError, quote
+from fmapviz.core.errors import PositionError, RequestError, first_few, quote
 from fmapviz.core.events import Notice
 from fmapviz.core.types import Failure
 from fmapviz.core.words import counted
@@ -67,7 +67,7 @@ class BatchRunner:
         self._progress = progress
         self._check = check
         self._hooks = ExitStack()
-        self._is_random = False
+        self._is_random = self._remembers = False
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
@@ -145,6 +145,7 @@ class BatchRunner:
                 before = python_states()
                 drawn = drawer.draw(images, keep=self._session.kept)
                 drawn_numbers = drawer.numbers.drawn or before != python_states()
+            self._note_changes(drawer, tell)
             if not drawn_numbers:
                 return drawn
             if not self._is_random:
@@ -155,6 +156,20 @@ class BatchRunner:
             raise MixedBatchError
         with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
             return drawer.draw(images, keep=self._session.kept)
+
+    def _note_changes(self, drawer: Drawer | PairDrawer, tell: Tell) -> None:
+        """Report once what the network keeps; draw no batches at once if it changes buffers, which its copies share."""
+        if any(each.of_buffers for each in drawer.lasting):
+            self.limits.drawing = 1
+        kept = [name for each in drawer.lasting if each.remembers for name in each.changes]
+        if kept and not self._remembers:
+            self._remembers = True
+            names = first_few(kept)
+            tell(
+                Notice(
+                    f"the network keeps {names} from one image to the next: each image is drawn from the state of the start"
+                )
+            )
 
     def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
         """Return the passes that were kept, by the images' identity."""

@@ -1,0 +1,203 @@
+"""A network that keeps something from one pass to the next gives each image the maps that it has alone."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fmapviz
+from fmapviz.inspection.lasting_state import LastingState
+
+
+class Network(nn.Module):
+    """A convolution whose output is multiplied by a factor, which depends on what was kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.conv = nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(4, 2)
+        self.start()
+
+    def start(self):
+        pass
+
+    def factor(self, _values):
+        return 1.0
+
+    def forward(self, images):
+        values = self.first(images)
+        return self.head(self.conv(values * self.factor(values)).mean((2, 3)))
+
+
+class Counter(Network):
+    def start(self):
+        self.passes = 0
+
+    def factor(self, _values):
+        self.passes += 1
+        return self.passes
+
+
+class Mean(Network):
+    def start(self):
+        self.register_buffer("mean", torch.zeros(1))
+
+    def factor(self, values):
+        self.mean.mul_(0.9).add_(values.detach().mean() * 0.1)
+        return 1 + self.mean
+
+
+class Rebound(Mean):
+    def factor(self, values):
+        self.mean = self.mean * 0.9 + values.detach().mean() * 0.1
+        return 1 + self.mean
+
+
+class Before(Network):
+    def start(self):
+        self.before = None
+
+    def factor(self, values):
+        before, self.before = self.before, values.detach()
+        return values if before is None else values - before
+
+
+class Template(Before):
+    def factor(self, values):
+        self.before = values.detach() if self.before is None else self.before
+        return self.before
+
+
+class Late(Network):
+    """The attribute does not exist at the start."""
+
+    def factor(self, _values):
+        self.late = getattr(self, "late", 0) + 1
+        return self.late
+
+
+class Queue(Network):
+    def start(self):
+        self.queue, self.lock = deque(maxlen=3), threading.Lock()
+
+    def factor(self, values):
+        self.queue.append(values.detach().mean())
+        return sum(self.queue)
+
+
+class Nested(Network):
+    def start(self):
+        self.cache = {"states": [SimpleNamespace(seen=np.zeros(()))]}
+
+    def factor(self, _values):
+        self.cache["states"][0].seen += 1
+        return float(self.cache["states"][0].seen)
+
+
+class Generator(Network):
+    def start(self):
+        self.generator = np.random.default_rng(0)
+
+    def factor(self, _values):
+        return float(self.generator.random())
+
+
+class TorchGenerator(Generator):
+    def start(self):
+        self.generator = torch.Generator().manual_seed(3)
+
+    def factor(self, _values):
+        return torch.rand(1, generator=self.generator)
+
+
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, values):
+        self.passes += 1
+        return values * self.passes
+
+
+class InPart(Network):
+    def start(self):
+        self.part = Part()
+
+    def factor(self, values):
+        return self.part(values)
+
+
+class Positions(Network):
+    """A cache, which is the same for all images of a size."""
+
+    def start(self):
+        self.positions, self.tables = None, {}
+
+    def factor(self, values):
+        if self.positions is None or self.positions.shape != values.shape[2:]:
+            self.positions = torch.ones(values.shape[2:])
+        self.tables.setdefault(tuple(values.shape), torch.ones(1))
+        return self.positions * self.tables[tuple(values.shape)]
+
+
+KEEPING = [
+    Counter, Mean, Rebound, Before, Template, Late, Queue, Nested, Generator, TorchGenerator, InPart,
+]  # fmt: skip
+IMAGES = torch.rand(4, 3, 12, 12, generator=torch.Generator().manual_seed(5))
+
+
+def drawn(network, indices, out):
+    """Return the maps of images by their index, and the notices of what the network keeps."""
+    images = [IMAGES[index] for index in indices]
+    run = fmapviz.visualize(network, images, out=out, to="npz", layers="conv", progress=False)
+    files = sorted(run.directory.rglob("*.npz"))
+    maps = {}
+    for index, file in zip(indices, files, strict=True):
+        with np.load(file) as arrays:
+            maps[index] = {name: arrays[name].tobytes() for name in arrays.files if name != "__metadata__"}
+    return maps, [notice for notice in run.notices if "keeps" in notice]
+
+
+@pytest.fixture(params=KEEPING, ids=lambda each: each.__name__)
+def keeping(request):
+    torch.manual_seed(0)
+    return request.param().eval()
+
+
+def test_each_image_has_the_maps_that_it_has_alone(keeping, tmp_path):
+    alone = {}
+    for index in range(4):
+        alone |= drawn(keeping, [index], tmp_path / f"alone{index}")[0]
+    together, notices = drawn(keeping, range(4), tmp_path / "together")
+    assert together == alone
+    backwards, _ = drawn(keeping, [3, 2, 1, 0], tmp_path / "backwards")
+    assert backwards == alone
+    assert len(notices) == (type(keeping) is not Late)  # it might be a cache
+
+
+def test_the_network_is_as_before(keeping, tmp_path):
+    network = LastingState(keeping)
+    drawn(keeping, range(3), tmp_path)
+    assert not network._changed()
+
+
+def test_a_class_map_is_that_of_the_network_as_it_was(keeping):
+    expected = fmapviz.cam(keeping, IMAGES[:1], target=1, layer="conv")
+    fmapviz.cam(keeping, IMAGES[1:2], target=1, layer="conv")
+    again = fmapviz.cam(keeping, IMAGES[:1], target=1, layer="conv")
+    assert torch.equal(expected.raw, again.raw)
+
+
+@pytest.mark.parametrize("network", [Positions, Network])
+def test_a_cache_is_kept_and_not_reported(network, tmp_path):
+    module = network().eval()
+    _, notices = drawn(module, range(4), tmp_path)
+    assert not notices
