@@ -71,7 +71,7 @@ def _given(config: RunConfig) -> list[str]:
         name
         for values, kind in parts
         for name in options_of(kind)
-        if getattr(values, name) not in (getattr(defaults[kind], name), None)
+        if name not in {"model", "inputs"} and getattr(values, name) not in (getattr(defaults[kind], name), None)
     ]
 
 

@@ -642,7 +642,7 @@ class Merging(nn.Conv2d):
         self.delta = nn.Parameter(torch.randn(4, 3, 3, 3) / 3)
         self.modes = []
 
-    def train(self, mode=True):  # noqa: FBT002  as torch's
+    def train(self, mode=True):
         if mode != self.training:
             with torch.no_grad():
                 self.weight.add_(self.delta, alpha=-1 if mode else 1)
@@ -653,7 +653,7 @@ class Merging(nn.Conv2d):
 class Frozen(nn.Sequential):
     """Keeps its batch norm in evaluation mode."""
 
-    def train(self, mode=True):  # noqa: FBT002  as torch's
+    def train(self, mode=True):
         super().train(mode)
         self[1].eval()
         return self
