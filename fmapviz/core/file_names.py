@@ -24,6 +24,7 @@ UNIT_FILE = "unit.json"
 INDEX_FILE = "index.parquet"  # of a shard: a row for each picture
 FAILURES_FILE = "failures.jsonl"
 SURVEY_FILE = "survey.json"
+FILMSTRIP = "filmstrip"  # of a training, the group of the pictures of a layer at all steps, and the kind of their unit
 FILMSTRIP_FILE = "film.npz"  # small maps of a training, from which its filmstrips are continued
 EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files of a training
 ALIGNMENT = "cka"  # of two networks, the group of the picture that is made of all images

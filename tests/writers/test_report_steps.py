@@ -195,6 +195,23 @@ def test_the_model_is_that_of_the_step(open_report, tmp_path):
     assert shown(report)[1] == [f"cat.png/step_{step:06d}/00_first.maps.png" for step in (0, 20)]
 
 
+def test_filmstrips_are_a_view_of_their_image_at_all_steps(open_report, tmp_path):
+    run = write_watched(tmp_path, views=["maps"])
+    report = open_report(run, "#view=maps")
+    assert report.text("#images .count") == "1"
+    report.look_at("filmstrip")
+    strips = [f"cat.png/_filmstrip/{name}.filmstrip.png" for name in ("00_first", "01_relu")]
+    for position in (2, 0):
+        if position != 2:
+            slide(report, position)
+        assert report.text(".pane h3") == "All steps of the training"
+        assert shown(report) == (text_of(position, STEPS[:3]), strips[:1])
+        assert report.page.locator(".stage > img").evaluate("image => image.naturalWidth") > 0
+    assert (run / strips[1]).exists()
+    report.look_at("maps")
+    assert shown(report)[1] == ["cat.png/step_000000/00_first.maps.png"]
+
+
 # --- Playing
 
 

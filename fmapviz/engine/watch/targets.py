@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image as PillowImage
 
-from fmapviz.core import files
 from fmapviz.core.drawings import Histogram
 from fmapviz.core.errors import OutputError, RefusedError, RequestError, quote
-from fmapviz.core.file_names import FILMSTRIP_FILE, STEP, event_tag, picture_file
-from fmapviz.core.files import stage, writing_to
-from fmapviz.core.types import ImageFile, ImageResult, UnitImage
+from fmapviz.core.file_names import FILMSTRIP, FILMSTRIP_FILE, STEP, event_tag
+from fmapviz.core.files import writing_to
+from fmapviz.core.types import ImageFile, ImageResult, Picture, UnitImage
 from fmapviz.core.urls import expand_home, is_url
 from fmapviz.engine.model_views import KIND as MODEL_KIND
 from fmapviz.engine.model_views import UNIT as MODEL_UNIT
@@ -27,14 +26,12 @@ from fmapviz.engine.single_unit import write_unit
 from fmapviz.render.histogram import bin_edges
 from fmapviz.render.png import encode
 from fmapviz.runs.storage.destination import LocalDestination
-from fmapviz.runs.unit import commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from fmapviz.core.types import Picture
     from fmapviz.engine.session import Session
     from fmapviz.engine.watch.drawing import Drawn
     from fmapviz.engine.watch.event_log import EventLog
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     Film = tuple[str, str, NDArray[np.uint8]]  # number and name of the feature map, image, pixels
 
 RUN = "fmapviz"
-FILMSTRIP = "filmstrip"
 _STEP = STEP.partition("{")[0]
 
 
@@ -230,13 +226,10 @@ class RunTarget:
         with writing_to(self.folder), self._events_open() as events:
             events.write_films(step, films)
             for image in dict.fromkeys(image for _, image, _ in films):
-                unit = f"{image}/_{FILMSTRIP}"
-                with stage(self.folder) as staging:
-                    for layer, _, pixels in (film for film in films if film[1] == image):
-                        name = picture_file(layer, FILMSTRIP)
-                        files.write(staging / name, encode(pixels, _facts(layer)))
-                    record = {**self._record(), "kind": FILMSTRIP, "series": image}
-                    commit(staging, self.folder, ImageFile(f"{FILMSTRIP}:{image}", unit, 0, step), record, force=True)
+                shown = [_as_picture(layer, pixels) for layer, of, pixels in films if of == image]
+                file = ImageFile(f"{FILMSTRIP}:{image}", f"{image}/_{FILMSTRIP}", 0, step)
+                strips = UnitImage(file, ImageResult((), (), {}), (), self._session.info)
+                write_unit(self._session, strips, shown, {"kind": FILMSTRIP, "series": image})
         Publisher(self._session).publish()
 
     @contextmanager
@@ -252,10 +245,6 @@ class RunTarget:
         except BaseException:
             self._events = None
             raise
-
-    def _record(self) -> dict[str, Any]:
-        info = self._session.info
-        return {"run": info.fingerprint, "model": info.label, "weights": info.weights}
 
 
 def _takes_summaries(writer: Any) -> Callable[[Any, int], None] | None:
@@ -285,6 +274,11 @@ def tag_of(picture: Picture, image: str = "") -> str:
 
 def _at(name: str, step: int) -> str:
     return f"{name}/{STEP.format(step)}"
+
+
+def _as_picture(layer: str, pixels: NDArray[np.uint8]) -> Picture:
+    (height, width), facts = pixels.shape[:2], _facts(layer)
+    return Picture(FILMSTRIP, layer, encode(pixels, facts), width, height, facts)
 
 
 def _facts(layer: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from fmapviz.core import files
 from fmapviz.core.drawings import Grid, Histogram
 from fmapviz.core.errors import printable
-from fmapviz.core.file_names import ALIGNMENT
+from fmapviz.core.file_names import ALIGNMENT, FILMSTRIP
 from fmapviz.render.colormaps import table
 from fmapviz.render.records import summarize_empty
 from fmapviz.runs.failures import read_failures
@@ -105,13 +105,19 @@ def publish(run: Path, info: RunInfo, summaries: Mapping[str, Any]) -> dict[str,
     finished = {unit.path: unit.finished for unit in images}
     models = [unit for unit in units if unit.kind == "model"]
     model = next((href_of(unit.directory, run) for unit in models), None)
-    listed = list_images(images, run)
+    films = {
+        unit.directory.parent.relative_to(run).as_posix(): href_of(unit.directory, run)
+        for unit in units
+        if unit.kind == FILMSTRIP
+    }
+    listed = list_images(images, run, films)
     curves = list_curves(images, listed)
     if model and not listed:  # a run without images shows the model in their place
         model, listed = None, [{"unit": "the model", "href": model, "predictions": [], "thumbnail": False}]
     page: dict[str, Any] = {
         "title": info.label,
-        "views": [*info.config.views, *([ALIGNMENT] if info.against else [])],  # the others are shown before them
+        # The others are shown before them.
+        "views": [*info.config.views, *([ALIGNMENT] if info.against else []), *([FILMSTRIP] if films else [])],
         "facts": describe_settings(info.settings, info.versions),
         "units": listed,
         "model": model,

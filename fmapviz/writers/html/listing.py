@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,21 +26,27 @@ if TYPE_CHECKING:
 INPUT = "input.png"
 
 
-def list_images(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:
+def list_images(
+    units: Sequence[ListedUnit], run: Path, films: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
     """Return the entries of the page's list, in the order of the units.
 
     Args:
         units: The units of images.
         run: The run directory.
+        films: The addresses of filmstrips by the series that they show.
 
     Returns:
         For each image `unit` (its name), `href` and `predictions`. A series has no `predictions`, but `steps`, ascending,
         each with `step` (its number) and `href`, and with `input` True if its input is not that of the first step. The
-        `href` of a series is that of its first step. The steps of a film are its frames, and its `word` is `frame`.
+        `href` of a series is that of its first step; `films` is that of its filmstrips, if it has any. The steps of a film
+        are its frames, and its `word` is `frame`.
     """
     entries = list(group_steps(units).values())
     names = name_images([identify(steps[0], run) for steps in entries])
-    return [{"unit": name, **describe_steps(steps, run)} for name, steps in zip(names, entries, strict=True)]
+    shown = [{"films": films[step.series]} if (step := steps[0].step) and step.series in films else {} for steps in entries]
+    described = (describe_steps(steps, run) for steps in entries)
+    return [{"unit": name, **each, **own} for name, each, own in zip(names, described, shown, strict=True)]
 
 
 def list_steps(units: Sequence[ListedUnit], run: Path) -> list[dict[str, Any]]:

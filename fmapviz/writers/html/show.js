@@ -88,7 +88,7 @@ function shownAmong(pictures) {
   return likeIn(pictures, state);
 }
 
-const picturesOf = ({ unit, model }) => [unit, model, topUnit].flatMap((each) => each?.pictures ?? []);
+const picturesOf = ({ unit, model, films }) => [unit, films, model, topUnit].flatMap((each) => each?.pictures ?? []);
 
 // Of the same layer, if the other view has it.
 function pictureBeside() {
@@ -123,10 +123,11 @@ async function lookUp(index, side) {
   const model = await modelAt(step, side);
   if (!item || (item.steps && !step)) return { unit: { unit }, model, error: `${unit} is not in ${run.runs[side].name}.` };
   const { href } = step ?? item;
+  const films = await loadModel(item.films, "All steps of the training");
   try {
-    return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href }, model };
+    return { unit: { ...ofStep(await loadUnit(href), item, step), unit, href }, model, films };
   } catch (error) {
-    return { unit: { unit }, model, error: error.message };
+    return { unit: { unit }, model, films, error: error.message };
   }
 }
 
