@@ -211,6 +211,8 @@ def _find_break(text: str, face: Typeface, width: int) -> int:
     counts = range(1, min(len(text), width) + 1)  # every character is at least a pixel wide
     end = max(1, bisect_right(counts, width, key=lambda count: face.width(text[:count])))
     space = text.rfind(" ", 0, end + 1)
+    if text[space : space + 2] == " %":  # which stays with its number
+        space = max(text.rfind(" ", 0, space), 0) or space
     return space if space > 0 else 1 + max(text.rfind(mark, 0, end) for mark in "./_-") or end
 
 

@@ -124,3 +124,11 @@ def test_lines_are_stacked_and_aligned():
     assert left <= 3
     assert right <= 3
     assert abs(before - after) <= 2
+
+
+@pytest.mark.parametrize("width", range(50, 300, 7))
+def test_a_percent_sign_stays_with_its_number(width):
+    for text in ("star: probability 99.8 %, logit 8.1", "a 5 % b", "0 % of 12 channels, 100 % of values"):
+        lines = [line for line, _ in wrap(text, Typeface(13, 0), width, lines=9)]
+        assert " ".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert not any(line.startswith("%") for line in lines)
