@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -449,12 +450,11 @@ def test_an_interruption_while_telling_leaves_nothing_behind(pictures, look, tmp
 
 
 def test_an_interruption_during_the_forward_pass_leaves_nothing_behind(pictures, look, tmp_path):
-    class Interrupted(Net):
-        passes = 0
+    passes = count(1)
 
+    class Interrupted(Net):
         def forward(self, x):
-            self.passes += 1
-            if self.passes == 4:
+            if next(passes) == 4:
                 raise KeyboardInterrupt
             return super().forward(x)
 
