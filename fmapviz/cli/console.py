@@ -98,7 +98,8 @@ class Console:
         pages = [page for page in pages if page.exists() or (is_url(str(page)) and summary.exit_code != 4)]
         if self._json:
             fields = asdict(summary)
-            del fields["model_pictures"], fields["highlights"], fields["notices"]  # they are lines of their own
+            for name in ("model_pictures", "units", "highlights", "notices"):  # the last two are lines of their own
+                del fields[name]
             fields |= {"dead": summary.dead, **fields.pop("results")}
             opened = {form: commands.get(form) for form in registry.constants(WRITERS, "OPEN_WITH")}
             fields |= {"exit_code": summary.exit_code, **opened, "report": next(iter(pages), None)}

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from fmapviz.core import files
 from fmapviz.core.urls import UrlPath
+from fmapviz.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +51,7 @@ def gallery(title: str, pictures: Sequence[Path]) -> str:
     shown = [shown for picture in chosen if (shown := _embed(picture))]
     if not shown:
         return ""
-    left_out = f", {len(shown)} of {len(pictures)} pictures" if len(shown) < len(pictures) else ""
+    left_out = f", {len(shown)} of {counted(len(pictures), 'picture')}" if len(shown) < len(pictures) else ""
     return f"<div>{text(title)}{left_out}</div><div>{''.join(shown)}</div>"
 
 

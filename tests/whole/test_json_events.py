@@ -49,7 +49,7 @@ def test_the_events_of_a_run_have_the_fields_that_the_guide_lists(printed):
 def test_the_fields_are_those_of_the_events():
     assert WORDS["image"] == {each.name for each in fields(Outcome)} - {"failure"} | {"code", "message"}
     assert WORDS["notice"] == {each.name for each in fields(Notice)}
-    inner = {"model_pictures", "highlights", "notices", "results"}
+    inner = {"model_pictures", "units", "highlights", "notices", "results"}
     shown = {"dead", "exit_code", "tensorboard", "report"}
     assert WORDS["summary"] == {each.name for each in fields(RunSummary)} - inner | shown
 
