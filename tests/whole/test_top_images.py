@@ -456,7 +456,7 @@ def test_other_weights_are_refused(pictures, tmp_path):
     assert not (run / "_top").exists()
 
 
-PASSES = count(1)
+ROLLS = count(1)
 
 
 class Rolls(nn.Module):
@@ -467,7 +467,7 @@ class Rolls(nn.Module):
         self.conv = nn.Conv2d(3, 2, 1)
 
     def forward(self, x):
-        return self.conv(x) * next(PASSES)
+        return self.conv(x) * next(ROLLS)
 
 
 def test_values_that_do_not_reproduce_are_told(pictures, tmp_path):
