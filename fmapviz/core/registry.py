@@ -16,7 +16,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fmapviz.core.errors import RequestError, nearest, quote, suggest
+from fmapviz.core.errors import RequestError, quote, suggest
 from fmapviz.core.synonyms import meant_member
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def _meant(package: str, name: str) -> str:
     for other, option in ((VIEWS, "views"), (WRITERS, "to")):
         if other != package and package in {VIEWS, WRITERS} and name.lower() in names(other):
             return f"{quote(name.lower())} is a {kind(other)}: {option}={quote(name.lower())}"
-    near = suggest(name, known) if nearest(name, known, cutoff=0.8) else None
-    return near or meant_member(kind(package), name, known) or suggest(name, known) or f"there are: {', '.join(known)}"
+    return meant_member(kind(package), name, known) or suggest(name, known) or f"there are: {', '.join(known)}"
 
 
 def fetch(package: str, name: str) -> ModuleType:

@@ -20,6 +20,11 @@ _CLASSES = (
     "names of classes are read from the weights, or from a list `classes` beside your network, see the page models of the "
     "guide; targets= chooses a class"
 )
+_PAPERS = "svg has the pixels unchanged and its labels as text; browsers and Inkscape save it as PDF"
+_OTHER_EXPLANATIONS = (
+    "there is no such method here; those for a class are gradcam, gradcam++, hirescam, layercam, xgradcam, cam and saliency"
+)
+_LIMITS = "norm='fixed:LO,HI' draws the values from LO to HI"
 _RANGES = "norm= chooses the range that is drawn; mean= and std= prepare the input"
 
 # By option: the words that mean it. A text with a blank is a sentence, one with "=" a value of an option.
@@ -115,10 +120,15 @@ _VIEWS = {
     "diff": "compare difference differences comparison",
     "contact": "overview montage contact-sheet summary sheet-of-layers",
     "inputs": "input layer-inputs pre-hook",
+    _OTHER_EXPLANATIONS: "scorecam score-cam sscam iscam ablationcam ablation-cam groupcam group-cam fullgrad full-grad "
+    "occlusion perturbation rise lime shap deepshap deeplift gradientshap kernelshap lrp guided-backprop guidedbackprop "
+    "guided-backpropagation guided-gradcam guided-grad-cam deconvnet deconvolution integrated-gradients integratedgradients "
+    "ig smoothgrad smooth-grad vargrad input-x-gradient",
 }  # fmt: skip
 
 _FORMATS = {
     "png": "jpg jpeg image images picture pictures files webp bmp tif tiff",
+    _PAPERS: "pdf eps ps latex tikz pgf vector",
     "tensorboard": "tb events tfevents tensorboardx summarywriter summary-writer",
     "html": "report page web htm website browser",
     "stats": "csv json table statistics numbers-table parquet xlsx excel",
@@ -129,9 +139,17 @@ _FORMATS = {
     "gif": "animation animated apng",
 }  # fmt: skip
 
+_NORMS = {
+    "channel": "minmax min-max scale-each per-channel channels each tile per-tile map per-map individual self auto",
+    "layer": "per-layer layers grid make-grid",
+    "run": "global dataset all shared common same images series",
+    "signed": "symmetric symmetrical diverging zero-centred zero-centered centred centered abs absmax twoslope",
+    _LIMITS: "fixed fix range limits clip clamp vmin vmax manual constant",
+}
+
 FAMILIES: Mapping[str, Mapping[str, str]] = {
     family: {word: meant for meant, words in table.items() for word in words.split()}
-    for family, table in (("view", _VIEWS), ("format", _FORMATS))
+    for family, table in (("view", _VIEWS), ("format", _FORMATS), ("norm", _NORMS))
 }
 OPTIONS: Mapping[str, str] = {word: meant for meant, words in _OPTIONS.items() for word in words.split()}
 
@@ -188,10 +206,10 @@ def meant_option(word: str, written: Mapping[str, str], members: Mapping[str, Co
 
 
 def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:
-    """Return a hint for a view or format of another tool; None if the word is in no table.
+    """Return a hint for a view, format or norm of another tool; None if the word is in no table.
 
     Args:
-        kind: `view` or `format`.
+        kind: `view`, `format` or `norm`.
         word: As the user wrote it.
         known: The members that there are.
 
@@ -200,6 +218,8 @@ def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:
         "did you mean 'maps'?"
     """
     meant = FAMILIES.get(kind, {}).get(word.lower().replace("_", "-"))
+    if meant is not None and " " in meant:
+        return meant
     return f"did you mean {quote(meant)}?" if meant in known else None
 
 

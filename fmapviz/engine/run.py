@@ -337,9 +337,10 @@ def draw_all(session: Session, found: Iterable[ImageFile | Failure], on_event: C
         on_event(Notice(stale))
     results, highlights = publisher.report()
     if session.pair:  # what they say of a comparison is no result for scripts
-        if summary.done + summary.skipped < LEAST:
+        compared = summary.done + summary.skipped
+        if 0 < compared < LEAST:
             on_event(Notice(f"no CKA: it needs {LEAST} images"))
-        for line in highlights:
+        for line in highlights if compared else []:
             on_event(Notice(line))
         highlights = []
     return replace(

@@ -210,8 +210,8 @@ def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
         return [indices_of(scores, own)[image] for image, own in enumerate(wanted.each)]
     if wanted.index is not None:
         if wanted.named and not scores.names:
-            reason = scores.remarks[-1] if scores.remarks else "the names of the outputs are unknown"
-            raise RequestError(f"no class {quote(wanted.label)}: {reason}", hint="use an index, or top1")
+            hint = "; ".join(["use an index, or top1", *scores.remarks[-1:]])
+            raise RequestError(f"no class {quote(wanted.label)}: the names of the outputs are unknown", hint=hint)
         return _having(scores, wanted.index)
     rank = cast(int, wanted.rank)
     order = scores.ranking.nan_to_num(nan=-torch.inf).argsort(dim=1, descending=True, stable=True)

@@ -4,6 +4,7 @@ import pytest
 
 from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
+from fmapviz.core.config.style import NORMS
 from fmapviz.core.errors import RequestError
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
@@ -29,8 +30,8 @@ def test_an_option_is_no_synonym_of_another():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
-    known = registry.names(FAMILY[family])
-    assert set(FAMILIES[family].values()) <= {*known}
+    known = NORMS if family == "norm" else registry.names(FAMILY[family])
+    assert {meant for meant in FAMILIES[family].values() if " " not in meant} <= {*known}
     assert not FAMILIES[family].keys() & {*known}
 
 
@@ -47,13 +48,26 @@ def test_every_member_that_is_meant_exists_and_is_no_synonym(family):
         ("format", "csv", "'stats'"),
         ("format", "jpeg", "'png'"),
         ("format", "video", "'mp4'"),
+        ("format", "pdf", "svg has the pixels unchanged"),
         ("format", "pgn", "'png'"),  # a spelling
+        ("view", "gradcampp", "did you mean 'gradcam++'?"),  # nearer to gradcam
+        ("view", "score-cam", "there is no such method here"),
         ("view", "zzz", "there are: attention, "),
     ],
 )
 def test_a_view_or_format_of_another_tool_is_answered_with_the_one_meant(family, word, meant):
     with pytest.raises(RequestError) as error:
         registry.check(FAMILY[family], word)
+    assert meant in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("minmax", "'channel'"), ("global", "'run'"), ("abs", "'signed'"), ("clip", "fixed:LO,HI"), ("zz", "one of")],
+)
+def test_a_range_of_another_tool_is_answered_with_the_one_meant(word, meant):
+    with pytest.raises(RequestError, match="no such norm") as error:
+        Style(norm=word)
     assert meant in error.value.hint
 
 

@@ -67,6 +67,12 @@ def test_norms(norm, limits):
 def test_norms_that_are_none(norm):
     message, hint = refusal(Style, norm=norm)
     assert message == f"no such norm: {quote(norm)}"
+    if norm in {"channels", "fixed"}:  # words of other tools
+        assert (
+            hint
+            == {"channels": "did you mean 'channel'?", "fixed": "norm='fixed:LO,HI' draws the values from LO to HI"}[norm]
+        )
+        return
     assert hint == "one of channel, layer, run, signed, signed-layer, signed-run, fixed:LO,HI (LO below HI)"
 
 

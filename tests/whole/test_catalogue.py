@@ -844,9 +844,8 @@ def test_a_forward_pass_that_raises(house):
 def test_nan_and_infinity(house):
     make_good(house.place / "in/a.png")
     ended = house.run("net.py:Endless", *RANDOM, *BEHAVED, "in", "--padding", "0", "--columns", "3")
-    told = (
-        "values that are NaN or infinite in 1 image, first in the layer 'conv'; the network's weights hold some: 'conv.bias'"
-    )
+    told = "values that are NaN or infinite in 1 image, first in the layer 'conv'"
+    told += "; the weights of the network hold some: 'conv.bias'"
     assert (ended.code, ended.complaints) == (0, [f"notice: {told}"])
     assert house.tree() == tree_of("a.png", files=CONV)
     (layer,) = json.loads((house.place / "out/run/a.png/unit.json").read_bytes())["layers"]

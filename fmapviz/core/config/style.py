@@ -11,6 +11,7 @@ from fmapviz.core.config.checks import check_number, check_types, check_word
 from fmapviz.core.config.options import LOOKS, changed_fields, documented, option
 from fmapviz.core.config.positions import Seed, parse_position, parse_seed
 from fmapviz.core.errors import RequestError, quote, suggest
+from fmapviz.core.synonyms import meant_member
 
 COLORMAPS = ("gray", "viridis", "magma", "turbo", "coolwarm", "jet")
 NORMS = ("channel", "layer", "run", "signed", "signed-layer", "signed-run")
@@ -144,7 +145,7 @@ class Style:
         object.__setattr__(self, "start", None if self.seed is None else parse_seed(self.seed))
         if self.norm not in NORMS and self.limits is None:
             forms = f"one of {', '.join(NORMS)}, fixed:LO,HI (LO below HI)"
-            raise RequestError(f"no such norm: {quote(self.norm)}", hint=forms)
+            raise RequestError(f"no such norm: {quote(self.norm)}", hint=meant_member("norm", self.norm, NORMS) or forms)
         object.__setattr__(self, "signed", self.norm.startswith("signed"))
         scope = "channel" if self.norm == "signed" else self.norm.removeprefix("signed-")
         object.__setattr__(self, "scope", "fixed" if self.limits else scope)

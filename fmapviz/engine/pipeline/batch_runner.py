@@ -253,7 +253,7 @@ class BatchRunner:
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)
-        if where := _nonfinite_from(drawn, image, self._session.model.module):
+        if where := _nonfinite_from(drawn, image, self._session):
             progress.nonfinite[where] += 1
             drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
         of_many = (notice for notice in image.notices if is_told_once(notice))
@@ -274,7 +274,7 @@ class BatchRunner:
         return replace(drawn, layers=tuple(layers))
 
 
-def _nonfinite_from(drawn: ImageResult, image: Preprocessed, network: nn.Module) -> str:
+def _nonfinite_from(drawn: ImageResult, image: Preprocessed, session: Session) -> str:
     """Return where values that are not finite come first, and why; empty if all values of the drawn layers are finite."""
     layers = [each for each in drawn.layers if each.of == "output" and each.statistics and each.statistics.nonfinite]
     if not layers:
@@ -285,11 +285,12 @@ def _nonfinite_from(drawn: ImageResult, image: Preprocessed, network: nn.Module)
     where += ", of which no value is finite" if first.statistics.minimum is None else ""
     if not image.values.isfinite().all():
         return f"{where}; the preprocessed input holds some already"
-    held = (
-        name for name, values in network.named_parameters() if values.is_floating_point() and not values.isfinite().all()
-    )
-    name = next(held, None)
-    return f"{where}; the network's weights hold some: {quote(name)}" if name else where
+    compared = session.pair and session.pair.compared  # of two networks the statistics are B's
+    whose, network = ("B", compared.second.module) if compared else ("the network", session.model.module)
+    for name, values in network.named_parameters():
+        if values.is_floating_point() and not values.isfinite().all():
+            return f"{where}; the weights of {whose} hold some: {quote(name)}"
+    return where
 
 
 def _remedy(reason: str) -> str:

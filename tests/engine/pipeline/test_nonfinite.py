@@ -9,6 +9,8 @@ from PIL import Image
 from torch import nn
 
 import fmapviz
+from fmapviz.core.config import RunConfig
+from fmapviz.engine.diff.run import run_diff
 from fmapviz.writers.html.page import read_script
 
 
@@ -39,7 +41,7 @@ class Net(nn.Module):
 WORDS = {
     "all": "values that are NaN or infinite in 2 images, first in the layer 'second', of which no value is finite",
     "weights": "values that are NaN or infinite in 2 images, first in the layer 'second', of which no value is finite; "
-    "the network's weights hold some: 'second.weight'",
+    "the weights of the network hold some: 'second.weight'",
     "none": None,
     "some": "values that are NaN or infinite in 2 images, first in the layer 'second'",
     "input": "values that are NaN or infinite in 2 images, first in the layer 'first', of which no value is finite; "
@@ -58,3 +60,26 @@ def test_the_first_layer_without_finite_values_is_named_once(kind, tmp_path):
         (page,) = (summary.directory / name).glob("report.js")
         shown = [notice for notice in read_script(page.read_bytes())["notices"] if "NaN" in notice]
         assert shown == ([WORDS[kind].replace(" in 2 images", "")] if WORDS[kind] else [])
+
+
+def compare(networks, out):
+    config = RunConfig(networks[0], out / "a.png", views="diff", out=out, to="numbers")
+    return run_diff(config, against=networks[1])
+
+
+def test_of_two_networks_the_second_whose_weights_are_not_finite_is_named(tmp_path):
+    Image.new("RGB", (20, 20), "orange").save(tmp_path / "a.png")
+    summary = compare([Net("none"), Net("weights")], tmp_path)
+    assert any(notice.endswith("; the weights of B hold some: 'second.weight'") for notice in summary.notices)
+
+
+class Refusing(Net):
+    def preprocess(self, picture):
+        raise ValueError(f"{picture} is not good enough")
+
+
+def test_a_comparison_without_an_image_says_nothing_of_layers(tmp_path):
+    Image.new("RGB", (20, 20), "orange").save(tmp_path / "a.png")
+    summary = compare([Refusing("none"), Refusing("none")], tmp_path)
+    assert (summary.done, summary.failed) == (0, 1)
+    assert not [notice for notice in summary.notices if "no CKA" in notice or "both networks" in notice]
