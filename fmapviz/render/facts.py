@@ -138,13 +138,15 @@ def _of_channels(
     shown_channels = content.channels if isinstance(content, Grid) else None
     samples = f"the layer saw {counted(layer.samples, 'sample')} for this image; the first is drawn"
     low, high = number(statistics.minimum), number(statistics.maximum)
-    of_values = {"Range": f"{low} to {high}" if known else "no finite value", "Mean": number(statistics.mean)}
+    tiles = "heads" if layer.of == "attention" else "channels"
+    whose = f", of all {tiles}" if shown_channels else ""
+    of_values = {"Range": f"{low} to {high}{whose}" if known else "no finite value", "Mean": number(statistics.mean)}
     return {
         # Clusters, components and matches have directions of vectors, not values.
         **(of_values if isinstance(content, Grid | Histogram) else {}),
         "Scaling": scaling,
         **more,
-        "Heads" if layer.of == "attention" else "Channels": _list_numbers(shown_channels),
+        tiles.capitalize(): _list_numbers(shown_channels),
         "Dead channels": _list_numbers(statistics.constant),
         "Not finite": f"{counted(bad, 'value')} {are(bad)} NaN or infinite, {shown}" if bad else None,
         "Samples": samples if layer.samples > 1 else None,

@@ -110,6 +110,11 @@ def test_a_picture_says_what_it_shows():
     }
 
 
+@pytest.mark.parametrize(("of", "whose"), [("output", "of all channels"), ("attention", "of all heads")])
+def test_the_range_says_that_it_is_of_more_than_the_chosen_channels(of, whose):
+    assert facts_of(drawing(of=of, channels=(0, 1)))["Range"] == f"-1.235 to 2, {whose}"
+
+
 def test_the_input_says_what_it_shows():
     (picture,) = make_pictures(drawn(), SEEN, FILE, info())
     assert picture.facts == {"Shows": "the input as the network saw it", "Shape": "4 x 5 pixels", **COMMON}
