@@ -22,7 +22,7 @@ from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.early_stop import EarlyStop, ReadDetector, state_of
 from fmapviz.inspection.forward_record import ForwardRecord, GraphPoint
 from fmapviz.inspection.gradients import BackwardError, frozen, is_out_of_memory, recording
-from fmapviz.inspection.hooks import Numbers, observe, undisturbed
+from fmapviz.inspection.hooks import Numbers, describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
@@ -214,6 +214,7 @@ class Drawer:
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
         self._has_class = bool(plan.of_attention) and has_class_token(model.module)
         self._hooks = ExitStack()
+        self._remarks: list[str] = []
 
     def __enter__(self) -> Self:
         """Attach the hooks."""
@@ -237,6 +238,7 @@ class Drawer:
                 hooks.enter_context(self._observer.attached(network))
             if plan.of_classes:
                 hooks.enter_context(frozen(network))
+            self._remarks = list(filter(None, [describe_training(network)]))
             self._hooks = hooks.pop_all()
         return self
 
@@ -366,7 +368,7 @@ class Drawer:
                 results.undrawn | silent,
                 predictions[image],
                 tuple(results.notices[image]),
-                (*results.remarks, *([current.record.places.remark] if current.record.places else [])),
+                (*self._remarks, *results.remarks, *([current.record.places.remark] if current.record.places else [])),
             )
             for image in range(images)
         ]

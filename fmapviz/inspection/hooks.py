@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fmapviz.core.errors import first_few
 from fmapviz.core.types import FeatureMap
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.readable import why_unreadable
@@ -275,20 +276,23 @@ def _is_passed_on(values: Tensor, module: nn.Module, given: object) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set every module's training flag to False, and restore each afterwards, with parameters and buffers as they were.
+    """Put a network in evaluation mode, and restore each training flag afterwards, with parameters and buffers as they were.
 
-    A module in training mode whose class defines `train` or `eval` has them called, since they may do more, such as merging
-    weights. The flags of the others are set one by one: to call `train()` would also train what the user has frozen.
+    A module whose class defines `train` or `eval` has them called if it is in training mode, since they may do more than set
+    a flag, such as merging weights, or less, such as leaving dropout on: the flags that they leave stay, see
+    `describe_training`. Those of other modules are set one by one: `train()` would also train what the user has frozen.
     """
     modules = dict.fromkeys(model.modules())
     flags = {module: module.training for module in modules}
+    decided = {below for module in modules if _has_own_modes(module) for below in module.modules()}
     own = [module for module in modules if module.training and _has_own_modes(module)]
+    inner = {below for module in own for below in module.modules() if below is not module}
     kept = [(values, values._version, values.detach().clone()) for values in chain(*_values_of(own))]
     try:
         for module in own:
-            if module.training:  # the one around it may have done it
+            if module not in inner:
                 module.eval()
-        _set_flags(dict.fromkeys(modules, False))
+        _set_flags(dict.fromkeys(modules.keys() - decided, False))
         yield
     finally:
         for module in own:
@@ -299,6 +303,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             for values, version, before in kept:
                 if values._version != version:
                     values.copy_(before)
+
+
+def describe_training(network: nn.Module) -> str:
+    """Return a notice on what is in training mode while a network is evaluated; empty if nothing is.
+
+    Example:
+        >>> describe_training(nn.Sequential(nn.Dropout()))
+        "the network's own eval() leaves in training mode, and so it is drawn: 0 (Dropout)"
+    """
+    left = [(name, module) for name, module in network.named_modules() if module.training]
+    leaves = [(name, module) for name, module in left if not any(module.children())] or left
+    names = first_few([" ".join(filter(None, (name, f"({type(module).__name__})"))) for name, module in leaves])
+    return f"the network's own eval() leaves in training mode, and so it is drawn: {names}" if left else ""
 
 
 def _has_own_modes(module: nn.Module) -> bool:

@@ -38,7 +38,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 from fmapviz.core.config import Style
 from fmapviz.core.errors import RequestError
 from fmapviz.inspection.captured import capture
-from fmapviz.inspection.hooks import observe
+from fmapviz.inspection.hooks import describe_training, observe
 from fmapviz.inspection.layers import find_layers, select_layers
 from fmapviz.views import maps as maps_view
 
@@ -674,3 +674,44 @@ def test_train_and_eval_that_do_more_than_set_a_flag_are_called(around):
     assert conv.modes == [False, True]
     assert [module.training for module in network.modules()] == flags
     assert all(torch.equal(values, before[name]) for name, values in network.state_dict().items())  # bit by bit
+
+
+class StaysOn(nn.Dropout):
+    """Dropout of Monte Carlo, which stays on."""
+
+    def train(self, _mode=True):
+        return super().train()
+
+
+class OwnEval(nn.Sequential):
+    """Evaluates all but its batch norm."""
+
+    def eval(self):
+        for module in self.modules():
+            module.training = isinstance(module, nn.BatchNorm2d)
+        return self
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+@pytest.mark.parametrize(
+    ("network", "left"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 1), StaysOn(), nn.Dropout()), ["1 (StaysOn)"]),
+        (OwnEval(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.Dropout())), ["1 (BatchNorm2d)"]),
+        (nn.Sequential(nn.Dropout(), OwnEval(nn.BatchNorm2d(3), Merging())), ["1.0 (BatchNorm2d)"]),
+        (Frozen(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), []),
+        (nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Dropout()), []),
+    ],
+)
+def test_what_the_network_s_own_eval_leaves_in_training_stays_so(network, left, evaluated):
+    network.train()
+    if evaluated:
+        network.eval()
+        for module in network.modules():  # a plain eval() does not call the own one of what is within
+            if isinstance(module, OwnEval):
+                module.eval()
+    flags = [module.training for module in network.modules()]
+    with capture(network):
+        found = describe_training(network)
+    assert [module.training for module in network.modules()] == flags
+    assert found.partition(": ")[2] == ", ".join(left)

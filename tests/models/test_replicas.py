@@ -5,6 +5,7 @@ import threading
 import warnings
 from threading import Barrier, Thread
 
+import numpy as np
 import pytest
 import torch
 from cases import thorough
@@ -12,6 +13,7 @@ from tiny_models import Calls, Recursive, Tokens, Training, Twins, images, overw
 from torch import fx, nn
 from waiting import PATIENCE
 
+import fmapviz
 from fmapviz.core.lazy_torchvision import models
 from fmapviz.models.replicas import replicate
 
@@ -336,3 +338,26 @@ def test_scripted_code_is_not_copied():
         scripted = torch.jit.script(overwritten())
     assert replicate(scripted) is None
     assert replicate(nn.Sequential(nn.Conv2d(3, 3, 1), scripted)) is None
+
+
+class Merging(nn.Conv2d):
+    """Adds 1 to its weights for evaluation."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            with torch.no_grad():
+                self.weight.add_(-1 if mode else 1)
+        return super().train(mode)
+
+
+def test_weights_that_are_merged_for_evaluation_are_merged_once_for_all_copies(tmp_path):
+    network, images = nn.Sequential(Merging(3, 2, 3)), [torch.rand(3, 9, 9) for _ in range(9)]
+    before = network[0].weight.clone()
+    merged = nn.Conv2d(3, 2, 3)
+    merged.load_state_dict({"weight": before + 1, "bias": network[0].bias})
+    run = fmapviz.visualize(network, images, out=tmp_path, to="npz", workers=4)
+    for image, path in zip(images, sorted(run.directory.rglob("*.npz")), strict=True):
+        with np.load(path) as held, torch.no_grad():
+            (drawn,) = (held[name] for name in held if name != "__metadata__")
+            np.testing.assert_allclose(drawn, merged(image[None])[0], rtol=1e-5, atol=1e-5)
+    assert torch.equal(network[0].weight, before)

@@ -26,7 +26,7 @@ from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
 from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
-from fmapviz.inspection.hooks import observe, undisturbed
+from fmapviz.inspection.hooks import describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
@@ -280,11 +280,13 @@ def _attempt(
             layers = _layers(modules, names, heads=class_maps.exact)
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
+            left = describe_training(network)
             record.endings = choices.endings(graph=True)
             kept = lasting.one_pass(given)
             with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
             record.over = True
+    results.remarks += [left] if left else []
     return results
 
 

@@ -21,7 +21,7 @@ from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import statistics_of
 from fmapviz.inspection.difference import compare, means_of
 from fmapviz.inspection.gradients import is_out_of_memory
-from fmapviz.inspection.hooks import Numbers, observe, undisturbed
+from fmapviz.inspection.hooks import Numbers, describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder
 from fmapviz.inspection.reshape import NotAMapError, frames_of
@@ -179,6 +179,7 @@ class PairDrawer:
         self._apart: dict[str, list[str]] = {}
         self._pixels = torch.empty(0)
         self._last = ""
+        self._remarks: list[str] = []
         self._error: Exception | None = None  # of ours within a network's pass, also if the network has caught it
 
     def __enter__(self) -> Self:
@@ -191,6 +192,8 @@ class PairDrawer:
                 layouts = self._layouts[at]
                 observed = observe(model.module, self._layers[at], own, refuse=self._refuse, layouts=layouts)
                 self._calls[at] = hooks.enter_context(observed)
+                if left := describe_training(model.module):
+                    self._remarks.append(f"{self._compared.names[at]}: {left}")
             self._hooks = hooks.pop_all()
         return self
 
@@ -323,7 +326,7 @@ class PairDrawer:
         missed = [layer.name for layer in self._layers[0] if not first[layer.module]]
         missed += [layer.name for layer in self._layers[1] if not second[layer.module]]
         apart = "; ".join(f"{how}: {first_few(names)}" for how, names in self._apart.items() if names)
-        remarks = (f"layers that are not compared, {apart}",) if apart else ()
+        remarks = (*self._remarks, *([f"layers that are not compared, {apart}"] if apart else []))
         return ImageResult(
             tuple(self._found), tuple(dict.fromkeys(missed)), MappingProxyType(dict(self._undrawn)), remarks=remarks
         )

@@ -27,6 +27,7 @@ from fmapviz.engine.pipeline.batching import Sharing
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.inspection.gradients import is_out_of_memory
+from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.randomness import gate, python_states, seeded_by
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -70,6 +71,7 @@ class BatchRunner:
         self._is_random = self._remembers = False
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
+        self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))

@@ -81,3 +81,22 @@ def test_a_preprocessing_that_cannot_be_seeded_is_named(tmp_path):
     network.preprocess = lambda _picture: torch.full((3, 16, 16), float(np.random.default_rng().random()))
     _, notices = values_of(network, [tmp_path / "a.png"], tmp_path / "a", 1)
     assert any("two runs will differ" in notice for notice in notices)
+
+
+class StaysOn(nn.Dropout):
+    def train(self, _mode=True):
+        return super().train()
+
+
+def test_dropout_that_a_network_s_own_train_leaves_on_is_drawn_and_said(tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), StaysOn())
+    image = torch.rand(3, 16, 16)
+    summary = fmapviz.visualize(network, [image], out=tmp_path, name="run", to="npz", layers="1")
+    (path,) = (tmp_path / "run").rglob("*.npz")
+    with np.load(path) as held:
+        assert any((held[name] == 0).mean() > 0.3 for name in held if name != "__metadata__")
+    said = "the network's own eval() leaves in training mode, and so it is drawn: 1 (StaysOn)"
+    assert said in summary.notices
+    assert "the network draws random numbers when it runs: they are seeded for each image by its name" in summary.notices
+    classifier = nn.Sequential(*network, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    assert said in fmapviz.cam(classifier, image, target=1, layer="1").notices
