@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,7 @@ from fmapviz.engine.diff.drawer import PairDrawer, pair_drawer
 from fmapviz.engine.fields import FieldCache, PlaceCache
 from fmapviz.engine.forward_pass import Drawer, ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
-from fmapviz.engine.pipeline.batching import Sharing
+from fmapviz.engine.pipeline.batching import Sharing, is_mixed
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.inspection.gradients import is_out_of_memory
@@ -68,7 +69,8 @@ class BatchRunner:
         self._progress = progress
         self._check = check
         self._hooks = ExitStack()
-        self._is_random = self._remembers = False
+        self._is_random = self._remembers = self._is_single = False
+        self._checking = Lock()
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
         self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
@@ -84,6 +86,7 @@ class BatchRunner:
         self._idle: list[Drawer | PairDrawer] = [self._attach(module)]
         if self._sharing:
             self._sharing.begin()
+        self._is_checked = self._sharing is not None  # it tries batches out itself
         self.limits = Limits(
             threads=workers,
             drawing=workers if self._pattern else 1,
@@ -142,22 +145,50 @@ class BatchRunner:
         self, drawer: Drawer | PairDrawer, images: Tensor, part: Sequence[Preprocessed], tell: Tell
     ) -> list[ImageResult]:
         """Run a batch; of a network that draws random numbers each image alone, with the seed of its name."""
+        several = len(part) > 1
+        if several and self._is_single:
+            raise MixedBatchError
         if not self._is_random:
             with gate.together():
                 before = python_states()
-                drawn = drawer.draw(images, keep=self._session.kept)
+                drawn = drawer.draw(images, keep=self._session.kept if self._is_checked or not several else None)
                 drawn_numbers = drawer.numbers.drawn or before != python_states()
             self._note_changes(drawer, tell)
             if not drawn_numbers:
+                if several:
+                    self._check_batch(drawer, images, drawn[0], tell)
                 return drawn
             if not self._is_random:
                 self._is_random = True
                 self.limits.drawing = self.limits.batch_size = 1
                 tell(Notice("the network draws random numbers when it runs: they are seeded for each image by its name"))
-        if len(part) > 1:
+        if several:
             raise MixedBatchError
         with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
             return drawer.draw(images, keep=self._session.kept)
+
+    def _check_batch(self, drawer: Drawer | PairDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
+        """Find out from the first batch whether images may share a forward pass.
+
+        Raises:
+            MixedBatchError: They may not.
+        """
+        with self._checking:
+            if not (self._is_checked or self._is_single):
+                self._is_checked = True
+                try:
+                    with gate.together():
+                        mixed = is_mixed(images, first, drawer.draw)
+                except (ForwardError, MixedBatchError):  # not known
+                    self._is_single = True
+                else:
+                    self._note_changes(drawer, tell)  # what it keeps may show at the second pass only
+                    if mixed and not self._is_single:
+                        self._is_single = True
+                        tell(Notice("the network mixes the images of a batch: each image is passed through it alone"))
+        if self._is_single:
+            self.limits.batch_size = 1
+            raise MixedBatchError
 
     def _note_changes(self, drawer: Drawer | PairDrawer, tell: Tell) -> None:
         """Report once what the network keeps; draw no batches at once if it changes buffers, which its copies share."""
@@ -165,13 +196,10 @@ class BatchRunner:
             self.limits.drawing = 1
         kept = [name for each in drawer.lasting if each.remembers for name in each.changes]
         if kept and not self._remembers:
-            self._remembers = True
-            names = first_few(kept)
-            tell(
-                Notice(
-                    f"the network keeps {names} from one image to the next: each image is drawn from the state of the start"
-                )
-            )
+            self._remembers = self._is_single = True
+            self.limits.batch_size = 1
+            how = "each image is drawn alone, from the state of the start"
+            tell(Notice(f"the network keeps {first_few(kept)} from one image to the next: {how}"))
 
     def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
         """Return the passes that were kept, by the images' identity."""
@@ -181,7 +209,7 @@ class BatchRunner:
 
     def _may_share(self, batch: list[Preprocessed], drawer: Drawer | PairDrawer) -> bool:
         """Return True if a batch may be one forward pass; the first thread that asks finds out if images may share one."""
-        if self._is_random:
+        if self._is_random or self._is_single:
             return False
         if self._sharing is None:
             return True
@@ -233,7 +261,9 @@ class BatchRunner:
 
     def _split(self, batch: list[Preprocessed], tell: Tell, *, memory: bool) -> list[list[Preprocessed]]:
         """Return the parts of a batch that failed, the first one last."""
-        half = 1 if self._sharing else len(batch) // 2  # what may share a pass is proven of a whole batch only
+        half = (
+            1 if self._sharing or self._is_single else len(batch) // 2
+        )  # what may share a pass is proven of a whole batch only
         if memory and self.limits.batch_size > half:
             self.limits.batch_size = half
             tell(Notice(f"out of memory with {counted(len(batch), 'image')} at once: going on with {half}"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -19,7 +20,7 @@ from fmapviz.core.events import Notice
 from fmapviz.core.types import Measures, Statistics
 from fmapviz.engine.forward_pass import ForwardError
 from fmapviz.engine.layer_results import MixedBatchError
-from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing
+from fmapviz.engine.pipeline.batching import IMAGES, PICTURE_BYTES, Sharing, is_mixed
 from fmapviz.engine.run import visualize
 
 # Of less than 20,480 values torch computes a batch otherwise than one image.
@@ -214,7 +215,7 @@ def test_images_of_a_network_that_draws_random_numbers_share_nothing(tmp_path):
 def test_what_is_asked_for_is_done(tmp_path):
     model = Otherwise()
     look(paint_many(tmp_path / "pictures", 9), model, tmp_path / "out", batch_size=3)
-    assert model.passes == [3, 3, 3]
+    assert model.passes == [3, 3, 3, 3]  # the second is the first image beside noise
 
 
 def test_one_image_is_drawn_once(tmp_path):
@@ -313,6 +314,87 @@ def test_networks_give_each_image_the_same_whatever_is_beside_it(name, tmp_path)
     for path, data in trees[0].items():
         assert data == trees[1][path], path
     assert json.loads(trees[0]["64-5.png/unit.json"])["layers"]
+
+
+# --- with a size of batches that is asked for
+
+
+class Normalising(Net):
+    """Normalises by what is in the batch, in an early branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, track_running_stats=False)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class Attending(Net):
+    """Attends from each image to all others."""
+
+    def forward(self, x):
+        tokens = x.flatten(1)
+        return super().forward(((tokens @ tokens.T / 1e4).softmax(1) @ tokens).reshape(x.shape))
+
+
+class Contrasting(Net):
+    """Scales each image by how it resembles the others."""
+
+    def forward(self, x):
+        near = nn.functional.normalize(x.flatten(1))
+        return super().forward(x * (near @ near.T).sum(1)[:, None, None, None])
+
+
+MIXES = "the network mixes the images of a batch: each image is passed through it alone"
+
+
+def notices_of(events):
+    return [event.message for event in events if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize("kind", [Mixing, Brightest, Darkest, Normalising, Attending, Contrasting])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_images_of_a_network_that_mixes_a_batch_are_passed_alone_and_that_is_said(kind, workers, tmp_path):
+    pictures, events = paint_many(tmp_path / "pictures", 7), []
+    tree = look(pictures, kind(), tmp_path / "a", batch_size=3, workers=workers, on_event=events.append)
+    assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1, workers=workers)
+    assert notices_of(events) == [MIXES]
+
+
+@pytest.mark.parametrize("kind", [Counting, Averaging, Remembering])
+def test_images_of_a_network_that_remembers_are_passed_alone_and_that_is_said(kind, tmp_path):
+    pictures, events = paint_many(tmp_path / "pictures", 7), []
+    tree = look(pictures, kind(), tmp_path / "a", batch_size=3, on_event=events.append)
+    assert tree == look(pictures, kind(), tmp_path / "b", batch_size=1)
+    (notice,) = notices_of(events)
+    assert notice.endswith("from one image to the next: each image is drawn alone, from the state of the start")
+
+
+@pytest.mark.parametrize("kind", [Net, Otherwise])
+def test_rounding_of_a_batch_is_no_mixing(kind, tmp_path):
+    model, events = kind(), []
+    look(paint_many(tmp_path / "pictures", 7), model, tmp_path / "a", batch_size=3, on_event=events.append)
+    assert notices_of(events) == []
+    assert model.passes == [3, 3, 3, 1]
+
+
+def test_a_network_that_takes_one_image_only_is_given_one(tmp_path):
+    pictures = paint_many(tmp_path / "pictures", 4)
+    assert look(pictures, Alone(), tmp_path / "a", batch_size=3) == look(pictures, Alone(), tmp_path / "b", batch_size=1)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_what_differs_each_time_is_told_from_mixing_by_its_size(mixes):
+    """As gradients on a GPU do."""
+    times = itertools.count()
+
+    def draw(images):
+        values = images[:1].numpy() + (images.numpy().mean(0) if mixes else 0) + 1e-6 * next(times)
+        return [drawn(pixels=values[0])] * len(images)
+
+    images = torch.rand(3, 3, 4, 4)
+    assert is_mixed(images, draw(images)[0], draw) == mixes
 
 
 # --- the proof
