@@ -19,7 +19,7 @@ from fmapviz.images.memory.inputs import images_in, kind_of, values_in
 from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.homes import find_homes
-from fmapviz.models.network import check_values, describe_network
+from fmapviz.models.network import check_values, describe_network, takes_volumes
 from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 
@@ -55,9 +55,10 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
     prepared = [isinstance(each, Tensor) and kind_of(each) == "prepared" for each in images]
     if not isinstance(model, Model):
         network = unwrap(model)
-        model = Model("", network, "", None, _UNKNOWN) if all(prepared) else describe_given(network, code=None)
+        unknown = replace(_UNKNOWN, volume=takes_volumes(network))
+        model = Model("", network, "", None, unknown) if all(prepared) else describe_given(network, code=None)
     parts = [
-        _with_batch_axis(each) if is_prepared else _prepare(each, model.preparation, position)
+        _with_batch_axis(each, model.preparation) if is_prepared else _prepare(each, model.preparation, position)
         for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
     ]
     if not all(prepared) and model.assumption:
@@ -102,8 +103,8 @@ def describe_given(
     return model
 
 
-def _with_batch_axis(prepared: Tensor) -> Tensor:
-    return prepared[None] if prepared.ndim == 3 else prepared
+def _with_batch_axis(prepared: Tensor, preparation: Preparation) -> Tensor:
+    return prepared[None] if prepared.ndim <= (4 if preparation.volume else 3) else prepared
 
 
 def _prepare(image: Any, preparation: Preparation, position: int) -> Tensor:  # Any: of the user

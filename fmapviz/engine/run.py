@@ -41,6 +41,7 @@ from fmapviz.images.memory.image import MemoryImage
 from fmapviz.images.memory.inputs import is_all_prepared, only_files, resolve_inputs
 from fmapviz.inspection.cka import LEAST
 from fmapviz.models.load import is_model
+from fmapviz.models.network import takes_volumes
 from fmapviz.runs.failures import append_failure
 from fmapviz.runs.presence import Presence
 from fmapviz.runs.run import (
@@ -197,7 +198,11 @@ def _advance(bar: Bar, event: Event) -> None:
 
 def _read_inputs(config: RunConfig, notices: list[Notice]) -> Iterable[str | Path | MemoryImage]:
     """Return the inputs one by one, a list if they can be listed twice; remarks on them are appended."""
-    inputs = resolve_inputs(config.inputs, lambda text: notices.append(Notice(text)))
+
+    def remark(text: str) -> None:
+        notices.append(Notice(text))
+
+    inputs = resolve_inputs(config.inputs, remark, volumes=takes_volumes(config.model))
     return inputs if config.engine is None else only_files(inputs)
 
 

@@ -53,7 +53,7 @@ def load_image(path: Input, model: Model) -> Tensor:
     device = next(model.module.parameters(), torch.empty(0)).device
     if isinstance(path, str | Path):
         return read_prepared(path, model.preparation)[None].to(device)
-    images = list(resolve_inputs(path))
+    images = list(resolve_inputs(path, volumes=model.preparation.volume))
     if len(images) != 1 or not isinstance(images[0], MemoryImage):
         raise RequestError(
             f"{counted(len(images), 'image')}, where one is expected",

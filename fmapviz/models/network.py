@@ -171,6 +171,13 @@ def _assumption(options: InputOptions, channels: int, shape: tuple[int, ...] | N
     )
 
 
+def takes_volumes(model: str | nn.Module | Model) -> bool:
+    """Return True if a network that was built already takes volumes `(C, D, H, W)`; False for a name."""
+    if isinstance(model, Model):
+        return model.preparation.volume
+    return isinstance(model, nn.Module) and _takes_volumes(model, input_channels(model))
+
+
 def _takes_volumes(network: nn.Module, channels: int) -> bool:
     """Return True if the first convolution of a network is three-dimensional, unless it makes clips of pictures itself."""
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

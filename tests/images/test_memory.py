@@ -9,8 +9,10 @@ import pytest
 import torch
 from image_files import paint, save_pixels
 from PIL import ExifTags, Image
+from torch import nn
 from torchvision.transforms.functional import pil_to_tensor
 
+import fmapviz
 from fmapviz.core.config import InputOptions
 from fmapviz.core.errors import InputError, RequestError
 from fmapviz.core.types import Failure, ImageFile
@@ -119,6 +121,37 @@ def test_a_prepared_tensor_is_used_as_it_is():
         read = from_memory(values)
         assert torch.equal(read.values, values.detach().float())
         assert (read.values.dtype, read.values.requires_grad, read.size) == (torch.float32, False, (5, 6))
+
+
+@pytest.mark.parametrize(
+    ("shape", "volumes", "shapes"),
+    [
+        ((3, 8, 9), False, [(3, 8, 9)]),
+        ((2, 3, 8, 9), False, [(3, 8, 9)] * 2),
+        ((2, 3, 5, 8, 9), False, [(3, 5, 8, 9)] * 2),
+        ((3, 5, 8, 9), True, [(3, 5, 8, 9)]),
+        ((2, 3, 5, 8, 9), True, [(3, 5, 8, 9)] * 2),
+    ],
+)
+def test_how_many_images_a_tensor_is_depends_on_what_the_network_takes(shape, volumes, shapes):
+    assert [tuple(image.value.shape) for image in resolve_inputs(torch.rand(shape), volumes=volumes)] == shapes
+
+
+def test_a_volume_is_one_image_of_a_network_of_volumes_and_of_no_other(tmp_path):
+    network = nn.Sequential(nn.Conv3d(3, 4, 3))
+    summary = fmapviz.visualize(network, torch.rand(3, 7, 8, 9), out=tmp_path, to="stats")
+    assert (summary.done, summary.failed) == (1, 0)
+    with pytest.warns(UserWarning, match="failed"):
+        summary = fmapviz.visualize(
+            nn.Sequential(nn.Conv2d(3, 4, 3)), np.zeros((2, 8, 9, 3), "uint8"), out=tmp_path, to="stats"
+        )
+    assert summary.failures[0].hint.startswith("list(array) passes each of a batch")
+
+
+def test_signals_are_refused_with_what_takes_them():
+    with pytest.raises(RequestError) as refused:
+        fmapviz.visualize(nn.Sequential(nn.Conv1d(3, 4, 3)), torch.rand(3, 50), types="Conv1d")
+    assert "fmapviz.capture(model)" in refused.value.hint
 
 
 @pytest.mark.parametrize(

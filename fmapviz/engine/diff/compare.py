@@ -166,7 +166,7 @@ def diff(
 def _iterate(drawer: PairDrawer, images: Inputs, model: Model) -> Iterator[tuple[LayerDifference, Difference] | ImageResult]:
     device = next(model.module.parameters(), torch.empty(0)).device
     found = None
-    inputs = resolve_inputs(images)
+    inputs = resolve_inputs(images, volumes=model.preparation.volume)
     if model.assumption and not is_all_prepared(inputs):
         warnings.warn(model.assumption, stacklevel=3)
     with drawer:

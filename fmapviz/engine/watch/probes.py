@@ -45,7 +45,7 @@ def read_probes(given: Inputs, preparation: Preparation) -> list[Probe]:
         InputError: One of them cannot be read.
     """
     probes: dict[str, Probe] = {}
-    for found in find_images(list(resolve_inputs(given))):
+    for found in find_images(list(resolve_inputs(given, volumes=preparation.volume))):
         if isinstance(found, Failure):
             raise InputError(found.code, found.message, hint=found.hint)
         file = replace(found, unit=distinct_name(found)) if found.unit in probes else found

@@ -34,7 +34,9 @@ _LISTS = (list, tuple, set, frozenset)
 _KEYS = ("pixel_values", "image", "images", "img", "imgs", "input", "inputs", "x", "picture", "pixels", "jpg", "jpeg", "png")
 
 
-def resolve_inputs(inputs: Inputs, notify: Callable[[str], object] | None = None) -> Iterable[Listed]:
+def resolve_inputs(
+    inputs: Inputs, notify: Callable[[str], object] | None = None, *, volumes: bool = False
+) -> Iterable[Listed]:
     """Return the inputs of a run one by one, with a name for each image in memory.
 
     A picture that Pillow has opened from a file has the name of that file, any other image `image_0`, `image_1`, ... by its
@@ -46,6 +48,7 @@ def resolve_inputs(inputs: Inputs, notify: Callable[[str], object] | None = None
             What is not a list, tuple or set is read as it yields, and copied then: the images may be in one buffer that is
             used again.
         notify: Called with a remark on what is left out, each once; None: it is a warning.
+        volumes: Whether the network takes volumes, so that a tensor of floats `(C, D, H, W)` is one of them, and no batch.
 
     Returns:
         Paths as they are, and a `MemoryImage` for each other image; a list, if the inputs can be listed twice.
@@ -54,7 +57,7 @@ def resolve_inputs(inputs: Inputs, notify: Callable[[str], object] | None = None
         RequestError: An input is something else; of an iterator when it is reached.
     """
     values, is_list = _values_in(inputs, notify)
-    return list(_named(values)) if is_list else _named(values, copied=True)
+    return list(_named(values, volumes=volumes)) if is_list else _named(values, volumes=volumes, copied=True)
 
 
 def values_in(inputs: Inputs) -> list[Any]:  # Any: see `MemoryImage`
@@ -116,13 +119,19 @@ def kind_of(value: object) -> Kind:
                 return "prepared"
         shown = f"{value.dtype} {tuple(value.shape)}"
         hint = "uint8 pixels (C, H, W), or prepared floats (C, H, W) or (N, C, H, W), dense and with values"
+        if value.is_floating_point() and value.ndim < 3:
+            hint += "; of signals, `with fmapviz.capture(model) as maps: model(signals)` has the feature maps"
         raise RequestError(f"no image: {quote(shown)}", hint=hint)
     raise _refusal(value)
 
 
-def images_in(value: Any, kind: Kind) -> list[Any]:  # Any: see `MemoryImage`
-    """Return the images in a batch: tensors of more than three axes are N images, of five N clips; all else is one image."""
-    return list(value.detach()) if kind in {"pixels", "prepared"} and value.ndim > 3 else [value]
+def images_in(value: Any, kind: Kind, *, volumes: bool = False) -> list[Any]:  # Any: see `MemoryImage`
+    """Return the images in a batch: tensors of more than three axes are N images, of five N clips; all else is one image.
+
+    For a network of volumes a tensor of floats with four axes is one of them.
+    """
+    axes = 4 if volumes and kind == "prepared" else 3
+    return list(value.detach()) if kind in {"pixels", "prepared"} and value.ndim > axes else [value]
 
 
 def _is_value(inputs: object) -> bool:
@@ -159,7 +168,7 @@ def _items_of(dataset: Any) -> Iterator[Any]:  # Any: of the user
     return (dataset[position] for position in range(len(dataset)))
 
 
-def _named(values: Iterable[Any], *, copied: bool = False) -> Iterator[Listed]:  # Any: of the user
+def _named(values: Iterable[Any], *, volumes: bool, copied: bool = False) -> Iterator[Listed]:  # Any: of the user
     position = 0
     for value in values:
         if isinstance(value, str | Path | MemoryImage):
@@ -167,7 +176,7 @@ def _named(values: Iterable[Any], *, copied: bool = False) -> Iterator[Listed]: 
             position += 1
             continue
         kind = kind_of(value)
-        for image in images_in(value, kind):
+        for image in images_in(value, kind, volumes=volumes):
             yield MemoryImage(_name_of(image) or f"image_{position}", kind, _copy(image, kind) if copied else image)
             position += 1
 

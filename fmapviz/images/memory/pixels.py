@@ -64,7 +64,10 @@ def read_memory_image(image: MemoryImage, preparation: Preparation) -> PreparedI
     except Exception as error:
         refusal = explain(error, image.name)
         if refusal.code == "E_CHANNELS":
-            refusal.advise("an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is")
+            batch = "list(array) passes each of a batch; " if image.kind == "array" and image.value.ndim == 4 else ""
+            refusal.advise(
+                f"{batch}an array (H, W, C) or (C, H, W) with as many; a tensor of floats (C, H, W) is used as it is"
+            )
         raise refusal from error
     if preparation.own and isinstance(pixels, Samples):
         notices = tuple(notice for notice in notices if not is_about_scaling(notice))
