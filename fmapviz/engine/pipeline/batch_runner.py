@@ -29,6 +29,7 @@ from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import evaluating
+from fmapviz.inspection.outside_state import OutsideState
 from fmapviz.inspection.randomness import gate, python_states, seeded_by
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -69,10 +70,11 @@ class BatchRunner:
         self._progress = progress
         self._check = check
         self._hooks = ExitStack()
-        self._is_random = self._remembers = self._is_single = False
+        self._is_random = self._remembers = self._depends = self._is_single = False
         self._checking = Lock()
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
+        self._outside = OutsideState(module)
         self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
@@ -153,6 +155,7 @@ class BatchRunner:
                 before = python_states()
                 drawn = drawer.draw(images, keep=self._session.kept if self._is_checked or not several else None)
                 drawn_numbers = drawer.numbers.drawn or before != python_states()
+            self._outside.learn(images.shape)
             self._note_changes(drawer, tell)
             if not drawn_numbers:
                 if several:
@@ -165,7 +168,10 @@ class BatchRunner:
         if several:
             raise MixedBatchError
         with gate.alone(), seeded_by(part[0].member.file.unit, self._session.device):
-            return drawer.draw(images, keep=self._session.kept)
+            drawn = drawer.draw(images, keep=self._session.kept)
+        self._outside.learn(images.shape)
+        self._note_changes(drawer, tell)
+        return drawn
 
     def _check_batch(self, drawer: Drawer | PairDrawer, images: Tensor, first: ImageResult, tell: Tell) -> None:
         """Find out from the first batch whether images may share a forward pass.
@@ -182,6 +188,7 @@ class BatchRunner:
                 except (ForwardError, MixedBatchError):  # not known
                     self._is_single = True
                 else:
+                    self._outside.learn(images.shape)
                     self._note_changes(drawer, tell)  # what it keeps may show at the second pass only
                     if mixed and not self._is_single:
                         self._is_single = True
@@ -200,6 +207,11 @@ class BatchRunner:
             self.limits.batch_size = 1
             how = "each image is drawn alone, from the state of the start"
             tell(Notice(f"the network keeps {first_few(kept)} from one image to the next: {how}"))
+        if self._outside.changes and not self._depends:
+            self._depends = self._is_single = True
+            self.limits.drawing = self.limits.batch_size = 1
+            names = first_few(self._outside.changes)
+            tell(Notice(f"the network's code changes {names} when it runs: an image may depend on those before it"))
 
     def _find_kept(self, batch: list[Preprocessed]) -> dict[int, KeptPass]:
         """Return the passes that were kept, by the images' identity."""
