@@ -8,7 +8,9 @@ What was nothing at the start and is the same after all images of a size is take
 from __future__ import annotations
 
 import copy
+import itertools
 import random
+from array import array
 from collections import deque
 from contextlib import contextmanager
 from itertools import chain
@@ -153,10 +155,28 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:  # Any: whatever a user's 
     """Return a copy, in which modules and parameters are those of the original; `_MISSING` if there cannot be one."""
     if isinstance(value, Tensor):
         return value if id(value) in memo else value.detach().clone()
+    known = len(memo)
     try:
         return value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value, memo)
     except Exception:  # noqa: BLE001  a lock, an open file, a tensor with a history
+        for key in list(memo)[known:]:  # copies that are not whole
+            del memo[key]
+        return _copied_in_part(value, memo)
+
+
+def _copied_in_part(value: Any, memo: dict[int, Any]) -> Any:  # Any: whatever a user's module holds
+    """Return a copy that shares only what cannot be copied, such as a lock; `_MISSING` if there cannot be one."""
+    if not hasattr(value, "__dict__") or hasattr(value, "__del__"):  # to delete the copy might close a file
         return _MISSING
+    try:
+        copied = copy.copy(value)
+    except Exception:  # noqa: BLE001  as above
+        return _MISSING
+    memo[id(value)] = copied
+    for key, held in vars(value).items():
+        part = _copied(held, memo)
+        vars(copied)[key] = held if part is _MISSING else part
+    return copied
 
 
 def _same(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:  # Any: whatever a user's module holds
@@ -173,7 +193,13 @@ def _same(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:  # Any: wha
         return list(one) == list(other) and all(_same(one[key], other[key], seen) for key in one)
     if isinstance(one, list | tuple | deque):
         return len(one) == len(other) and all(_same(mine, theirs, seen) for mine, theirs in zip(one, other, strict=True))
-    return _same(vars(one), vars(other), seen) if hasattr(one, "__dict__") else True
+    mine, theirs = _attributes_of(one), _attributes_of(other)
+    return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key], seen) for key in mine)
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:  # Any: whatever a user's module holds
+    slots = [slot for kind in type(value).__mro__ for slot in vars(kind).get("__slots__", ()) if hasattr(value, slot)]
+    return {slot: getattr(value, slot) for slot in slots} | getattr(value, "__dict__", {})
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
@@ -193,5 +219,6 @@ _EQUAL: dict[Any, Callable[[Any, Any], bool]] = {
     np.random.RandomState: lambda one, other: repr(one.get_state()) == repr(other.get_state()),
     random.Random: lambda one, other: one.getstate() == other.getstate(),
     _CONSTANT: lambda one, other: repr(one) == repr(other),  # NaN is NaN
-    (set, frozenset): lambda one, other: one == other,
+    itertools.count: lambda one, other: repr(one) == repr(other),
+    (set, frozenset, bytearray, array): lambda one, other: one == other,
 }

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
 import threading
-from collections import deque
+from array import array
+from collections import Counter as Tally
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -201,3 +206,84 @@ def test_a_cache_is_kept_and_not_reported(network, tmp_path):
     module = network().eval()
     _, notices = drawn(module, range(4), tmp_path)
     assert not notices
+
+
+@dataclass
+class Seen:
+    passes: int = 0
+
+
+@dataclass(slots=True)
+class Slotted:
+    passes: int = 0
+
+
+class Guarded:
+    """Cannot be copied as a whole."""
+
+    def __init__(self):
+        self.seen, self.lock, self.itself = [0], threading.Lock(), self
+
+
+def queue_of_one():
+    held = queue.Queue()
+    held.put(0)
+    return held
+
+
+KINDS = {
+    "Counter": (lambda: Tally("a"), lambda held: held.update("a") or held["a"]),
+    "deque": (lambda: deque([1], maxlen=1), lambda held: held.append(held[0] + 1) or held[0]),
+    "defaultdict": (lambda: defaultdict(list, a=[1]), lambda held: held["a"].append(1) or len(held["a"])),
+    "dataclass": (Seen, lambda held: setattr(held, "passes", held.passes + 1) or held.passes),
+    "slots": (Slotted, lambda held: setattr(held, "passes", held.passes + 1) or held.passes),
+    "NumPy's array": (lambda: np.ones(2), lambda held: float(np.add(held, 1, out=held)[0])),
+    "array": (lambda: array("d", [1]), lambda held: held.append(1) or len(held)),
+    "bytes": (lambda: bytearray(b"a"), lambda held: held.append(1) or len(held)),
+    "count": (lambda: itertools.count(1), next),
+    "with a lock": (Guarded, lambda held: held.seen.append(1) or len(held.seen)),
+    "queue": (queue_of_one, lambda held: held.put(1) or held.qsize()),
+}
+
+
+class Held(Network):
+    kind = ""
+
+    def start(self):
+        self.held = KINDS[self.kind][0]()
+
+    def factor(self, _values):
+        return KINDS[self.kind][1](self.held)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_an_attribute_holds_is_set_back(kind, tmp_path):
+    network = type("Held", (Held,), {"kind": kind})().eval()
+    images = [IMAGES[0]] * 3
+    run = fmapviz.visualize(network, images, out=tmp_path, to="npz", layers="conv", progress=False)
+    values = []
+    for file in sorted(run.directory.rglob("*.npz")):
+        with np.load(file) as arrays:
+            values.append([arrays[name].tobytes() for name in arrays.files if name != "__metadata__"])
+    assert values[0] == values[1] == values[2]
+    assert any("keeps held" in notice for notice in run.notices)
+
+
+class Opened:
+    """Is closed where it is no longer used."""
+
+    closed = 0
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __del__(self):
+        Opened.closed += hasattr(self, "lock")
+
+
+def test_what_is_closed_where_it_is_deleted_is_not_copied():
+    network = nn.Identity()
+    network.opened = Opened()
+    with LastingState(network) as state, state.one_pass(IMAGES):
+        pass
+    assert Opened.closed == 0
