@@ -24,7 +24,7 @@ from fmapviz.models.replicas import replicate
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from fmapviz.core.centres import Centres
     from fmapviz.core.types import FeatureMap, LayerInfo, Model
@@ -153,18 +153,29 @@ class Places:
 
     Attributes:
         unknown: Why it is not known of maps that were asked for, by their names.
+        turned: Names of maps that were asked for and whose rows are the picture's columns.
     """
 
     def __init__(self, fields: Mapping[str, ReceptiveField]) -> None:
         self.unknown: dict[str, str] = {}
+        self.turned: dict[str, None] = {}
         self._fields = fields
+
+    def upright(self, feature_map: FeatureMap, maps: Tensor) -> Tensor:
+        """Return maps `(N, ..., H, W)` with rows that are rows of the picture, as they are laid over it."""
+        field, layout = self._fields.get(feature_map.name), feature_map.layout
+        is_upright = layout is not None and len(layout.order) > 1 and layout.order[-2] > layout.order[-1]  # as N C W H is
+        if field is None or not field.turned or field.centres is None or is_upright:
+            return maps
+        self.turned[feature_map.name] = None
+        return maps.transpose(-2, -1)
 
     def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "") -> Centres | None:
         """Return where the positions of a feature map lie; None if it spans the input, or is taken to do so.
 
         Args:
             feature_map: All frames of a clip lie where their layer does.
-            grid: Its rows and columns.
+            grid: Its rows and columns, `upright`.
             suffix: Of the frame.
         """
         field, layout = self._fields.get(feature_map.name), feature_map.layout
@@ -184,13 +195,18 @@ class Places:
             return None
         return None if known[0].is_spread else known[0]
 
-    @property
-    def remark(self) -> str:
-        """Which maps are taken to span the input, in words; empty if none is."""
-        return describe_unknown(self.unknown) if self.unknown else ""
+    def remarks(self, *names: str) -> list[str]:
+        """Return in words which maps are transposed, and which are taken to span the input; of all, or of some names."""
+        unknown = {name: why for name, why in self.unknown.items() if not names or name in names}
+        turned = [name for name in self.turned if not names or name in names]
+        remarks = [_describe_unknown(unknown)] if unknown else []
+        if turned:
+            why = "the network exchanges rows and columns of the picture"
+            remarks.append(f"{why}: what is drawn over the input is transposed: {first_few(turned)}")
+        return remarks
 
 
-def describe_unknown(reasons: Mapping[str, str]) -> str:
+def _describe_unknown(reasons: Mapping[str, str]) -> str:
     """Return in words that maps are taken to span the input, by their names and the operators that hide where they lie."""
     known = ", ".join(dict.fromkeys(filter(None, reasons.values())))
     through = f" (through {known})" if known else ""

@@ -368,7 +368,7 @@ class Drawer:
                 results.undrawn | silent,
                 predictions[image],
                 tuple(results.notices[image]),
-                (*self._remarks, *results.remarks, *([current.record.places.remark] if current.record.places else [])),
+                (*self._remarks, *results.remarks, *(current.record.places.remarks() if current.record.places else [])),
             )
             for image in range(images)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ import torch
 
 from fmapviz.core.drawings import Drawing, HeatMap
 from fmapviz.core.types import LayerResult, RawValues, Statistics
+from fmapviz.core.words import counted
 from fmapviz.inspection.reshape import NotAMapError, frames_of, picture_size
 from fmapviz.render.grid import as_floats, measure
 from fmapviz.render.measures import measures_of
 from fmapviz.views.base import BatchContent, LayerMaps, NoChannelsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -129,9 +131,9 @@ class BatchResults:
         for own in self.notices:
             own.append(notice)
 
-    def notify_missing(self, reason: str) -> None:
-        """Add a notice to each image about the classes that it does not have."""
-        for own, missing in zip(self.notices, self.missing, strict=True):
+    def notify_missing(self, reasons: Sequence[str]) -> None:
+        """Add a notice to each image about the classes that it does not have, with its reason."""
+        for own, missing, reason in zip(self.notices, self.missing, reasons, strict=True):
             if missing:
                 shown = ", ".join(missing) if len(missing) < 4 else f"{missing[0]}, {missing[1]}, ... {missing[-1]}"
                 own.append(f"nothing is drawn for {shown}: {reason}")
@@ -185,24 +187,37 @@ def draw_feature_map(
     is_placed = record.places is not None and of == "output" and not plan.placed.isdisjoint(views)
     for suffix, maps in frames.items():
         name = f"{template.layer}{suffix}"
-        grid = (maps.shape[2], maps.shape[3]) if maps.ndim == 4 else None
-        centres = record.places.of(own, grid, suffix) if record.places and is_placed and grid else None
-        named = replace(template, layer=name, centres=centres)
+        named = replace(template, layer=name)
+        upright, unplaced = maps, ""
+        if record.places and is_placed and maps.ndim == 4:
+            upright = record.places.upright(own, maps)
+            named = replace(named, centres=record.places.of(own, (upright.shape[2], upright.shape[3]), suffix))
+            if len(maps) > images and name in record.places.unknown:
+                unplaced = f"{len(maps)} samples for {counted(images, 'image')}, not a map of the image"
         batch, given = _measure(named, maps, plan, style, pixels=record.pixels, targets=targets)
+        if upright is not maps:
+            batch.maps = None if batch.maps is None else batch.maps.transpose(2, 3)
         batch.values = raw if len(frames) == 1 else None
         batches.append(batch)
+        over = replace(given, values=given.values.transpose(2, 3)) if upright is not maps else given
         for view, draw in views.items():
-            if draw is None:
-                batch.drawings[view] = None
-                continue
-            if common := plan.shared.get((view, named.layer, "")):
-                given = replace(given, limits=(common.low, common.high))
-            try:
-                batch.drawings[view] = _to_host(draw(given, style))
-            except NotAMapError as reason:
-                what = named.layer if isinstance(reason, NoChannelsError) else f"{view} of {named.layer}"
-                batch.undrawn[what] = str(reason)
+            is_over = view in plan.placed
+            common = plan.shared.get((view, named.layer, ""))
+            shown = over if is_over else given
+            shown = replace(shown, limits=(common.low, common.high)) if common else shown
+            _draw(batch, view, draw and partial(draw, shown, style), refused=unplaced if is_over else "")
     return batches
+
+
+def _draw(batch: LayerBatch, view: str, draw: Callable[[], BatchContent] | None, *, refused: str) -> None:
+    """Draw a view of a layer, or note why it is not drawn."""
+    try:
+        if refused and draw:
+            raise NotAMapError(refused)  # noqa: TRY301  as a view would
+        batch.drawings[view] = _to_host(draw()) if draw else None
+    except NotAMapError as reason:
+        layer = batch.template.layer
+        batch.undrawn[layer if isinstance(reason, NoChannelsError) else f"{view} of {layer}"] = str(reason)
 
 
 def keep_values(values: Tensor, dtype: str, *, images: int, view: str = "") -> list[RawValues]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -71,7 +72,7 @@ class ClassScores:
         values: What is differentiated, `(N, C)`: the logit of each class, if there is one, else what the network returns;
             zero if the image does not have the class.
         ranking: Decides top1, top2, ..., `(N, C)`, outside the graph.
-        present: Whether the image has the class, bool `(N, C)`.
+        present: Whether the image has the class, with a finite score, bool `(N, C)`.
         outputs: What the network returns for the class, `(N, C)`, outside the graph: of the first of two names of one output
             its negative or its complement; of pixels the mean.
         kind: How classes relate: `softmax`, one of them is right; `sigmoid`, each by itself; `ordinal`, they are in order;
@@ -124,10 +125,11 @@ class ClassScores:
         """Return what is known of a class in an image, as `Target` and `Prediction` take it."""
 
         def at(values: Tensor | None) -> float | None:
-            return None if values is None else float(values[image, index])
+            number = None if values is None else float(values[image, index])
+            return None if number is None or isnan(number) else number
 
         return {
-            "score": at(self.outputs),
+            "score": float(self.outputs[image, index]),
             "logit": at(self.values.detach()) if self.logits else None,
             "probability": at(self.probabilities),
             "share": None if self.kind == "value" else at(self.shares),
@@ -195,7 +197,7 @@ def class_scores(
 def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
     """Return the index of a requested class for each image; None if the image does not have it.
 
-    Of equal classes the one with the lower number comes first, and NaN comes last.
+    Of equal classes the one with the lower number comes first. An image of which some score is not finite has no ranks.
 
     Raises:
         RequestError: The network has no class of that number, or it is not known which output has that name.
@@ -214,11 +216,11 @@ def indices_of(scores: ClassScores, wanted: Wanted) -> list[int | None]:
             raise RequestError(f"no class {quote(wanted.label)}: the names of the outputs are unknown", hint=hint)
         return _having(scores, wanted.index)
     rank = cast(int, wanted.rank)
-    order = scores.ranking.nan_to_num(nan=-torch.inf).argsort(dim=1, descending=True, stable=True)
+    order = scores.ranking.argsort(dim=1, descending=True, stable=True)
     # What the image does not have comes after all that it has, whatever the scores.
     absent = (~scores.present).int().gather(1, order)
     order = order.gather(1, absent.argsort(dim=1, stable=True))
-    counts = scores.present.sum(1).tolist()
+    counts = scores.present.sum(1).where(scores.ranking.isfinite().all(1), 0).tolist()
     return [each[rank - 1] if rank <= count else None for each, count in zip(order.tolist(), counts, strict=True)]
 
 
@@ -338,8 +340,10 @@ def _effective(ending: str, columns: Tensor) -> str:
 
 
 def _is_distribution(columns: Tensor, tolerance: float) -> bool:
-    """Return True unless some value is negative, or some sum differs from one; NaN does not count."""
-    return not bool((columns < 0).any()) and not bool(((columns.sum(1) - 1).abs() > tolerance).any())
+    """Return True unless some value is negative, or some sum differs from one; what is not finite does not count."""
+    sums = columns.sum(1)
+    differs = (sums - 1).abs() > tolerance
+    return bool(sums.isfinite().any()) and not bool((columns < 0).any()) and not bool((differs & sums.isfinite()).any())
 
 
 def _is_mirrored(kind: str, count: int, names: int) -> bool:
@@ -381,7 +385,7 @@ def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: 
     scores = ClassScores(
         values,
         ranking,
-        torch.ones_like(ranking, dtype=torch.bool) if decided.kind != "ordinal" else cast(Tensor, probabilities) > 0,
+        ranking.isfinite() if decided.kind != "ordinal" else cast(Tensor, probabilities) > 0,
         outputs,
         decided.kind,
         names=names,
@@ -466,6 +470,7 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
     else:
         winners = scores.ranking.nan_to_num(nan=-torch.inf).argmax(1, keepdim=True)
         own = winners == torch.arange(plain.shape[1], device=plain.device)[:, None]
+    own &= plain > -torch.inf
     counts = own.sum(2)
 
     def mean(values: Tensor) -> Tensor:
@@ -477,7 +482,7 @@ def _of_pixels(scores: ClassScores, decided: _Decided) -> ClassScores:
         scores,
         values=values,
         ranking=values.detach() if decided.kind == "value" else counts / plain.shape[2],
-        present=counts > 0,
+        present=(counts > 0) & values.detach().isfinite(),
         outputs=values.detach() if same else mean(scores.outputs),
         probabilities=None if scores.probabilities is None else mean(scores.probabilities),
         shares=counts / plain.shape[2],

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from fmapviz.core.errors import quote
+from fmapviz.core.words import counted
 from fmapviz.inspection.gradients import begin_graph_in_place, edge_of
 from fmapviz.inspection.reshape import NotAMapError, frames_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from torch import Tensor
     from torch.autograd.graph import GradientEdge
@@ -30,15 +31,21 @@ if TYPE_CHECKING:
 class Places(Protocol):
     """Where the maps of a network's layers lie in the input, see `fmapviz.engine.fields.Places`."""
 
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """Why that is not known of maps, by their names."""
+
+    def upright(self, feature_map: FeatureMap, maps: Tensor, /) -> Tensor:
+        """Return maps with rows that are rows of the picture."""
+
     def of(self, feature_map: FeatureMap, grid: tuple[int, int], suffix: str = "", /) -> Centres | None:
         """Return where the positions of a feature map lie; None if it spans the input."""
 
     def of_grid(self, name: str, grid: tuple[int, int], /) -> Centres | None:
         """Return where patches lie between which attention is computed."""
 
-    @property
-    def remark(self) -> str:
-        """Which maps are taken to span the input, in words."""
+    def remarks(self, *names: str) -> list[str]:
+        """Return in words which maps are transposed, and which are taken to span the input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +182,7 @@ class ForwardRecord:
         if frames[0].ndim == 2:
             raise NotAMapError("a vector, without rows and columns to lay over the image")
         if len(frames[0]) != self.images:
-            raise NotAMapError(f"{len(frames[0])} samples for {self.images} images, not a map of the image")
+            raise NotAMapError(f"{len(frames[0])} samples for {counted(self.images, 'image')}, not a map of the image")
         return frames[0] if len(frames) == 1 else torch.cat(frames, -1)
 
     def why_only_prefix(self) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fmapviz.inspection.fields.intervals import Axis, Field
 
 NOTHING = "not computed from the picture"
-TURNED = "its rows are the picture's columns"
+TURNED = "rows and columns of the picture are exchanged"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +46,7 @@ class ReceptiveField:
         ungated: The field without what is the same at all positions, such as squeeze-and-excitation gates and the statistics
             of an instance norm; None if there is nothing of the kind.
         centres: Where the positions lie; None if that is not known.
+        turned: Whether the map's rows are columns of the picture; the `centres` are then those of the transposed map.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ReceptiveField:
     reason: str = ""
     ungated: ReceptiveField | None = None
     centres: Centres | None = None
+    turned: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -157,6 +159,8 @@ def unknown_field(name: str, picture: tuple[int, int], *, reason: str) -> Recept
 def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
     if reason := field.reason or (TURNED if field.is_turned else ""):
         found = unknown_field(name, picture, reason=reason)
+        if not field.reason and field.rows.dim != field.columns.dim:
+            found = replace(found, centres=_centres(field, picture), turned=True)
     else:
         rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
         steps = _step(rows, field.rows), _step(columns, field.columns)

@@ -14,7 +14,7 @@ NOUNS = "images|pictures|channels|filters|checkpoints|inputs"
 # In these a number is at least two, or part of a unit.
 ALWAYS_SEVERAL = (
     "more images", "if len(found) > 1", "images == 1", "channels == 1", "MOST}", "LEAST}", "KEPT}", "_LARGEST_SHARD}",
-    "len(missed)", "images/s", "channels:,}", "between {length} channels", "samples for {self.images} images",
+    "len(missed)", "images/s", "channels:,}", "between {length} channels",
     "finished}{total} images", "samples are {images} images", "or more {images} images",
 )  # fmt: skip
 

@@ -34,6 +34,17 @@ class Flip(nn.Module):
         return x.flip(-1)
 
 
+class Turn(nn.Module):
+    """Turns by quarters; 5 exchanges rows and columns."""
+
+    def __init__(self, quarters):
+        super().__init__()
+        self.quarters = quarters
+
+    def forward(self, x):
+        return x.transpose(2, 3) if self.quarters == 5 else torch.rot90(x, self.quarters, (2, 3))
+
+
 class Residual(nn.Sequential):
     def forward(self, x):
         return x + super().forward(x)
@@ -102,6 +113,8 @@ def random_network(seed):
             layers.append(nn.ReflectionPad2d(some))
         elif kind == "others":
             layers.append([Flip(), Gate(), Residual(nn.Identity()), nn.ReLU()][int(rng.integers(4))])
+    if seed % 4 == 3:
+        layers.insert(int(rng.integers(len(layers) + 1)), Turn(int(rng.integers(1, 6))))
     layers.append(peaked(nn.Conv2d(channels, CHANNELS, 3)))
     return nn.Sequential(*layers)
 
@@ -174,6 +187,11 @@ NETWORKS = {
     "padded at one side": lambda: nn.Sequential(nn.ZeroPad2d((24, 0, 0, 16)), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
     "cropped": lambda: nn.Sequential(Crop(20, 0, 0, 30), peaked(nn.Conv2d(3, CHANNELS, 4, 4))),
     "mirrored": lambda: nn.Sequential(Flip(), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "transposed": lambda: nn.Sequential(Turn(5), peaked(nn.Conv2d(3, CHANNELS, 5, 4))),
+    "transposed between": lambda: nn.Sequential(
+        peaked(nn.Conv2d(3, CHANNELS, 5, 2)), Turn(5), Crop(0, 8, 0, 0), peaked(nn.Conv2d(CHANNELS, CHANNELS, 3, 2))
+    ),
+    "turned": lambda: nn.Sequential(Turn(1), peaked(nn.Conv2d(3, CHANNELS, 5, 4)), Turn(2)),
     "patches that do not cover the picture": lambda: peaked(nn.Conv2d(3, CHANNELS, 16, 16)),
     "pooled beyond the border": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 3)), nn.MaxPool2d(7, 7, ceil_mode=True)),
     "attention": lambda: nn.Sequential(peaked(nn.Conv2d(3, CHANNELS, 7, 5)), Mixer()),
@@ -334,3 +352,35 @@ def test_a_map_whose_positions_lie_at_two_places_is_announced(tmp_path):
     run([tmp_path / "a.png"], views=["mean"])
     told = [each.message for each in events if "spanned the input" in getattr(each, "message", "")]
     assert told == ["drawn as if they spanned the input, because where their positions lie is not known: conv"]
+
+
+class Corners(nn.Module):
+    """Sees four parts of its input, or the input and its mirror image, as samples."""
+
+    def __init__(self, *, mirrored):
+        super().__init__()
+        self.mirrored = mirrored
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        height, width = x.shape[-2] // 2, x.shape[-1] // 2
+        corners = [x[..., :height, :width], x[..., height:, :width], x[..., :height, width:], x[..., height:, width:]]
+        return self.conv(torch.cat([x, x.flip(-1)] if self.mirrored else corners)).mean((2, 3))
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_a_map_of_a_part_of_the_input_is_not_laid_over_all_of_it(tmp_path, mirrored):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(lambda: Corners(mirrored=mirrored), out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["maps", "mean", "max", "eigencam"], layers=["conv"])
+    assert {each.name for each in summary.directory.rglob("*conv*.png")} == {"00_conv.maps.png"}
+    why = f"{2 if mirrored else 4} samples for 1 image, not a map of the image"
+    assert summary.undrawn == dict.fromkeys(["mean of conv", "max of conv", "eigencam of conv"], why)
+
+
+def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
+    save_pixels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8))
+    run = runner(NETWORKS["transposed"], out=tmp_path / "out", options=AS_IT_IS, to=["png"])
+    summary = run([tmp_path / "a.png"], views=["maps", "mean"])
+    why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: 1"
+    assert why in summary.notices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fmapviz.core.errors import RequestError
 from fmapviz.inspection.class_scores import Head, class_scores, indices_of
 from fmapviz.inspection.endings import Endings
 from fmapviz.inspection.predictions import predict
-from fmapviz.inspection.targets import Wanted
+from fmapviz.inspection.targets import Wanted, parse
 
 TWO, FOUR = ("benign", "malignant"), ("a", "b", "c", "d")
 
@@ -214,3 +215,21 @@ def test_the_names_of_a_detector_include_its_background():
     shifted = class_scores(found, key=None, images=1, head=Head(("cat", "dog"), boxes=3))
     assert [str(each) for each in predict(shifted, top=3)[0]] == ["class 1 90.0 %", "class 2 20.0 %"]
     assert "the first class of the network is the background" in shifted.remarks[0]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_class_whose_score_is_not_finite_is_not_there_and_its_image_has_no_ranks(bad):
+    scores = class_scores(torch.tensor([[1.0, bad, 2.0], [3.0, 1.0, 2.0]]), key=None, images=2, head=Head(("a", "b", "c")))
+    assert [indices_of(scores, *parse([word], ())) for word in ("0", "1")] == [
+        [0, 0], [None, 1],
+    ]  # fmt: skip
+    assert [indices_of(scores, Wanted(f"top{rank}", rank, None)) for rank in (1, 3)] == [[None, 0], [None, 1]]
+    assert scores.numbers(0, 0)["score"] == 1
+    assert not isnan(scores.numbers(0, 0)["probability"] or 0)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4, 4)])
+def test_scores_of_which_none_is_finite_are_no_probabilities_and_no_class(shape):
+    scores = class_scores(torch.full(shape, torch.nan), key=None, images=2)
+    assert not any("probabilities" in remark for remark in scores.remarks)
+    assert [indices_of(scores, *parse([word], ())) for word in ("top1", "0")] == [[None, None]] * 2

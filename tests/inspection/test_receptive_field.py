@@ -242,7 +242,7 @@ def test_what_is_not_computed_from_the_picture_says_so():
 def test_rows_and_columns_that_change_places_are_not_exact():
     network = nn.Sequential(conv(3), Apply(lambda x: x.transpose(2, 3)), Apply(lambda x: x.transpose(2, 3))).double()
     fields = trace(network)
-    assert fields["1"].reason == "its rows are the picture's columns"
+    assert fields["1"].reason == "rows and columns of the picture are exchanged"
     assert (fields["2"].reason, fields["2"].size) == ("", (3, 3))
 
 

@@ -21,7 +21,7 @@ from fmapviz.core.types import Layer, Model
 from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
 from fmapviz.engine.cam.class_maps import ClassMaps
-from fmapviz.engine.fields import PlaceCache, describe_unknown
+from fmapviz.engine.fields import PlaceCache
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
@@ -218,13 +218,8 @@ def cam(
         probability=_all_of([each.probability for each in targets], raw.device),
         kind=targets[0].kind if targets else "",
         names=tuple(each.name for each in targets),
-        notices=(*found.remarks, *_unplaced(result.template.layer, places)),
+        notices=(*found.remarks, *(places.remarks(result.template.layer) if places else [])),
     )
-
-
-def _unplaced(layer: str, places: Places | None) -> list[str]:
-    """Return a notice if it is not known where the positions of a layer lie."""
-    return [describe_unknown({layer: places.unknown[layer]})] if places and layer in places.unknown else []
 
 
 def _all_of(numbers: Sequence[float | None], device: torch.device) -> Tensor | None:

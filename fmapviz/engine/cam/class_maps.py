@@ -202,7 +202,8 @@ class Pass:
             count, what = scores.values.shape[1], "output" if scores.kind == "value" else "class"
             plural = {"output": "outputs", "class": "classes"}[what] if count > 1 else what
             reason = f"the network has only {count} {plural}"
-        results.notify_missing(reason)
+        finite = (scores.values.detach().isfinite() & scores.ranking.isfinite()).all(1).tolist()
+        results.notify_missing([reason if known else "the class scores are not finite" for known in finite])
 
     def _draw_class(self, scores: ClassScores, alike: Sequence[Wanted], indices: Indices, *, more: bool) -> None:
         """Draw one class of each image, which was requested in one or several ways, by one backward pass."""
@@ -287,6 +288,7 @@ class Pass:
         layer = LayerResult(own.name, own.layer.type, own.call, own.index, own.shape[1:], automatic=self.maps.automatic)
         raw = raw.reshape(*raw.shape[:2], frames, -1).mean(2)
         if record.places:
+            raw = record.places.upright(own, raw)
             layer = replace(layer, centres=record.places.of(own, (raw.shape[1], raw.shape[2])))
         self._add_heat_map(view, raw, layer, targets)
 

@@ -341,6 +341,8 @@ def _remedy(reason: str) -> str:
     """Return what to change where no layer could be drawn, by the reason: other layers help only where layers are it."""
     if "none of those chosen" in reason:
         return "channels='all' draws all channels, channels='top:16' the strongest"
+    if "scores are not finite" in reason:
+        return "views='maps' draws the layers, and names the first one with such values"
     if "no such class" in reason:
         return "targets='top1' takes the likeliest class of the image"
     return "layers= and types= choose other layers; fmapviz.list_layers(model) lists them"

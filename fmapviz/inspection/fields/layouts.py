@@ -146,6 +146,21 @@ def _flip(call: Call) -> list[Operand]:
     return one(call, changed)
 
 
+def _rotate(call: Call) -> list[Operand]:
+    first, second = call.dims("dims")
+    last = {dim: call.operand.shape[dim] - 1 for dim in (first, second)}
+    mirrored = {1: (second,), 2: (first, second), 3: (first,)}.get(call.given["k"] % 4, ())
+    turned = {first: second, second: first} if call.given["k"] % 2 else {}
+    changed: dict[int, Place | None] = {}
+    for dim, end in last.items():
+        to = turned.get(dim, dim)
+        if dim in mirrored:
+            changed[dim] = Place(to, indices.stretch(end + 1, start=end, step=-1), Fraction(-1))
+        else:
+            changed[dim] = Place(to)
+    return one(call, changed)
+
+
 def _repeated(call: Call) -> list[Operand]:
     operand, more = call.operand, call.result.ndim - call.operand.ndim
     places: list[Place | None] = []
@@ -196,4 +211,5 @@ RULES: dict[str, Rule] = {
     "stack": _stack,
     "roll": _roll,
     "flip": _flip,
+    "rot90": _rotate,
 }

@@ -256,6 +256,16 @@ def _flip(call: Call) -> Axes:
     return axes
 
 
+def _rotate(call: Call) -> Axes:
+    axes, (first, second), quarters = call.own, call.dims("dims"), call.given["k"] % 4
+    for dim in {1: (second,), 2: (first, second), 3: (first,)}.get(quarters, ()):
+        axes = resample(axes, dim, np.arange(call.operand.shape[dim])[::-1])
+    dims = list(axes.dims)
+    if quarters % 2:
+        dims[first], dims[second] = dims[second], dims[first]
+    return Axes(tuple(dims), axes.pair)
+
+
 def _concatenate(call: Call) -> Axes:
     tensors = [each for each in call.given["tensors"] if each.ndim == call.result.ndim]
     dim = call.given["dim"] % call.result.ndim
@@ -647,6 +657,7 @@ RULES: dict[str, Callable[[Call], Axes]] = {
     "unbind": _select,
     "roll": _roll,
     "flip": _flip,
+    "rot90": _rotate,
     "cat": _concatenate,
     "stack": _stack,
     "constant_pad_nd": _pad,
