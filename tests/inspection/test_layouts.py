@@ -441,3 +441,38 @@ def test_repeated_and_shuffled_channels_keep_their_numbers(count):
     for name in ("1", "2", "3"):
         (drawn,) = frames_of(maps[name], maps[name].values).values()
         assert torch.equal(drawn, seen[name]), name
+
+
+class Encoder(nn.Module):
+    """A transformer of PyTorch with a class token, and its tokens first or second."""
+
+    def __init__(self, *, batch_first, norm_first):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.class_token = nn.Parameter(torch.randn(1, 1, 16))
+        block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first, norm_first=norm_first)
+        self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+        self.batch_first = batch_first
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).mT
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], 1)
+        return self.blocks(tokens if self.batch_first else tokens.transpose(0, 1))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("images", [1, 2])
+def test_all_layers_of_a_transformer_are_the_same_maps_with_the_images_first_or_second(norm_first, images):
+    pixels = torch.rand(images, 3, 32, 48, generator=torch.Generator().manual_seed(1))
+    found = []
+    for batch_first in (True, False):
+        network = Encoder(batch_first=batch_first, norm_first=norm_first).eval()
+        kinds = ["Linear", "LayerNorm", "MultiheadAttention", "TransformerEncoderLayer"]
+        with fmapviz.capture(network, types=kinds) as maps, torch.no_grad():
+            network(pixels)
+        found.append({name: frames_of(maps[name], maps[name].values)[""] for name in maps})
+    assert len(found[0]) == 12
+    for name, values in found[1].items():
+        assert values.shape[:1] + values.shape[2:] == (images, 4, 6)
+        torch.testing.assert_close(values, found[0][name])

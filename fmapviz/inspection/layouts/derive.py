@@ -43,7 +43,9 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     counts = (len(images), len(channels) + len(others))
     if reason := next((found for dim in axes.dims if (found := reason_of(dim))), ""):
         return Layout(text, dims, refused=f"{shown}: {_why(reason)}")
-    if not images and (not named(axes) or digits[0].size > 1):
+    # The axis of a single image is lost where a reshape joins it with another one, and makes it anew.
+    is_single = digits[0].size == 1 or any(digit.size == 1 and digit.base is None for digit in digits)
+    if not images and not (named(axes) and is_single):
         return Layout(text, dims, refused=f"{shown}: its axes were lost in an operator that cannot be followed; {SAY_IT}")
     if len(images) > 1:
         return Layout(text, dims, refused=f"{shown}: its axes of images cannot be told apart")
