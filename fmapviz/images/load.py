@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from fmapviz.images.decode_pool import read_image
 from fmapviz.images.find import is_candidate
 from fmapviz.images.frames import frames_of, is_film
 from fmapviz.images.memory.image import MemoryImage, memory_image
-from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.images.memory.inputs import is_all_prepared, resolve_inputs
 from fmapviz.images.memory.pixels import read_memory_image
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def load_image(path: Input, model: Model) -> Tensor:
         model: What `load_model` returns; its weights define the preprocessing.
 
     Returns:
-        A batch of one, float32 `(1, C, H, W)`, on the device of the model. Join several with `torch.cat`.
+        A batch of one, float32 `(1, C, H, W)`, on the device of the model. Join several with `torch.cat`. Where the
+        preprocessing of the model is an assumption, a warning says so.
 
     Raises:
         InputError: The image cannot be read or preprocessed; `code` is the reason.
@@ -51,9 +53,11 @@ def load_image(path: Input, model: Model) -> Tensor:
     if not isinstance(model, Model):
         raise RequestError(f"no loaded model: {quote(type(model).__name__)}", hint="fmapviz.load_model returns one")
     device = next(model.module.parameters(), torch.empty(0)).device
+    images = [path] if isinstance(path, str | Path) else list(resolve_inputs(path, volumes=model.preparation.volume))
+    if model.assumption and not is_all_prepared(images):
+        warnings.warn(model.assumption, stacklevel=3)
     if isinstance(path, str | Path):
         return read_prepared(path, model.preparation)[None].to(device)
-    images = list(resolve_inputs(path, volumes=model.preparation.volume))
     if len(images) != 1 or not isinstance(images[0], MemoryImage):
         raise RequestError(
             f"{counted(len(images), 'image')}, where one is expected",

@@ -269,7 +269,7 @@ THREADS = """
 from fmapviz.images import decode_pool
 from fmapviz.images.decode_pool import read_image
 decode_pool.start = lambda: None
-decode_pool.DecodePool.read = lambda self, file, *, channels, notify: read_image(file, channels=channels)
+decode_pool.DecodePool.read = lambda self, file, *, notify, **wanted: read_image(file, **wanted)
 from fmapviz.__main__ import main
 main()
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ import fmapviz
 from fmapviz.core.errors import RequestError
 from fmapviz.engine.batch import describe_given, make_batch
 from fmapviz.images.memory.inputs import resolve_inputs
+from fmapviz.integrations.lightning import FeatureMaps
 
 CODE = """
 import torch
@@ -120,15 +124,64 @@ def test_a_network_of_the_main_module_has_its_preprocessing(monkeypatch, tmp_pat
 # --- what is assumed
 
 
-def test_an_assumed_preprocessing_is_said_in_a_run_in_cam_and_in_diff(tmp_path):
-    path = str(paint(tmp_path / "a.png"))
-    words = "resized to 256 and cropped to 224 and normalised with ImageNet's mean and deviation, which is an assumption"
-    summary = fmapviz.visualize(plain(), path, out=tmp_path / "runs", to="png", progress=False)
-    assert any(words in notice for notice in summary.notices)
-    with pytest.warns(UserWarning, match="which is an assumption"):
-        fmapviz.cam(plain(), path)
-    with pytest.warns(UserWarning, match="which is an assumption"):
-        next(iter(fmapviz.diff(plain(), plain(), path)))
+def said_by(call):
+    """Return what a call says: its warnings, and the lines and notices that it returns."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        told = call()
+    return [*told, *(str(each.message) for each in caught)]
+
+
+def watch(network, path, out, **options):
+    with fmapviz.Watch(network, path, to=out / "watch", every=1, budget=1, **options) as watching:
+        watching(0)
+
+
+def say_by_run(network, path, out, **options):
+    return fmapviz.visualize(network, path, out=out, to="png", progress=False, **options).notices
+
+
+def say_by_event(network, path, out):
+    events = []
+    watch(network, path, out, on_event=events.append)
+    return [event.message for event in events]
+
+
+def say_by_line(network, path, out):
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        watch(network, path, out)
+    return stderr.getvalue().splitlines()
+
+
+def say_by_callback(network, path, out):
+    callback = FeatureMaps(path, to=out / "watch", every=1, budget=1)
+    trainer = SimpleNamespace(loggers=[], log_dir=None, default_root_dir=out, global_step=0, current_epoch=0)
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        callback.on_train_start(trainer, network)
+        callback.on_train_batch_end(trainer)
+        callback.on_train_end(trainer)
+    return stderr.getvalue().splitlines()
+
+
+ENTRIES = {
+    "visualize": say_by_run,
+    "Watch, on_event": say_by_event,
+    "Watch, standard error": say_by_line,
+    "Lightning callback": say_by_callback,
+    "cam": lambda net, path, _: fmapviz.cam(net, path) and (),
+    "diff": lambda net, path, _: list(fmapviz.diff(net, plain(), path)) and (),
+    "load_image": lambda net, path, _: fmapviz.load_image(path, describe_given(net)) is None or (),
+    "load_image, a picture": lambda net, path, _: fmapviz.load_image(Image.open(path), describe_given(net)) is None or (),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_the_same_words(entry, tmp_path):
+    network, path = plain(), str(paint(tmp_path / "a.png"))
+    sentence = describe_given(network).assumption
+    assert "resized to 256 and cropped to 224 and normalised with ImageNet's mean and deviation, which is" in sentence
+    said = said_by(lambda: ENTRIES[entry](network, path, tmp_path))
+    assert len([line for line in said if line.removeprefix("fmapviz: ") == sentence]) == 1, said
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class StepDrawer:
     Attributes:
         session: What was loaded.
         notices: Remarks on the network and its layers.
+        assumption: What is assumed about the preprocessing of the images; empty if it is known.
         remarks: What is assumed of the network's outputs, once a step is drawn.
         probes: The images.
     """
@@ -85,8 +86,8 @@ class StepDrawer:
         )
         self.remarks: list[str] = []
         self.probes = read_probes(images, model.preparation)
-        all_prepared = is_all_prepared([probe.file.content for probe in self.probes])
-        self.notices = [each for each in notices if each != model.assumption or not all_prepared]
+        self.assumption = "" if is_all_prepared([probe.file.content for probe in self.probes]) else model.assumption
+        self.notices = [each for each in notices if each != model.assumption]
 
     def _module(self) -> nn.Module:
         """Return the network as it is now, without its wrappers.

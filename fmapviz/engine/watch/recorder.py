@@ -64,6 +64,7 @@ class Recorder:
         strips: The filmstrips.
         images: Number of images.
         notices: Remarks on the network and its layers.
+        assumption: What is assumed about the preprocessing of the images; empty if it is known.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Recorder:
         self._name = name
         self.target = RunTarget(to, session, name or RUN) if isinstance(to, str | Path) else WriterTarget(to, name or "")
         self.strips = self._load_strips()
-        self.images, self.notices = len(self._drawer.probes), self._drawer.notices
+        self.images, self.notices, self.assumption = len(self._drawer.probes), self._drawer.notices, self._drawer.assumption
         self._curves, self._numbers = Curves(), Numbering()
         self._count = 0
         self._strips_at: int | None = None  # the step at which they were written last

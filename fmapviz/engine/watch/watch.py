@@ -65,7 +65,8 @@ class Watch:
         style: Likewise. `Style(channels="top:16")` also chooses the channels of filmstrips.
         budget: Largest part of the time since the first step that drawing may take; above it, `every` is doubled.
         strict: Whether a failure is raised instead.
-        on_event: Called with each `Notice`; without it, one line goes to standard error at the first step.
+        on_event: Called with each `Notice`; without it, lines go to standard error at the first step: where pictures go, and
+            what is assumed.
 
     Raises:
         RequestError: An option is wrong, or the network cannot be drawn while it is trained.
@@ -225,6 +226,8 @@ class Watch:
             for notice in self._recorder.notices:
                 tell(Notice(notice))
             self._try(self._separate)
+            if assumption := self._recorder.assumption:
+                self._tell(assumption, assumption)
             self._tell("begin", _describe(self._recorder))
             last = max(self._recorder.steps_before, default=number)
             if last > number:
