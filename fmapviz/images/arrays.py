@@ -152,7 +152,8 @@ def compose(
     """Decide which samples are black and white.
 
     * The range that the file declares holds, if no sample is outside of it.
-    * uint8 has the range 0..255; with 1 or 3 channels it becomes an ordinary picture. Booleans are 0 and 1.
+    * uint8 has the range 0..255; with 1 or 3 channels it becomes an ordinary picture, unless zero is white. Booleans are 0
+      and 1.
     * Floating-point numbers within 0..1 are not scaled.
     * All others are scaled from the finite minimum to the maximum of all channels. If these are equal, all is black. A file
       of 16 bits does not say how many of them its samples use: cameras and scanners store 10, 12 or 14.
@@ -168,8 +169,8 @@ def compose(
         A Pillow image in mode L or RGB, or samples; and the notices.
     """
     colours, straight, remarks = _over_black(planes, said)
-    if colours.dtype == np.uint8 and channels in {1, 3} and colours.ndim == 3 and said.range is None and said.nodata is None:
-        colours = 255 - colours if said.zero_is_white else colours
+    is_plain = said.range is None and said.nodata is None and not said.zero_is_white
+    if colours.dtype == np.uint8 and channels in {1, 3} and colours.ndim == 3 and is_plain:
         grey_or_rgb = colours[0] if len(colours) == 1 else np.moveaxis(colours, 0, -1)
         return PillowImage.fromarray(np.ascontiguousarray(grey_or_rgb)).convert("L" if channels == 1 else "RGB"), ()
     black, white, notices = _limits(straight, said, least=0.0 if straight is not colours else None)

@@ -211,6 +211,10 @@ def _decode_picture(
         stored = read_deep(stream, image)
         remarks += (_REDUCED_DEPTH,) if stored is None else stored[2]
     image.load()
+    if stored is None and image.format == "TIFF":
+        from fmapviz.images.deep import uninverted
+
+        stored = uninverted(image)
     pixels, notices, orientation = _finish(image, stored, channels=channels)
     return pixels, (*filter(None, remarks), *notices), applied if orientation == 1 else orientation
 

@@ -51,6 +51,17 @@ def planes_of(image: PillowImage.Image) -> Stored:
     return _with_key(planes, image.info.get("transparency"), _say_of(image, planes.dtype))
 
 
+def uninverted(image: PillowImage.Image) -> Stored | None:
+    """Return the samples of a loaded grey TIFF file of 8 bits or fewer whose zero is white; None if it is of another kind.
+
+    Pillow inverts these, but not those of more bits. Samples of fewer bits are stretched to 0..255, as Pillow does it.
+    """
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(PHOTOMETRIC) != 0 or image.mode not in {"1", "L"}:
+        return None
+    return 255 - np.asarray(image.convert("L"))[np.newaxis], Said(zero_is_white=True), ()
+
+
 def _say_of(image: PillowImage.Image, dtype: np.dtype[Any]) -> Said:
     """Return what the tags of a picture that Pillow has opened say about its samples, if it is a TIFF file."""
     tags: Any = getattr(image, "tag_v2", {})

@@ -293,7 +293,8 @@ def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
     """Return the values of a file as a preprocessing of the user gets them: nothing is scaled.
 
     Returns:
-        For a grey picture, a Pillow image in mode L, I;16, I or F, if one of them holds its values. Otherwise a tensor
+        For a grey picture, a Pillow image in mode L (then RGB for a network of RGB), I;16, I or F, if one of them holds its
+        values. Otherwise a tensor
         `(C, H, W)`, or `(C, D, H, W)` of a volume: uint8 or bool as in the file, else float32, or float64 if float32 would
         lose digits. Grey is repeated for a network of RGB.
 
@@ -307,7 +308,8 @@ def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
     values = samples.values
     if samples.mode:
         types = {"L": np.uint8, "I;16": np.uint16, "I": np.int32, "F": np.float32}
-        return PillowImage.fromarray(np.ascontiguousarray(values[0], types[samples.mode]))
+        stored = PillowImage.fromarray(np.ascontiguousarray(values[0], types[samples.mode]))
+        return stored.convert("RGB") if samples.mode == "L" and samples.channels == 3 else stored
     if values.dtype.str[1:] not in {"u1", "b1"}:
         short = values.astype(np.float32)
         is_exact = values.dtype.itemsize < 4 or values.dtype == np.float32 or np.array_equal(short, values, equal_nan=True)

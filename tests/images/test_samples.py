@@ -464,6 +464,40 @@ def test_a_grey_picture_is_given_with_the_values_of_the_file(channels, dtype, mo
     np.testing.assert_array_equal(np.asarray(value) if mode or channels == 1 else np.asarray(value)[..., 0], depth)
 
 
+@pytest.mark.parametrize("dtype", ["?", "u1", "u2", "i2", "u4", "i4", "f4", "f8"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_samples_of_a_file_whose_zero_is_white_are_given_as_it_stores_them(channels, dtype, tmp_path):
+    values = (noise(8, 1, np.uint8)[..., 0] % 2).astype(bool) if dtype == "?" else noise(8, 1, dtype)[..., 0]
+    stored = np.asarray(values, np.uint8) * 255 if dtype == "?" else values
+    for kind in ("minisblack", "miniswhite"):
+        tifffile.imwrite(tmp_path / f"{kind}.tif", values, photometric=kind)
+    black, white = (given(tmp_path / f"{kind}.tif", channels) for kind in ("minisblack", "miniswhite"))
+    assert getattr(white, "mode", "") == getattr(black, "mode", "") or isinstance(white, torch.Tensor)
+    np.testing.assert_array_equal(np.asarray(white), np.asarray(black))
+    own = np.asarray(white)
+    np.testing.assert_array_equal(own[..., 0] if own.shape[-1] == 3 else own[0] if own.ndim == 3 else own, stored)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_few_bits_whose_zero_is_white_are_given_as_those_whose_zero_is_black(bits, tmp_path):
+    values = np.random.default_rng(1).integers(0, 2**bits, (HEIGHT, WIDTH, 1))
+    for kind in (0, 1):
+        (tmp_path / f"{kind}.tif").write_bytes(packed(values, bits, photometric=kind))
+    white, black = (np.asarray(given(tmp_path / f"{kind}.tif", 1)) for kind in (0, 1))
+    np.testing.assert_array_equal(white, black)
+    np.testing.assert_array_equal(white, values[..., 0] * (255 // (2**bits - 1)))
+    np.testing.assert_allclose(shown(read(tmp_path / "0.tif")), 1 - shown(read(tmp_path / "1.tif")), atol=1e-6)
+
+
+def test_a_fax_is_given_as_it_is_stored(tmp_path):
+    picture = PillowImage.fromarray(noise(8, 1, np.uint8)[..., 0]).convert("1")
+    picture.save(tmp_path / "a.tif", compression="group4", tiffinfo={262: 0})
+    with PillowImage.open(tmp_path / "a.tif") as stored:
+        assert stored.tag_v2[262] == 0
+        inverted = 255 - np.asarray(stored.convert("L"))
+    np.testing.assert_array_equal(np.asarray(given(tmp_path / "a.tif", 1)), inverted)
+
+
 def test_a_png_of_16_bits_is_given_with_the_values_of_the_file(tmp_path):
     values = noise(12, 3, np.uint16)
     (tmp_path / "a.png").write_bytes(png16(values))
