@@ -21,7 +21,7 @@ from fmapviz.core.events import MOST_SHOWN, Counted, Notice, Outcome, RunSummary
 from fmapviz.core.files import writing_to
 from fmapviz.core.notebook import make_bar
 from fmapviz.core.registry import WRITERS
-from fmapviz.core.types import Failure
+from fmapviz.core.types import Failure, ImageFile
 from fmapviz.core.urls import is_url
 from fmapviz.core.words import counted
 from fmapviz.engine.diff.alignment import draw_alignment
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
     from fmapviz.core.events import Event
     from fmapviz.core.notebook import Bar
-    from fmapviz.core.types import ImageFile
     from fmapviz.engine.session import Session
     from fmapviz.runs.storage.destination import Destination
 
@@ -132,7 +131,11 @@ def run(config: RunConfig, *, load: Load = load_session, draw: Draw | None = Non
                 config.on_event(event)
 
         on_event(Started(destination.address_of(session.directory), session.info))
-        notices = [*_without_assumption(notices, session), *_explain_number(session)]
+        if not isinstance(inputs, list):  # what they are shows when they come
+            found = _saying(session.model.assumption, found, of_inputs)
+        if not isinstance(inputs, list) or is_all_prepared(inputs):
+            notices = [each for each in notices if each != session.model.assumption]
+        notices += _explain_number(session)
         for message in notices:
             on_event(Notice(message))
         watch = RunWatch(session, on_event)
@@ -218,10 +221,13 @@ def _find(
         raise NothingToDoError(str(error), hint=notices[0].message if notices else error.hint) from None
 
 
-def _without_assumption(notices: list[str], session: Session) -> list[str]:
-    """Return the notices, without one on the preprocessing if nothing is preprocessed."""
-    is_prepared = is_all_prepared(session.inputs)
-    return [each for each in notices if not is_prepared or each != session.model.assumption]
+def _saying(assumption: str, found: Iterator[ImageFile | Failure], notices: list[Notice]) -> Iterator[ImageFile | Failure]:
+    """Yield images, and append what their preprocessing assumes once one of them is preprocessed."""
+    for each in found:
+        if assumption and isinstance(each, ImageFile) and not is_all_prepared([each.content]):
+            notices.append(Notice(assumption))
+            assumption = ""
+        yield each
 
 
 def _explain_number(session: Session) -> Iterator[str]:

@@ -27,6 +27,7 @@ from fmapviz.integrations.lightning import FeatureMaps
 CODE = """
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.functional import to_tensor
 
 classes = ["zero", "one", "two"]
@@ -204,6 +205,20 @@ def test_nothing_is_assumed_about_prepared_tensors(tmp_path):
         fmapviz.cam(plain(), torch.randn(1, 3, 16, 16))
         summary = fmapviz.visualize(plain(), torch.randn(2, 3, 16, 16), out=tmp_path, to="png", progress=False)
     assert not [notice for notice in summary.notices if "assum" in notice]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "times"),
+    [
+        (lambda: DataLoader(TensorDataset(torch.rand(3, 3, 16, 16), torch.arange(3)), batch_size=2), 0),
+        (lambda: iter(torch.rand(3, 3, 16, 16)), 0),
+        (lambda: iter([torch.rand(3, 16, 16), Image.new("RGB", (9, 9)), Image.new("RGB", (9, 8))]), 1),
+    ],
+)
+def test_of_what_comes_one_by_one_the_assumption_is_said_if_something_is_preprocessed(inputs, times, tmp_path):
+    summary = fmapviz.visualize(plain(), inputs(), out=tmp_path, to="png", progress=False)
+    assert (summary.done, summary.failed) == (3, 0)
+    assert sum("assum" in notice for notice in summary.notices) == times
 
 
 def test_the_command_says_what_it_assumes(fmapviz_command, tmp_path):
