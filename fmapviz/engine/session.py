@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmapviz.core.config import InputOptions, RunConfig, StepInfo
-    from fmapviz.core.types import Layer, Weights
+    from fmapviz.core.types import Layer, Preparation, Weights
     from fmapviz.engine.diff.networks import Compared
     from fmapviz.engine.pipeline.batching import Sharing
     from fmapviz.engine.plan import Plan
@@ -130,6 +130,11 @@ class Session:
     pair: PairSetup | None = None
     step: StepInfo | None = None
     times: int = 1
+
+    def preparation_of(self, *, as_given: bool) -> Preparation:
+        """Return the preprocessing of an image; of a tensor that was given prepared, its normalisation may not be known."""
+        preparation = self.model.preparation
+        return replace(preparation, mean=(), std=()) if as_given and self.model.assumption else preparation
 
     @property
     def marks(self) -> dict[str, object]:

@@ -321,8 +321,7 @@ def stored_values(samples: Samples) -> PillowImage.Image | Tensor:
 def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
     """Undo the normalisation of a preprocessed input.
 
-    If the mean and the standard deviation are unknown, the finite range of the values is scaled to 0..255; if that is
-    empty, all is black. NaN becomes black.
+    If the mean and the standard deviation are unknown, `shown_range` is scaled to 0..255; NaN becomes black.
 
     Args:
         prepared: `(C, H, W)`, or a clip `(C, T, H, W)`, whose first frame is returned; of a volume, it is the middle slice.
@@ -330,18 +329,41 @@ def as_seen(prepared: Tensor, preparation: Preparation) -> NDArray[Any]:
     Returns:
         uint8: `(H, W)`, the first of one or two channels, or `(H, W, 3)`, the first three of more.
     """
-    shown_slice = prepared.shape[1] // 2 if preparation.volume and preparation.frames == 1 else 0
-    frame = (prepared[:, shown_slice] if prepared.ndim == 4 else prepared).float()
+    frame = _frame_of(prepared, preparation)
     if preparation.mean:
         mean, std = (frame.new_tensor(values).view(-1, 1, 1) for values in (preparation.mean, preparation.std))
         frame = frame * std + mean
     shown = frame[0] if len(frame) < 3 else frame[:3].permute(1, 2, 0)
-    if not preparation.mean:
-        finite = shown[shown.isfinite()]
-        low, high = (finite.min(), finite.max()) if len(finite) else (0, 0)
+    if ends := shown_range(prepared, preparation):
+        low, high = ends
         shown = (shown - low) / (high - low) if low < high else torch.zeros_like(shown)
     pixels = shown.mul(255).add_(0.5).nan_to_num_(0).clamp_(0, 255).to(torch.uint8)
     return pixels.cpu().contiguous().numpy()
+
+
+def shown_range(prepared: Tensor, preparation: Preparation) -> tuple[float, float] | None:
+    """Return the values that are black and white where a preprocessed input is shown; None: its normalisation is undone.
+
+    Values within 0 to 1 are shown from 0 to 1, others from the smallest to the largest finite one that is shown.
+    """
+    if preparation.mean:
+        return None
+    frame = _frame_of(prepared, preparation)
+    shown = frame[: 1 if len(frame) < 3 else 3]
+    finite = shown[shown.isfinite()]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    return (0.0, 1.0) if 0 <= low <= high <= 1 else (low, high)
+
+
+def describe_range(prepared: Tensor, preparation: Preparation) -> str:
+    """Return in words what black and white are where a preprocessed input is shown; empty if they are those of its file."""
+    ends = shown_range(prepared, preparation)
+    return f"{ends[0]:.4g} is black, {ends[1]:.4g} white" if ends else ""
+
+
+def _frame_of(prepared: Tensor, preparation: Preparation) -> Tensor:
+    shown_slice = prepared.shape[1] // 2 if preparation.volume and preparation.frames == 1 else 0
+    return (prepared[:, shown_slice] if prepared.ndim == 4 else prepared).float()
 
 
 def digest_of(prepared: Tensor) -> str:

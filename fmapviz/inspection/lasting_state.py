@@ -14,6 +14,7 @@ from array import array
 from collections import deque
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -220,5 +221,5 @@ _EQUAL: dict[Any, Callable[[Any, Any], bool]] = {
     random.Random: lambda one, other: one.getstate() == other.getstate(),
     _CONSTANT: lambda one, other: repr(one) == repr(other),  # NaN is NaN
     itertools.count: lambda one, other: repr(one) == repr(other),
-    (set, frozenset, bytearray, array): lambda one, other: one == other,
+    (set, frozenset, bytearray, array, PurePath): lambda one, other: one == other,
 }

@@ -106,6 +106,7 @@ def make_pictures(
     *,
     sheets: Mapping[str, Callable[[Sheet], Composed]] = MappingProxyType({}),
     marked: bool = True,
+    scaling: str = "",
 ) -> Iterator[Picture]:
     """Encode one image's drawings, one at a time.
 
@@ -116,6 +117,7 @@ def make_pictures(
         info: The run's settings.
         sheets: The views that compose the maps of all layers into one picture.
         marked: Whether the seed, if there is one, is in this image.
+        scaling: What black and white are in the input, in words; empty if they are those of the file.
 
     Yields:
         The input, then the other drawings in the order of execution, then heat maps, then sheets.
@@ -124,7 +126,8 @@ def make_pictures(
     if result.predictions:
         common = {"Predicted": ", ".join(map(str, result.predictions)), **common}
     shape = f"{seen.shape[0]} x {seen.shape[1]} pixels"
-    facts = {"Shows": "the input as the network saw it", "Shape": shape, **common}
+    facts = {"Shows": "the input as the network saw it", "Shape": shape}
+    facts |= {**({"Scaling": scaling} if scaling else {}), **common}
     yield _encode("input", "input", seen, facts)
     indices = [layer.index for layer in result.layers if layer.drawings or layer.measures]
     digits = max(2, len(str(max(indices, default=0))))

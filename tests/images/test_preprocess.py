@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,11 @@ from fmapviz.images.preprocess import (
     as_for_imagenet,
     as_seen,
     as_trained,
+    by_callable,
     clip,
+    describe_range,
     in_steps,
+    shown_range,
     standard,
     unscaled,
 )
@@ -441,3 +445,19 @@ print(refused, peak_memory() - before)
     refused, megabytes = done.stdout.split()
     assert int(refused) == 3
     assert float(megabytes) < 500
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [([0.2, 0.7], (0, 1)), ([0, 1], (0, 1)), ([-0.1, 0.7], (-0.1, 0.7)), ([0.5, 3], (0.5, 3)), ([torch.nan, 2, 5], (2, 5)),
+     ([torch.nan], (0, 1))],
+)  # fmt: skip
+def test_an_input_whose_normalisation_is_not_known_is_shown_in_a_range_that_is_said(values, ends):
+    unknown = by_callable(lambda picture: picture, description="", channels=1)
+    prepared = torch.tensor(values, dtype=torch.float32).expand(1, 2, -1)
+    assert shown_range(prepared, unknown) == pytest.approx(ends)
+    assert describe_range(prepared, unknown) == f"{ends[0]:.4g} is black, {ends[1]:.4g} white"
+    shown = np.nan_to_num((prepared[0].numpy() - ends[0]) / (ends[1] - ends[0]) * 255 + 0.5).astype(np.uint8)
+    assert as_seen(prepared, unknown).tolist() == shown.tolist()
+    known = replace(unknown, mean=(0.5,), std=(0.5,))
+    assert (shown_range(prepared, known), describe_range(prepared, known)) == (None, "")

@@ -287,3 +287,15 @@ def test_what_is_closed_where_it_is_deleted_is_not_copied():
     with LastingState(network) as state, state.one_pass(IMAGES):
         pass
     assert Opened.closed == 0
+
+
+def test_a_path_that_is_looked_at_is_no_state(tmp_path):
+    class Looks(Network):
+        def start(self):
+            self.file = tmp_path / "a" / "b.txt"
+
+        def factor(self, _values):
+            return 1 + self.file.exists() + (hash(self.file) == 0) + (self.file.parts == ())
+
+    run = fmapviz.visualize(Looks().eval(), [IMAGES[0]] * 3, out=tmp_path, to="npz", layers="conv", progress=False)
+    assert not [notice for notice in run.notices if "keeps" in notice]

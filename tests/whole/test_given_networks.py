@@ -27,7 +27,6 @@ from fmapviz.integrations.lightning import FeatureMaps
 CODE = """
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.functional import to_tensor
 
 classes = ["zero", "one", "two"]
@@ -513,3 +512,35 @@ def test_floats_that_look_like_unprepared_pixels_are_used_as_they_are_and_said(t
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fmapviz.cam(model, torch.randn(1, 3, 96, 96))
+
+
+class Depth(nn.Module):
+    """Prepares depth in millimetres itself."""
+
+    def __init__(self, *, scale):
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(1, 2, 3), scale
+
+    def forward(self, x):
+        return self.conv(x)
+
+    def preprocess(self, picture):
+        return torch.from_numpy(np.asarray(picture, dtype=np.float32))[None] * self.scale
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.1e-4])
+def test_the_picture_of_an_input_says_what_black_and_white_are(scale, tmp_path):
+    low, high = 500 * scale, 1500 * scale
+    for factor in (1, 2):
+        depth = np.full((12, 12), 500 * factor, np.uint16)
+        depth[4:8] = 1500 * factor
+        Image.fromarray(depth).save(tmp_path / f"{factor}.png")
+    paths = [tmp_path / "1.png", tmp_path / "2.png"]
+    summary = fmapviz.visualize(Depth(scale=scale), paths, out=tmp_path, name="run", to="png", progress=False)
+    said = [Image.open(summary.directory / path.name / "input.png").text["Scaling"] for path in paths]
+    is_stretched = high > 1
+    ends = [f"{low * factor:.4g} is black, {high * factor:.4g} white" for factor in (1, 2)]
+    assert said == (ends if is_stretched else ["0 is black, 1 white"] * 2)
+    assert sum("the input is shown from its smallest value" in notice for notice in summary.notices) == is_stretched
+    middles = [np.asarray(Image.open(summary.directory / path.name / "input.png"))[5, 5] for path in paths]
+    assert middles == ([255, 255] if is_stretched else [round(255 * high * factor) for factor in (1, 2)])

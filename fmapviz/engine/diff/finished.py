@@ -280,6 +280,7 @@ def _input(units: Iterable[Path]) -> Picture:
         with suppress(OSError, SyntaxError, ValueError), PillowImage.open(unit / "input.png") as image:
             pixels = np.asarray(image.convert("L" if image.mode == "L" else "RGB"))
             facts = {"Shows": "the input as the network saw it", "Shape": f"{pixels.shape[0]} x {pixels.shape[1]} pixels"}
+            facts |= {name: str(fact) for name, fact in image.info.items() if name == "Scaling"}
             break
     return Picture("input", "input", encode(pixels, facts), pixels.shape[1], pixels.shape[0], facts)
 

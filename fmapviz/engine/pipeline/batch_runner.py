@@ -27,6 +27,7 @@ from fmapviz.engine.layer_results import MixedBatchError
 from fmapviz.engine.pipeline.batching import Sharing, is_mixed
 from fmapviz.engine.pipeline.scheduler import Limits, Processed
 from fmapviz.images.notices import NONFINITE, is_told_once
+from fmapviz.images.preprocess import shown_range
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import evaluating
 from fmapviz.inspection.outside_state import OutsideState
@@ -302,11 +303,19 @@ class BatchRunner:
             drawn = replace(drawn, notices=(*drawn.notices, f"{NONFINITE}, {where}"))
         of_many = (notice for notice in image.notices if is_told_once(notice))
         of_channels = remark_on_channels(drawn.layers, self._session.config.style)
-        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels):
+        of_input = self._remark_on_input(image)
+        for remark in (*of_many, *drawn.remarks, _chosen(drawn), of_channels, of_input):
             if remark not in progress.reported and len(progress.reported) < _MOST_NOTICES:
                 progress.reported.add(remark)
                 tell(Notice(remark))
         return Processed(image, self._add_fields(drawn, image) if self._fields else drawn, begun)
+
+    def _remark_on_input(self, image: Preprocessed) -> str:
+        """Return that the range in which an input is shown is its own, where its normalisation is not known."""
+        preparation = self._session.preparation_of(as_given=image.as_given)
+        if not self._session.plan.drawn or shown_range(image.values, preparation) in {None, (0.0, 1.0)}:
+            return ""
+        return "the input is shown from its smallest value, black, to its largest, white: its normalisation is not known"
 
     def _add_fields(self, drawn: ImageResult, image: Preprocessed) -> ImageResult:
         """Add what each layer sees of the picture, unless that is all of it for lack of a better answer."""

@@ -20,7 +20,7 @@ from fmapviz.core.files import directory_size, stage, writing_to
 from fmapviz.core.types import Failure, UnitImage
 from fmapviz.engine.pipeline.scheduler import StoppedError
 from fmapviz.images.notices import is_told_once
-from fmapviz.images.preprocess import as_seen, digest_of
+from fmapviz.images.preprocess import as_seen, describe_range, digest_of
 from fmapviz.render.picture import make_pictures
 from fmapviz.render.records import find_empty_maps, heat_records, layer_records, notices_of
 from fmapviz.runs.shard_grouping import Failed
@@ -122,11 +122,13 @@ class UnitWriter:
     def _encode(self, result: Processed) -> _Page:
         member, drawn, file = result.image.member, result.drawn, result.image.member.file
         info, plan = self._session.info, self._session.plan
-        seen = as_seen(result.image.values, self._session.model.preparation)
+        preparation = self._session.preparation_of(as_given=result.image.as_given)
+        seen, scaling = as_seen(result.image.values, preparation), describe_range(result.image.values, preparation)
         file = replace(file, unit=plain_name(file))
         pictures = []
         marked = plan.seed_path in {"", file.path}
-        for picture in make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked) if plan.drawn else ():
+        made = make_pictures(drawn, seen, file, info, sheets=plan.sheets, marked=marked, scaling=scaling)
+        for picture in made if plan.drawn else ():
             self._check()
             pictures.append(picture)
         empty_maps = tuple(find_empty_maps(drawn, sheets=plan.sheets))

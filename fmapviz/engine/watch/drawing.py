@@ -20,7 +20,7 @@ from fmapviz.engine.session import load_session
 from fmapviz.engine.watch.probes import read_probes
 from fmapviz.engine.watch.undisturbed import training_undisturbed
 from fmapviz.images.memory.inputs import is_all_prepared
-from fmapviz.images.preprocess import as_seen
+from fmapviz.images.preprocess import as_seen, describe_range
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.network import input_type
 from fmapviz.models.onednn import with_onednn
@@ -142,8 +142,9 @@ class StepDrawer:
         drawn = []
         for probe, result in zip(self.probes, results, strict=False):
             sheets = session.plan.sheets
-            seen = as_seen(probe.values, session.model.preparation)
-            pictures = list(make_pictures(result, seen, probe.file, info, sheets=sheets))
+            preparation = session.model.preparation
+            seen, scaling = as_seen(probe.values, preparation), describe_range(probe.values, preparation)
+            pictures = list(make_pictures(result, seen, probe.file, info, sheets=sheets, scaling=scaling))
             empty = tuple(find_empty_maps(result, sheets=sheets))
             notices = (*result.notices, *notices_of(result, sheets=sheets))
             drawn.append(Drawn(probe, UnitImage(probe.file, result, notices, info, empty_maps=empty), pictures))
