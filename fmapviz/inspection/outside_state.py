@@ -1,6 +1,7 @@
-"""What the code of a network changes outside of it when it runs: globals, attributes of classes, variables of closures.
+"""What the code of a network changes when it runs and is not set back: what is outside of it, and its weights.
 
-They belong to the user's program, which may count or collect on purpose: they are found, and not set back.
+Globals, attributes of classes and variables of closures belong to the user's program, which may count or collect on purpose;
+to set weights back would take as much memory again. So they are found, to be named.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DEPTH = 4  # of containers in containers
 
 
 class OutsideState:
-    """The plain values that the code of a network names: numbers, strings, tensors, arrays, containers, generators.
+    """A network's weights, and the plain values that its code names: numbers, strings, tensors, containers, generators.
 
     What changes twice with inputs of one shape lasts; what changes once may be a cache, or a warning that is given once.
     Methods may be called by several threads at once.
@@ -59,7 +60,7 @@ class OutsideState:
 
     def __init__(self, network: nn.Module) -> None:
         self.changes: tuple[str, ...] = ()
-        self._readers = dict(_readers(network))
+        self._readers = {**dict(_readers(network)), **dict(_readers_of_weights(network))}
         self._values = self._read()
         self._times: Counter[tuple[str, torch.Size]] = Counter()
         self._lock = Lock()
@@ -103,6 +104,16 @@ def _readers(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
                 for inner in names & held.keys():
                     yield f"{function.__module__}.{key}.{inner}", partial(held.get, inner)
                     functions += _functions_in(held[inner])
+
+
+def _readers_of_weights(network: nn.Module) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the names of the weights of a network that has classes of its own, and how to read them."""
+    if not any(_is_own(type(module)) for module in network.modules()):
+        return
+    for name, module in network.named_modules():
+        for key, values in module._parameters.items():
+            if type(values) is nn.Parameter:  # one that is shared out would wait for other processes
+                yield f"the weight {'.'.join(filter(None, (name, key)))}", partial(module._parameters.get, key)
 
 
 def _is_own(code: Any) -> bool:  # Any: a class, a function, or a module

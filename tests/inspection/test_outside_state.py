@@ -151,3 +151,36 @@ def test_nothing_outside_is_set_back(make, tmp_path):
     network = make(*KINDS["list"])
     drawn(network, [torch.rand(3, 8, 8)] * 3, tmp_path)
     assert len(network.factor.__globals__["STATE"]) >= 3
+
+
+class Hebbian(nn.Module):
+    """Adapts its weights when it runs."""
+
+    def __init__(self, learn):
+        super().__init__()
+        self.conv, self.learn = nn.Conv2d(3, 2, 3), learn
+
+    def forward(self, images):
+        self.learn(self.conv)
+        return self.conv(images)
+
+
+def add(conv):
+    with torch.no_grad():
+        conv.weight.mul_(1.5)
+
+
+def add_to_data(conv):
+    conv.weight.data *= 1.5
+
+
+def replace(conv):
+    conv.weight = nn.Parameter(conv.weight.detach() * 1.5)
+
+
+@pytest.mark.parametrize("learn", [add, add_to_data, replace])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2}])
+def test_weights_that_a_network_changes_are_said(learn, options, tmp_path):
+    _, notices = drawn(Hebbian(learn), [torch.rand(3, 8, 8)] * 4, tmp_path, **options)
+    what = "the network's code changes the weight conv.weight when it runs: an image may depend on those before it"
+    assert notices == [what]

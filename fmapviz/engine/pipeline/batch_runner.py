@@ -75,8 +75,8 @@ class BatchRunner:
         self._checking = Lock()
         module, workers, on_cpu = session.model.module, session.workers, session.device.type == "cpu"
         self._dtype = input_type(module)
-        self._outside = OutsideState(module)
         self._hooks.enter_context(evaluating(module))  # once: what its own eval() does to weights, copies share
+        self._outside = OutsideState(module)
         self._pattern = replicate(module) if on_cpu and workers > 1 else None
         # The same for a single image as for one of many: another number may round otherwise.
         self._cores = max(1, torch.get_num_threads() // (workers if self._pattern else 1))
