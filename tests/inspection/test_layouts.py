@@ -149,6 +149,16 @@ FAMILIES = {
     "grid": lambda _, maps: (grid(maps), maps),
     "unrolled": lambda _, maps: (unrolled(maps), maps),
     "rolled and flipped": lambda _, maps: (maps.roll(1, 2).roll(-1, 2).flip(3).flip(3), maps),
+    "turned there and back": lambda _, maps: (maps.rot90(1, (2, 3)).rot90(-1, (2, 3)), maps),
+    "channels mixed by einsum": lambda _, maps: (
+        torch.einsum("nchw,dc->ndhw", maps, torch.eye(maps.shape[1]).flip(0)),
+        maps.flip(1),
+    ),
+    "weights times channels": lambda _, maps: (torch.eye(maps.shape[1]).flip(0) @ maps.flatten(2), maps.flip(1)),
+    "one hot": lambda _, maps: (
+        functional.one_hot(maps.argmax(1), maps.shape[1]).float(),
+        functional.one_hot(maps.argmax(1), maps.shape[1]).float().permute(0, 3, 1, 2),
+    ),
     "attention": attention,
     "explicit attention": explicit_attention,
     "attention of channels": channel_attention,

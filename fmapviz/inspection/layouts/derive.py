@@ -32,6 +32,11 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     text = describe(axes)
     shape = axes.shape
     shown = f"({', '.join(map(str, shape))})"
+    if axes.pair and not named(axes.pair[0]):  # weights, or learnt queries, times positions: each row of them has a map
+        rows = [number for number, dim in enumerate(axes.dims) if not names_of(dim) and axes.shape[number] > 1]
+        if len(rows) == 1:
+            axes = Axes(place(axes, rows[0], whole(axis("C", shape[rows[0]]))).dims)
+            text = describe(axes)
     if axes.pair:
         return Layout(text, refused=f"attention weights {shown} between tokens: not a map of the image")
     for number, dim in enumerate(axes.dims):  # neighbours, or all positions, that became channels

@@ -414,11 +414,13 @@ def _scatter(call: Call) -> Axes:
     source = next(
         (call.given[name] for name in ("src", "value", "source") if isinstance(call.given.get(name), Tensor)), None
     )
+    dim, index = call.dims("dim")[0], call.axes(call.given["index"])
+    if source is None and call.axes(call.operand) is None and index is not None:  # one_hot: each index is a class
+        return place(index, dim, whole(axis("C", call.result.shape[dim])))
     axes = call.axes(call.operand) or (call.axes(source) if source is not None else None)
     if axes is None or len(axes.dims) != call.result.ndim:
         raise UnknownError
-    dim = call.dims("dim")[0]
-    if call.axes(call.given["index"]) is None and call.axes(call.operand) is not None:
+    if index is None and call.axes(call.operand) is not None:
         return axes
     return _chosen(call, axes, dim, call.result.shape[dim])
 
