@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,11 +46,13 @@ class Centres:
         rows: Of each row of the map, float64 `(h,)`; descending if the network mirrors its input.
         columns: Of each column, float64 `(w,)`.
         picture: Height and width of the input, pixels.
+        seen: The first and last row, and the first and last column, that some position depends on; None: all.
     """
 
     rows: Numbers
     columns: Numbers
     picture: Size
+    seen: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @classmethod
     def spread(cls, grid: Size, picture: Size) -> Centres:
@@ -92,7 +94,7 @@ class Centres:
             if (abs(near - places) > _NEAR).any() or (np.diff(near) == 0).any():
                 return None
             found.append(near)
-        return Centres(found[0], found[1], self.picture)
+        return replace(self, rows=found[0], columns=found[1])
 
     def equals(self, other: Centres) -> bool:
         """Return True if the positions of another map of this input lie at the same places."""
@@ -141,6 +143,20 @@ class Centres:
         rows, columns = map(_between, (self.rows, self.columns), self._pixels(size))
         return rows, columns
 
+    def unseen(self, size: Size) -> NDArray[np.bool_] | None:
+        """Return which pixels of the input, drawn at a size, no position depends on, `(H, W)`; None if there is none.
+
+        Example:
+            >>> Centres(np.array([1.5]), np.array([1.0, 2.0]), (3, 4), ((0, 2), (0, 2))).unseen((1, 4)).tolist()
+            [[False, False, False, True]]
+        """
+        if self.seen is None:
+            return None
+        rows, columns = (
+            (places < ends[0]) | (places > ends[1] + 1) for places, ends in zip(self._pixels(size), self.seen, strict=True)
+        )
+        return rows[:, None] | columns if rows.any() or columns.any() else None
+
     def averaged(self, grid: Size) -> Centres:
         """Return the centres of a map that was averaged to fewer rows and columns, as adaptive pooling does."""
         parts = []
@@ -149,7 +165,7 @@ class Centres:
             begin, end = part * have // count, -(-(part + 1) * have // count)
             sums = np.concatenate([[0.0], np.cumsum(centres)])
             parts.append((sums[end] - sums[begin]) / (end - begin))
-        return Centres(parts[0], parts[1], self.picture)
+        return replace(self, rows=parts[0], columns=parts[1])
 
     def _pixels(self, size: Size) -> tuple[Numbers, Numbers]:
         """Return the centres of the pixels of the input, drawn at a size."""

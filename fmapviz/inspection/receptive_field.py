@@ -179,7 +179,14 @@ def _centres(field: Field, picture: tuple[int, int]) -> Centres | None:
         return None
     if any(len(np.unique(axis.centres)) < axis.positions for axis in field.axes):
         return None
-    return Centres(field.rows.centres, field.columns.centres, picture)
+    return Centres(field.rows.centres, field.columns.centres, picture, seen=(_seen(field.rows), _seen(field.columns)))
+
+
+def _seen(axis: Axis) -> tuple[int, int]:
+    """Return the first and the last pixel that some position depends on."""
+    first, last = axis.ends[0]
+    some = first <= last
+    return (int(first[some].min()), int(last[some].max())) if some.any() else (0, -1)
 
 
 def _step(ends: NDArray[np.int64], axis: Axis) -> int | None:

@@ -39,7 +39,7 @@ def heat_of(
     Args:
         raw: `(N, h, w)`, any floating type, any range; NaN and infinite values count as 0.
         size: Height and width of the input, pixels.
-        centres: Where the values lie in the input; None: they span it.
+        centres: Where the values lie in the input; None: they span it. Where no position sees it, the map is zero.
         limits: Values at 0 and 1; None: the smallest and largest one of each map, before and after it is enlarged.
 
     Returns:
@@ -51,10 +51,14 @@ def heat_of(
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """
     positive = raw.float().nan_to_num(nan=0, posinf=0, neginf=0).relu()
+    unseen = centres.unseen(size) if centres else None
+    enlarged = _interpolate(positive if limits else _scaled(positive), size, centres)
+    if unseen is not None:
+        enlarged.masked_fill_(torch.from_numpy(unseen).to(enlarged.device), 0)
     if limits:
         low, high = limits
-        return ((_interpolate(positive, size, centres) - low) / max(high - low, _TINY)).clamp(0, 1)
-    return _scaled(_interpolate(_scaled(positive), size, centres))
+        return ((enlarged - low) / max(high - low, _TINY)).clamp(0, 1)
+    return _scaled(enlarged)
 
 
 def stretch(
@@ -134,11 +138,20 @@ def interpolate_colours(pixels: NDArray[np.uint8], size: Size, centres: Centres 
 
 
 def draw_heat_map(heat: HeatMap, seen: NDArray[np.uint8], style: Style, centres: Centres | None = None) -> NDArray[np.uint8]:
-    """Draw a heat map over the input, or alone in its colour map; `centres` are its positions in the input."""
+    """Draw a heat map over the input, or alone in its colour map; `centres` are its positions in the input.
+
+    The input has no colour where no position of the map sees it.
+    """
     colormap = colormap_of(heat, style)
     if heat.over:
         below = gray_of(seen) if style.gray_input else seen
-        return mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat, centres)
+        blended = mark_nonfinite(overlay(below, heat.pixels, colormap=colormap, alpha=style.alpha), heat, centres)
+        unseen = centres.unseen((blended.shape[0], blended.shape[1])) if centres else None
+        return (
+            blended
+            if unseen is None
+            else np.where(unseen[..., None], below if below.ndim == 3 else below[..., None], blended)
+        )
     return mark_nonfinite(heat.pixels if colormap == "gray" else table(colormap)[heat.pixels], heat)
 
 

@@ -147,12 +147,12 @@ def planted(seed, centres, size=SIZE):
     return place, steps
 
 
-def peak_of(heat):
-    """Return the middle of where a map is largest; at the border its edge, because the outermost values are repeated."""
+def peak_of(heat, seen=None):
+    """Return the middle of where a map is largest; at the border of what is seen its edge: outermost values are repeated."""
     there = np.argwhere(heat >= heat.max() - 1e-4 * (heat.max() - heat.min()))
     low, high = there.min(0).astype(float), there.max(0).astype(float)
-    ends = np.array(heat.shape) - 1
-    return np.where(low == 0, high, np.where(high == ends, low, (low + high) / 2))
+    begin, end = np.array(seen or [(0, side - 1) for side in heat.shape]).T
+    return np.where(low == begin, high, np.where(high == end, low, (low + high) / 2))
 
 
 def fields_of(network, layers, size):
@@ -171,7 +171,7 @@ def test_a_blob_lights_its_own_place_in_any_network(seed):
     x = torch.from_numpy(blob(place)).expand(1, 3, *SIZE)
     found = fmapviz.cam(network, x, layer="features", target=0, method="gradcam")
     assert found.map.shape == (1, *SIZE)
-    off = abs(peak_of(found.map[0].numpy()) - place)
+    off = abs(peak_of(found.map[0].numpy(), field.centres.seen) - place)
     assert (off <= np.array(steps) / 2 + 1).all(), (off, steps)
 
 
@@ -384,3 +384,28 @@ def test_maps_of_turned_rows_and_columns_are_announced(tmp_path):
     summary = run([tmp_path / "a.png"], views=["maps", "mean"])
     why = "the network exchanges rows and columns of the picture: what is drawn over the input is transposed: 1"
     assert why in summary.notices
+
+
+def test_what_no_position_sees_has_no_colour(tmp_path):
+    """A crop from row 20 on, without the last 30 columns, in patches of 4: its last 2 rows are no whole patch."""
+    network = Classifier(NETWORKS["cropped"]()).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+    save_pixels(tmp_path / "a.png", pixels)
+    run = runner(
+        lambda: network,
+        out=tmp_path / "out",
+        options=AS_IT_IS,
+        to=["png"],
+        layers=["features"],
+        style=Style(gray_input=False, alpha=1.0, seed="40,40"),
+    )
+    unit = run([tmp_path / "a.png"], views=["mean", "gradcam", "similarity"]).directory / "a.png"
+    seen = np.zeros(SIZE, bool)
+    seen[20:88, :80] = True
+    for view in ("mean", "gradcam", "similarity"):
+        (file,) = unit.glob(f"*.{view}.png")
+        drawn = pixels_of(file)[: SIZE[0], : SIZE[1]]
+        assert (drawn == pixels)[~seen].all(), view
+        assert (drawn != pixels).any(2)[seen].mean() > 0.9, view
+    found = fmapviz.cam(network, torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255, target=0, layer="features")
+    assert found.map[0][torch.from_numpy(~seen)].eq(0).all()
