@@ -15,8 +15,10 @@ from tiny_runs import AS_IT_IS, StopError, stop_after_an_image
 from trees import problems
 
 import fmapviz
+from fmapviz.core.config import InputOptions
 from fmapviz.engine.estimate import estimate
 from fmapviz.images.memory import image as memory
+from fmapviz.images.preprocess import IMAGENET_MEAN, IMAGENET_STD
 from fmapviz.runs.extract import extract
 
 NET = torch.nn.Sequential(
@@ -61,7 +63,9 @@ def test_all_kinds_of_an_image_have_the_pictures_of_its_file(draw, path):
     array = np.asarray(Image.open(path))
     tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
     batch = torch.cat([prepared(path), prepared(path)])
-    summary = draw([path, picture, array, tensor, prepared(path), batch, str(path)], views=["maps", "gradcam"])
+    given = [path, picture, array, tensor, prepared(path), batch, str(path)]
+    options = InputOptions(fit="none", mean=IMAGENET_MEAN, std=IMAGENET_STD)  # else the normalisation would be an assumption
+    summary = draw(given, views=["maps", "gradcam"], options=options)
     assert (summary.done, summary.failed) == (7, 0)
     expected = pixels(summary.directory / "photo.png")
     assert len(expected) == 3

@@ -49,7 +49,7 @@ def layout_of(axes: Axes) -> Layout:  # noqa: PLR0911  one for each kind of tens
     if reason := next((found for dim in axes.dims if (found := reason_of(dim))), ""):
         return Layout(text, dims, refused=f"{shown}: {_why(reason)}")
     # The axis of a single image is lost where a reshape joins it with another one, and makes it anew.
-    is_single = digits[0].size == 1 or any(digit.size == 1 and digit.base is None for digit in digits)
+    is_single = any(digit.size == 1 and (at == 0 or digit.base is None) for at, digit in enumerate(digits))
     if not images and not (named(axes) and is_single):
         return Layout(text, dims, refused=f"{shown}: its axes were lost in an operator that cannot be followed; {SAY_IT}")
     if len(images) > 1:

@@ -376,7 +376,7 @@ def test_rounding_of_a_batch_is_no_mixing(kind, tmp_path):
     model, events = kind(), []
     look(paint_many(tmp_path / "pictures", 7), model, tmp_path / "a", batch_size=3, on_event=events.append)
     assert notices_of(events) == []
-    assert model.passes == [3, 3, 3, 1]
+    assert sorted(model.passes) == [1, 3, 3, 3]
 
 
 def test_a_network_that_takes_one_image_only_is_given_one(tmp_path):
