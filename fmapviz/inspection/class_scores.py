@@ -310,6 +310,9 @@ def _decide(ending: str, columns: Tensor, head: Head) -> _Decided:
     return _Decided("softmax", remarks=(_LOGITS,))
 
 
+_UNORDERED = (
+    "the network's thresholds are out of order in some images: there the probabilities of its classes do not sum to 100 %"
+)
 _PROBABILITIES = "the network returns probabilities: these are differentiated, not logits"
 _LOGITS = (
     "the outputs are taken as logits of classes of which one is right (softmax); scores='sigmoid' if an image may have "
@@ -380,6 +383,7 @@ def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: 
         probabilities = None if probabilities is None else torch.cat([1 - probabilities, probabilities], 1)
     if decided.given == "probability" and not logits and decided.kind != "value" and not decided.remarks:
         decided = replace(decided, remarks=(_PROBABILITIES,))
+    unordered = decided.kind == "ordinal" and bool((plain[:, 1:] > plain[:, :-1]).any())
     names, remark = _names_of(values.shape[1], columns.shape[1], head, mapped=decided.kind == "ordinal" or decided.mirrored)
     ranking = values.detach()
     scores = ClassScores(
@@ -396,7 +400,7 @@ def _scores_of(decided: _Decided, columns: Tensor, before: Tensor | None, head: 
         ended=before is not None and decided.kind != "value",
         columns=raw,
         signs=signs,
-        remarks=tuple(filter(None, (*decided.remarks, remark))),
+        remarks=tuple(filter(None, (*decided.remarks, _UNORDERED if unordered else "", remark))),
     )
     if decided.kind == "ordinal":
         scores = replace(scores, ranking=cast(Tensor, probabilities))

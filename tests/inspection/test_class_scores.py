@@ -120,7 +120,9 @@ def test_thresholds_between_classes_in_order_are_cumulative_probabilities():
     torch.testing.assert_close(scores.values, scores.probabilities.logit(), rtol=1e-3, atol=1e-3)
     assert scores.names == FOUR
     assert indices_of(scores, Wanted("top1", 1, None)) == scores.probabilities.argmax(1).tolist()
+    assert not any("out of order" in remark for remark in scores.remarks)
     out_of_order = of(torch.tensor([[-1.0, 1.0]]), word="ordinal")
+    assert any("out of order" in remark for remark in out_of_order.remarks)
     assert indices_of(out_of_order, Wanted("class1", None, 1)) == [None]
 
 
