@@ -46,7 +46,8 @@ class Centres:
         rows: Of each row of the map, float64 `(h,)`; descending if the network mirrors its input.
         columns: Of each column, float64 `(w,)`.
         picture: Height and width of the input, pixels.
-        seen: The first and last row, and the first and last column, that some position depends on; None: all.
+        seen: The first and last row, and the first and last column, that some position depends on, or
+            that are a rest at the border of less than a step; None: all.
     """
 
     rows: Numbers

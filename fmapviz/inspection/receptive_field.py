@@ -179,14 +179,16 @@ def _centres(field: Field, picture: tuple[int, int]) -> Centres | None:
         return None
     if any(len(np.unique(axis.centres)) < axis.positions for axis in field.axes):
         return None
-    return Centres(field.rows.centres, field.columns.centres, picture, seen=(_seen(field.rows), _seen(field.columns)))
+    seen = _seen(field.rows, picture[0]), _seen(field.columns, picture[1])
+    return Centres(field.rows.centres, field.columns.centres, picture, seen)
 
 
-def _seen(axis: Axis) -> tuple[int, int]:
-    """Return the first and the last pixel that some position depends on."""
+def _seen(axis: Axis, side: int) -> tuple[int, int]:
+    """Return the first and the last pixel that some position depends on; a rest at the border of less than a step counts."""
     first, last = axis.ends[0]
-    some = first <= last
-    return (int(first[some].min()), int(last[some].max())) if some.any() else (0, -1)
+    some, step = first <= last, abs(axis.step)
+    low, high = (int(first[some].min()), int(last[some].max())) if some.any() else (0, -1)
+    return 0 if low < step else low, side - 1 if side - 1 - high < step else high
 
 
 def _step(ends: NDArray[np.int64], axis: Axis) -> int | None:
