@@ -135,7 +135,8 @@ def test_a_list_and_an_iterator_have_the_same_pictures(draw, options):
     for unit in units(of_list):
         one, other = (pixels(summary.directory / unit) for summary in (of_list, of_iterator))
         assert one
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+        most = "batch_size" in options  # which images share a pass depends on time, and a pass of two may round differently
+        assert all(np.abs(np.subtract(one[name], other[name], dtype=int)).max() <= most for name in one)
 
 
 def test_an_iterator_is_not_held_in_memory(draw):
