@@ -119,15 +119,7 @@ class FieldCache:
     """
 
     def __init__(self, model: Model, names: Collection[str]) -> None:
-        self._model = model
-        self._names = names
-        self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
-        self._lock = Lock()
-        self._networks: list[nn.Module] = []  # to be tried one after the other
-        with suppress(Exception):  # of a network that cannot be copied, nothing is known
-            self._networks.append(copy_to_meta(unwrap(model.module)))
-            if copied := replicate(unwrap(model.module)):
-                self._networks.append(copied)  # for one that reads values, such as a detector
+        self._traces = _Traces(model, names)
 
     def shown(self, name: str, shape: tuple[int, ...]) -> ReceptiveField | None:
         """Return the field of a feature map without gates, which see the whole picture; None if it is not known.
@@ -136,10 +128,7 @@ class FieldCache:
             name: The feature map. All frames of a clip, such as `layer1.t03`, have the field of their layer.
             shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
         """
-        with self._lock:
-            if shape not in self._known:
-                self._known[shape] = _trace_first(self._model, self._networks, self._names, shape)
-            fields = self._known[shape]
+        fields = self._traces.fields(shape)
         field = fields.get(name) or fields.get(re.sub(r"\.t\d+$", "", name))
         shown = field and (field.ungated or field)
         return None if shown is None or shown.reason else shown
@@ -222,25 +211,50 @@ class PlaceCache:
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        names = [layer.name for layer in find_layers(unwrap(model.module))]
+        self._traces = _Traces(model, names, placing=True)
         self._known: dict[tuple[int, ...], Places] = {}
-        self._lock = Lock()
-        network = unwrap(model.module)
-        self._names = [layer.name for layer in find_layers(network)]
-        self._networks: list[nn.Module] = []
-        with suppress(Exception):  # of a network that cannot be copied, nothing is known
-            self._networks.append(copy_to_meta(network, hooks=False))
-            if copied := replicate(network):
-                self._networks.append(copied)
 
     def at(self, shape: tuple[int, ...]) -> Places | None:
         """Return where maps lie in inputs of a shape, `(C, H, W)` or `(C, T, H, W)`; None if they are no pictures."""
         if len(shape) < 2:
             return None
+        fields = self._traces.fields(shape)
+        return self._known.setdefault(shape, Places(fields))
+
+
+class _Traces:
+    """Follows pixels through copies of a network, once for each shape of inputs; may be called by several threads at once.
+
+    A copy that shares the weights comes before one on the meta device, for whose first convolution PyTorch imports sympy,
+    which takes 1.5 s and 100 MB.
+
+    Args:
+        model: Copied at once.
+        names: Names of layers.
+        placing: As of `trace_fields`; then the copies have no hooks.
+    """
+
+    def __init__(self, model: Model, names: Collection[str], *, placing: bool = False) -> None:
+        self._model, self._names, self._placing = model, names, placing
+        self._known: dict[tuple[int, ...], dict[str, ReceptiveField]] = {}
+        self._lock = Lock()
+        network = unwrap(model.module)
+        self._networks: list[nn.Module] = []  # to be tried one after the other
+        if copied := replicate(network):
+            own: dict[int, Tensor] = {}
+            for module in copied.modules():
+                for name, buffer in module.named_buffers(recurse=False):  # of a network that counts its passes, for example
+                    setattr(module, name, own.setdefault(id(buffer), buffer.clone()))
+            self._networks.append(copied)
+        with suppress(Exception):  # of a network that cannot be copied, nothing is known
+            self._networks.append(copy_to_meta(network, hooks=not placing))
+
+    def fields(self, shape: tuple[int, ...]) -> dict[str, ReceptiveField]:
+        """Return the fields by the name of the feature map, of inputs of a shape, `(C, H, W)` or `(C, T, H, W)`."""
         with self._lock:
             if shape not in self._known:
-                fields = _trace_first(self._model, self._networks, self._names, shape, placing=True)
-                self._known[shape] = Places(fields)
+                self._known[shape] = _trace_first(self._model, self._networks, self._names, shape, placing=self._placing)
             return self._known[shape]
 
 

@@ -112,7 +112,7 @@ def trace_fields(
     forward: Callable[[nn.Module, Tensor], object],
     placing: bool = False,
 ) -> dict[str, ReceptiveField]:
-    """Run a model once, and return the receptive field of every output of some layers, by its name.
+    """Run a model once, mostly without numbers, and return the receptive field of every output of some layers, by its name.
 
     Intervals of pixels are followed through every operator that runs, also where it is no module. The model is in evaluation
     mode meanwhile, and unchanged afterwards, as with `fmapviz.inspection.hooks.observe`.
@@ -122,7 +122,8 @@ def trace_fields(
         layers: See `fmapviz.inspection.layers.select_layers`.
         pixels: A batch of one picture, `(1, C, H, W)`, on the device of the model.
         forward: Calls the model with the batch.
-        placing: Whether only the `centres` count, which are then also known behind attention; see `FieldTracking`.
+        placing: Whether to return only the `centres`, which are then also known behind attention; see `FieldTracking`. The
+            pixels are all those of the picture.
 
     Example:
         >>> from torch import nn
@@ -134,11 +135,12 @@ def trace_fields(
         ((4, 4), (2, 2), (2, 0, 6, 4))
     """
     found: dict[str, ReceptiveField] = {}
-    tracking = FieldTracking(pixels, placing=placing)
+    tracking = FieldTracking(pixels, placing=placing, hollow=True)
 
     def receive(feature_map: FeatureMap) -> None:
         field = tracking.field(feature_map.values) or tracking.whole(NOTHING)
-        found[feature_map.name] = _describe(field, name=feature_map.name, picture=(pixels.shape[-2], pixels.shape[-1]))
+        picture = (pixels.shape[-2], pixels.shape[-1])
+        found[feature_map.name] = (_place if placing else _describe)(field, name=feature_map.name, picture=picture)
 
     def refuse(feature_map: FeatureMap, reason: str) -> None:
         picture = (pixels.shape[-2], pixels.shape[-1])
@@ -156,11 +158,16 @@ def unknown_field(name: str, picture: tuple[int, int], *, reason: str) -> Recept
     return ReceptiveField(name, rows, columns, None, picture, reason)
 
 
+def _place(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
+    found = unknown_field(name, picture, reason=field.reason or (TURNED if field.is_turned else ""))
+    is_turned = field.is_turned and field.rows.dim != field.columns.dim
+    known = not field.reason and (is_turned or not field.is_turned)
+    return replace(found, centres=_centres(field, picture), turned=is_turned) if known else found
+
+
 def _describe(field: Field, *, name: str, picture: tuple[int, int]) -> ReceptiveField:
-    if reason := field.reason or (TURNED if field.is_turned else ""):
-        found = unknown_field(name, picture, reason=reason)
-        if not field.reason and field.rows.dim != field.columns.dim:
-            found = replace(found, centres=_centres(field, picture), turned=True)
+    if field.reason or field.is_turned:
+        found = _place(field, name=name, picture=picture)
     else:
         rows, columns = (axis.visible(side) for axis, side in zip(field.axes, picture, strict=True))
         steps = _step(rows, field.rows), _step(columns, field.columns)

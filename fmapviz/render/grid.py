@@ -319,20 +319,24 @@ def scale(maps: Tensor, ranges: Ranges, limits: tuple[Tensor, Tensor], style: St
     return torch.where(maps.isfinite(), levels, checkerboard(maps.shape[2], maps.shape[3], maps.device, square=1))
 
 
-def level_ends(limits: tuple[Tensor, Tensor], style: Style) -> Tensor:
-    """Return the values that `scale` maps to levels 0 and 255, float32 `(N, 2, C)`; levels between are linear.
+def level_ends(low: NDArray[np.float32], high: NDArray[np.float32], style: Style) -> NDArray[np.float32]:
+    """Return the values that `scale` maps to levels 0 and 255, float32 `(2, C)`; levels between are linear.
 
     A level L stands for the values within half a step, `(high - low) / 510`, around `low + L / 255 * (high - low)`.
 
+    Args:
+        low: Of one image, float32 `(C,)`, as `scale_limits` returns it.
+        high: Likewise.
+        style: Of it only `norm` counts.
+
     Example:
-        >>> level_ends((torch.tensor([[2.0]]), torch.tensor([[2.0]])), Style()).sub(2).mul(1e5).round().tolist()
-        [[[0.0], [1.0]]]
+        >>> level_ends(np.float32([2]), np.float32([2]), Style()).round(6).tolist()
+        [[2.0], [2.000010013580322]]
     """
-    low, high = limits
     if style.signed:
-        high = torch.maximum(low.abs(), high.abs())
-        return torch.stack((-high, high), 1)
-    return torch.stack((low, low + (high - low).clamp_min(_LEAST_SPAN)), 1)
+        high = np.maximum(abs(low), abs(high))
+        return np.stack((-high, high))
+    return np.stack((low, np.maximum(high, low + np.float32(_LEAST_SPAN))))
 
 
 def colour(grids: Tensor, maps: Tensor, layout: Tiles, palette: str) -> Tensor:

@@ -186,7 +186,7 @@ def draw(box: Box, ground: int | Ground, *, colour: bool = False) -> NDArray[np.
 
     Returns:
         uint8 `(height, width)`, or `(height, width, 3)` if a picture or the ground is in colour, or `(height, width, 4)` if
-        the ground is transparent.
+        the ground is transparent. A picture alone is returned itself, not a copy.
 
     Example:
         >>> draw(picture(np.zeros((2, 3), np.uint8)).padded(1), WHITE)[0].tolist()
@@ -198,6 +198,8 @@ def draw(box: Box, ground: int | Ground, *, colour: bool = False) -> NDArray[np.
     ]
     deepest = max((pixels.shape[2] for pixels, _, _ in pictures if pixels.ndim == 3), default=1)
     channels = max(on.channels, deepest, 3 * colour)
+    if len(pictures) == 1 and pictures[0][0].shape in {(box.height, box.width), (box.height, box.width, channels)}:
+        return pictures[0][0] if channels == 1 or pictures[0][0].ndim == 3 else with_channels(pictures[0][0], channels)
     pixel = on.pixel if on.channels == channels else (*on.colour, WHITE)[:channels]
     page = np.full((box.height, box.width, channels), pixel, np.uint8)
     for pixels, left, top in pictures:
@@ -208,7 +210,7 @@ def draw(box: Box, ground: int | Ground, *, colour: bool = False) -> NDArray[np.
 def with_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     """Return pixels with 1, 3 or 4 values each, `(h, w, channels)`, opaque; colours are not made grey."""
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    if pixels.shape[2] < 3:
+    if pixels.shape[2] < min(channels, 3):
         pixels = pixels.repeat(min(channels, 3), 2)
     if pixels.shape[2] == 3 and channels == 4:
         return np.concatenate([pixels, np.full_like(pixels[..., :1], WHITE)], 2)

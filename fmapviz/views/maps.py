@@ -62,7 +62,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
         tensors["pixels"] = bars.draw_bars(shown.flatten(1), style, ranges)
     else:
         tiles, limits = grid.lay_out(count, height, width, style), grid.scale_limits(ranges, style)
-        tensors["ends"] = grid.level_ends(limits, style)
+        tensors |= {"lows": limits[0], "highs": limits[1]}
         tensors["pixels"] = grid.draw_grids(shown, ranges, limits, tiles, style)
     if maps.vector or style.scope != "channel":  # else each channel has limits of its own
         tensors |= {"low": limits[0][:, 0], "high": limits[1][:, 0]}
@@ -70,7 +70,8 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
     def make(
         pixels: NDArray[np.uint8],
         channels: Iterable[int] | None = None,
-        ends: NDArray[np.float32] | None = None,
+        lows: NDArray[np.float32] | None = None,
+        highs: NDArray[np.float32] | None = None,
         *,
         low: float = nan,
         high: float = nan,
@@ -82,7 +83,7 @@ def draw(maps: LayerMaps, style: Style) -> BatchContent:
             limits=(low, high) if isfinite(low) and isfinite(high) else None,
             bars=maps.vector,
             total=maps.values.shape[1],
-            ends=ends,
+            ends=None if lows is None or highs is None else grid.level_ends(lows, highs, style),
             palette=None if maps.vector else style.palette,
         )
 

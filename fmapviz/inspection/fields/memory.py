@@ -24,6 +24,7 @@ class FieldMemory:
         self._fields: Any = WeakTensorKeyDictionary()  # Any: it has no types
         # By the address of the memory: a reference that keeps the address from being used again, and the tensors in it.
         self._aliases: dict[int, tuple[Any, list[TensorWeakRef]]] = {}
+        self._most = 1  # addresses, so that most of them live
         self._reasons: dict[int, str] = {}  # by the address: the operator that has overwritten a part of it
 
     def get(self, tensor: Tensor) -> Field | str | None:
@@ -43,6 +44,7 @@ class FieldMemory:
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._aliases:
+                self._forget_freed()
                 self._aliases[storage._cdata] = (StorageWeakRef(storage), [])  # type: ignore[no-untyped-call]  # PyTorch's
             self._aliases[storage._cdata][1].append(TensorWeakRef(tensor))
 
@@ -63,6 +65,15 @@ class FieldMemory:
             self._fields[alias] = field if _geometry(alias) == _geometry(tensor) else other
         if base is not None and not isinstance(base_before, str) and _geometry(base) != _geometry(tensor):
             self.set(base, write_part(base, tensor, before=base_before, written=field) or other)
+
+    def _forget_freed(self) -> None:
+        """Give up addresses whose memory is freed, or the allocator would hardly find room between them."""
+        if len(self._aliases) < self._most:
+            return
+        for address in [address for address, (storage, _) in self._aliases.items() if storage.expired()]:
+            del self._aliases[address]
+            self._reasons.pop(address, None)
+        self._most = len(self._aliases) * 5 // 4 + 1
 
     def _aliases_of(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors in the same memory that depend on the picture."""

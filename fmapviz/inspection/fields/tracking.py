@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.inspection.fields.call import Call, tensors_of
+from fmapviz.inspection.fields.hollow import without_numbers
 from fmapviz.inspection.fields.intervals import Field, InseparableError, field_of_picture, unite, whole_picture
 from fmapviz.inspection.fields.memory import FieldMemory
 from fmapviz.inspection.fields.parts import parts_of_result, taken_field
@@ -42,6 +43,7 @@ class FieldTracking(TorchDispatchMode):
         pixels: The picture, `(..., H, W)`.
         placing: Whether to follow where positions lie, not all that they depend on: of several operands only those count
             that have positions of the picture, and of an attention those of the queries.
+        hollow: Whether convolutions and products of matrices return zeros, at once: a pass costs what following costs.
 
     Example:
         >>> pixels = torch.zeros(1, 3, 8, 8, device="meta")
@@ -51,8 +53,9 @@ class FieldTracking(TorchDispatchMode):
         [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
 
-    def __init__(self, pixels: Tensor, *, placing: bool = False) -> None:
+    def __init__(self, pixels: Tensor, *, placing: bool = False, hollow: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's
+        self._hollow = hollow
         self._height, self._width = pixels.shape[-2:]
         self._placing = placing
         self._memory = FieldMemory()
@@ -83,7 +86,8 @@ class FieldTracking(TorchDispatchMode):
         """Run an operator, and record the fields of what it returns."""
         given = _bind(func, args, kwargs or {})
         known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
-        result = func(*args, **(kwargs or {}))
+        result = without_numbers(func, given) if self._hollow else None
+        result = func(*args, **(kwargs or {})) if result is None else result
         if known or self._reader:
             self._record(func, given, known, result)
         return result

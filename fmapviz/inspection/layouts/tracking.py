@@ -69,6 +69,7 @@ class AxisTracking(TorchDispatchMode):
         # By address, then by geometry. A view of a tensor may be another Python object each time that it is asked for. The
         # weak references keep the addresses from being used again.
         self._known: dict[int, tuple[StorageWeakRef, dict[object, Axes]]] = {}
+        self._most = 1  # addresses, so that most of them live
         self._calls: defaultdict[object, _Calls] = defaultdict(_Calls)
         self._classes: set[int] | None = None
         self._network = network
@@ -86,8 +87,16 @@ class AxisTracking(TorchDispatchMode):
         with suppress(RuntimeError, NotImplementedError):
             storage, geometry = tensor.untyped_storage(), _geometry(tensor)
             if storage._cdata not in self._known:
+                self._forget_freed()
                 self._known[storage._cdata] = StorageWeakRef(storage), {}  # type: ignore[no-untyped-call]  # PyTorch's
             self._known[storage._cdata][1][geometry] = axes
+
+    def _forget_freed(self) -> None:
+        """Give up addresses whose memory is freed, or the allocator would hardly find room between them."""
+        if len(self._known) >= self._most:
+            for address in [address for address, (storage, _) in self._known.items() if storage.expired()]:  # type: ignore[no-untyped-call]
+                del self._known[address]
+            self._most = len(self._known) * 5 // 4 + 1
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
