@@ -224,7 +224,9 @@ def warm():
         yield OFF
         return
     with nullcontext(os.environ[WARM]) if WARM in os.environ else started_server(ENVIRONMENT) as path:
-        assert wait_until(Path(path).exists)
+        failed = Path(f"{path}.failed")
+        assert wait_until(lambda: Path(path).exists() or failed.exists())
+        assert not failed.exists(), failed.read_text()
         yield path
 
 

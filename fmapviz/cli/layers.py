@@ -11,8 +11,10 @@ from fmapviz.cli.options import as_typed, read_options, takes_options
 from fmapviz.cli.printing import align, print_json, print_line, print_message, results_only, show_status
 from fmapviz.cli.process import importing
 from fmapviz.cli.run import JsonOption, ModelArgument, running_option
+from fmapviz.core import registry
 from fmapviz.core.config import InputOptions, RunConfig
 from fmapviz.core.errors import RequestError, printable, quote, suggest
+from fmapviz.core.registry import SOURCES
 from fmapviz.models.load import check_name, known_names
 
 if TYPE_CHECKING:
@@ -82,7 +84,9 @@ def list_models(
         show_status(f"listing {pattern} ...")
     names = known_names(pattern)
     if not names:
-        raise RequestError(f"no model name matches {quote(pattern)}", hint=suggest(pattern, known_names()))
+        source = pattern.removesuffix(":")
+        hint = f"fmapviz models '{source}:*'" if source in registry.names(SOURCES) else suggest(pattern, known_names())
+        raise RequestError(f"no model name matches {quote(pattern)}", hint=hint)
     print_line("\n".join(names))
 
 

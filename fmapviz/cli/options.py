@@ -32,6 +32,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # What the library says of Python, and what to type instead.
 _PHRASES = {
     r"fmapviz\.list_layers\(model\)": "`fmapviz layers MODEL`",
+    r"fmapviz\.list_layers\(model, types='Module'\)": "`fmapviz layers MODEL --types Module`",
     r"fmapviz\.known_names\(\)": "`fmapviz models`",
     r"fmapviz\.known_names\(('[^']*')\)": r"`fmapviz models \1`",
     r"fmapviz\.visualize\('([^']*)', inputs, to='([^']*)'\)": r"`fmapviz \1 INPUT... --to \2`",

@@ -24,6 +24,7 @@ _PAPERS = "svg has the pixels unchanged and its labels as text; browsers and Ink
 _OTHER_EXPLANATIONS = (
     "there is no such method here; those for a class are gradcam, gradcam++, hirescam, layercam, xgradcam, cam and saliency"
 )
+_AUGMENTED = "heat maps are not averaged over changed inputs; smooth= enlarges them smoothly"
 _LIMITS = "norm='fixed:LO,HI' draws the values from LO to HI"
 _RANGES = "norm= chooses the range that is drawn; mean= and std= prepare the input"
 
@@ -71,6 +72,7 @@ _OPTIONS = {
     "padding": "border gap margin spacing space",
     "norm": "range value-range scale-each minmax normalise-channels",
     _RANGES: "normalize normalise normalization normalisation",
+    _AUGMENTED: "aug-smooth eigen-smooth tta test-time-augmentation",
     "norm='fixed:LO,HI'": "vmin vmax clip clim min-value max-value",
     "smooth": "interpolation interpolate bilinear upsampling",
     "labels": "annotate annotations titles title captions caption show-labels text channel-numbers",
@@ -199,10 +201,21 @@ def meant_option(word: str, written: Mapping[str, str], members: Mapping[str, Co
     if meant is None or " " in meant:
         return meant
     name, _, value = meant.partition("=")
+    name = name if name in written else name.removesuffix("s")  # a function of one layer has layer=, not layers=
     if name not in written:
         return None
     text = written[name]
     return f"did you mean {text.replace('...', value) if value and '...' in text else text + value}?"
+
+
+def meant_name(word: str) -> str:
+    """Return the name of the option that a word means, or the word itself.
+
+    Example:
+        >>> meant_name("img_size"), meant_name("size")
+        ('size', 'size')
+    """
+    return OPTIONS.get(word.lower().replace("_", "-"), word).partition("=")[0]
 
 
 def meant_member(kind: str, word: str, known: Collection[str]) -> str | None:

@@ -19,7 +19,7 @@ from fmapviz.images.memory.inputs import images_in, kind_of, values_in
 from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.homes import find_homes
-from fmapviz.models.network import check_values, describe_network, takes_volumes
+from fmapviz.models.network import BY_OPTIONS, check_values, describe_network, takes_volumes
 from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 
@@ -53,16 +53,15 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
     if not images:
         raise RequestError("no image: the list is empty", hint="a path, a picture, an array or a tensor, or several")
     prepared = [isinstance(each, Tensor) and kind_of(each) == "prepared" for each in images]
+    is_loaded = isinstance(model, Model)
     if not isinstance(model, Model):
-        network = unwrap(model)
-        unknown = replace(_UNKNOWN, volume=takes_volumes(network))
-        model = Model("", network, "", None, unknown) if all(prepared) else describe_given(network, code=None)
+        model = describe_given(unwrap(model), code=None, prepared=all(prepared))
     parts = [
         _with_batch_axis(each, model.preparation) if is_prepared else _prepare(each, model.preparation, position)
         for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
     ]
-    if not all(prepared) and model.assumption:
-        warnings.warn(model.assumption, stacklevel=4)
+    if model.assumption and not (is_loaded and all(prepared)):
+        warnings.warn(model.assumption.replace(BY_OPTIONS, "prepared tensors"), stacklevel=4)
     remarks = (remark_on_values(part, model.preparation) for part, given in zip(parts, prepared, strict=True) if given)
     if remark := next(filter(None, remarks), ""):
         warnings.warn(remark, stacklevel=4)
@@ -78,11 +77,21 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
 
 
 def describe_given(
-    network: nn.Module, *, options: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
+    network: nn.Module,
+    *,
+    options: InputOptions = InputOptions(),
+    code: tuple[Path, ...] | None = (),
+    prepared: bool = False,
 ) -> Model:
     """Return a network that was given in Python as a `Model`; see `describe_network`.
 
     Its preprocessing is that of the module of its class, or, of a network of torchvision or timm, that of its library.
+
+    Args:
+        network: The network.
+        options: As of `describe_network`; likewise `code`.
+        code: Likewise.
+        prepared: Whether all its inputs are prepared, so that no preprocessing is looked for.
 
     Raises:
         RequestError: It takes no single batch of images, or has shapes but no values.
@@ -90,11 +99,17 @@ def describe_given(
     check_values(network)
     loaded = LoadedWeights(network, "weights as given")
     name = type(network).__name__.lower()
-    known = recognise(network, options)
+    known = None if prepared else recognise(network, options)
     homes, notice = ([], "") if known else find_homes(network)
     model = describe_network(
         loaded, name=name, options=options, code=code, homes=homes, forward=known.forward if known else None
     )
+    if prepared:
+        taken = notice and homes and (model.classes or model.scores)
+        guess = (
+            f"the network's classes are of a library: what {homes[0].__name__} says of the outputs is taken" if taken else ""
+        )
+        return replace(model, preparation=replace(_UNKNOWN, volume=takes_volumes(network)), assumption=guess)
     if known and not model.preparation.own:
         return replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)
     if notice and (model.assumption or homes):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fmapviz.core.errors import FmapvizError, RequestError, quote
 from fmapviz.core.types import ImageResult
@@ -34,8 +34,6 @@ from fmapviz.models.user_code import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
-
-    from torch import nn
 
     from fmapviz.core.config import Style
     from fmapviz.core.types import FeatureMap, Layer, Model, Prediction
@@ -213,6 +211,7 @@ class Drawer:
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
         self._has_class = bool(plan.of_attention) and has_class_token(model.module)
+        self._inside = {each.out_proj for each in model.module.modules() if isinstance(each, nn.MultiheadAttention)}
         self._hooks = ExitStack()
         self._remarks: list[str] = []
 
@@ -356,8 +355,12 @@ class Drawer:
             predictions = self._predict(current.record, results)
         if keep and current.kept and not self.numbers.drawn:
             keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
-        missed = tuple(layer.name for layer in self._layers if layer.name not in current.ran)
         silent = {layer.name: "returned no tensor" for layer in self._layers if layer.name in current.ran - current.seen}
+        missed = tuple(
+            layer.name for layer in self._layers if layer.name not in current.ran and layer.module not in self._inside
+        )
+        uncalled = {layer.name for layer in self._layers if layer.module in self._inside} - current.ran
+        silent |= dict.fromkeys(sorted(uncalled), "nn.MultiheadAttention uses its weights without calling it")
         if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
             torch.cuda.synchronize(current.record.pixels.device)
         finished = list(map(LayerBatch.finish, results.layers))

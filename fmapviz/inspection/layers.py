@@ -60,7 +60,7 @@ def _hint_for(model: object) -> str:
     """Return what to pass instead of something that is no network."""
     hint = "a torch.nn.Module, such as torchvision.models.resnet18()"
     if isinstance(model, str):
-        hint = f"fmapviz.load_model({quote(model)}).module is one"
+        hint = f"fmapviz.load_model({quote(model)}) returns one"
     elif isinstance(model, Model):
         hint = "its attribute module is one"
     elif isinstance(model, Mapping):
@@ -193,6 +193,8 @@ def absent_types(layers: Sequence[Layer], types: Iterable[str]) -> list[str]:
 
 def _hint_for_types(layers: Sequence[Layer], wanted: str) -> str:
     """Return which types a network has, for one without the wanted type."""
+    if any(_matches(layer, [wanted]) for layer in layers):
+        return f"this is the name of a layer, no type: layers={wanted!r}"
     known, block = sorted({layer.type for layer in layers}), repeated_block(layers)
     there_are = f"there are: {', '.join(known[:20]) or 'none inside it'}"
     if block and wanted == "Conv2d":
@@ -350,11 +352,16 @@ def _matches(layer: Layer, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
 
 
-def _hint_for_names(pattern: str, names: Sequence[str]) -> str:
-    """Return similar names of layers; all of them if they are few."""
+def _hint_for_names(pattern: str, layers: Sequence[Layer], typed: Sequence[Layer]) -> str:
+    """Return the option that a type belongs to, or similar names of layers; all of them if they are few."""
+    names = [layer.name for layer in typed]
+    if any(is_type(layer, pattern) for layer in layers):
+        return f"this is a type, no name: types={pattern!r}"
     near = suggest(pattern, names)
     if near or len(names) > _FEW:
-        return near or f"there are: {first_few(names)}; fmapviz.list_layers(model) lists all"
+        usual = len(names) == len([layer for layer in layers if any(is_type(layer, each) for each in default_types(layers))])
+        what = "model" if usual else "model, types='Module'"
+        return near or f"there are: {first_few(names)}; fmapviz.list_layers({what}) lists all"
     return f"there are: {', '.join(names)}"
 
 
@@ -370,5 +377,5 @@ def _check_glob(layers: Sequence[Layer], typed: Sequence[Layer], pattern: str, t
         )
     raise RequestError(
         f"no layer matches {quote(pattern)}",
-        hint=_hint_for_names(pattern, [layer.name for layer in typed]),
+        hint=_hint_for_names(pattern, layers, typed),
     )

@@ -39,7 +39,9 @@ def part_of(output: object, key: str) -> Any:
         return part_of(entries[step], rest)
     known = list(entries)
     listing = (
-        f"there are: {', '.join(map(quote, known[:_LISTED]))}" if known else "omit output=: the output is a single tensor"
+        f"there are: {', '.join(map(quote, known[:_LISTED]))}"
+        if known
+        else "omit output=: the output is a single tensor; out= is the directory of the results"
     )
     raise RequestError(f"the network returns nothing under {quote(key)}", hint=suggest(key, known) or listing)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fmapviz.core.types import Preparation, UserLayouts
     from fmapviz.models.weights.fit import LoadedWeights
 
+BY_OPTIONS = "InputOptions(size=), InputOptions(mean=) and InputOptions(std=)"  # which not every function takes
 _SIDE = 224  # pixels; most networks accept it
 _PREPROCESSING = ("preprocess", "transforms")
 _CLASSES = ("classes", "class_names", "categories", "class_to_idx", "idx_to_class", "id2label")
@@ -167,7 +168,7 @@ def _assumption(options: InputOptions, channels: int, shape: tuple[int, ...] | N
     what = "volumes" if volume else "images"
     return (
         f"no preprocess was found beside the network: {what} are {' and '.join(assumed)}, which is an assumption; "
-        "preprocess or inputs beside it, or size=, mean= and std= say otherwise"
+        f"preprocess or inputs beside it, or {BY_OPTIONS} say otherwise"
     )
 
 

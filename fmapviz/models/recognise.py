@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fmapviz.core import registry
 from fmapviz.core.registry import SOURCES
 from fmapviz.images.preprocess import standard
+from fmapviz.models.network import BY_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,4 +77,4 @@ def _of_transformers(network: nn.Module, options: InputOptions) -> Known | None:
     channels = options.channels_in or int(own)
     preparation = standard(options, size=(sides[0], sides[1]), channels=channels)
     words = f"the image processor of the network is unknown: images are prepared by {preparation.description}"
-    return Known(preparation, f"{words}; size=, fit=, mean= and std= say otherwise")
+    return Known(preparation, f"{words}; {BY_OPTIONS} say otherwise")

@@ -145,10 +145,10 @@ def _verify(copy: LocalCopy, *, hashed: bool) -> Iterator[Verified]:
         if not run_files.is_up_to_date(run):
             state, _ = state_of(run, read_unfinished(run))
             remedy: Remedy = "again" if state == "finished" else "finish"
-            problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added or changed", remedy)
+            problem = Problem(run / RUN_FILES_RECORD, "out of date: units were added, changed or removed", remedy)
             yield Verified(run, 0, (problem,), state=state)
         elif stale := stale_files(run):
-            problems = [Problem(run / name, "out of date: images were added or changed", "top") for name in stale]
+            problems = [Problem(run / name, "out of date: images were added, changed or removed", "top") for name in stale]
             yield Verified(run, 0, tuple(problems))
 
 

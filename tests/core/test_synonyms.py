@@ -1,11 +1,13 @@
 """The words of other tools lead to words that exist here, and never hide one that does."""
 
 import pytest
+import torch
 
+import fmapviz
 from fmapviz.core import registry
 from fmapviz.core.config import Engine, InputOptions, RunConfig, Style, options_of
 from fmapviz.core.config.style import NORMS
-from fmapviz.core.errors import RequestError
+from fmapviz.core.errors import ArgumentError, RequestError
 from fmapviz.core.registry import VIEWS, WRITERS
 from fmapviz.core.synonyms import FAMILIES, MODELS, OPTIONS, meant_model
 from fmapviz.models.load import is_model
@@ -81,3 +83,20 @@ def test_a_family_of_networks_is_answered_with_one_that_exists(family):
 @pytest.mark.parametrize("word", ["yolov8n", "YOLO11m-seg", "yolo", "yolov5"])
 def test_a_yolo_is_answered_with_the_source_that_has_them(word):
     assert meant_model(word).startswith("ultralytics:yolo11n.yaml is one")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("target_layer", "did you mean layer=?"),
+        ("layers", "did you mean layer=?"),
+        ("class_idx", "did you mean target=?"),
+        ("targets", "did you mean target=?"),
+        ("size", "load_model(NAME, options=InputOptions(size=...)) has it; prepared tensors are taken as they are"),
+        ("img_size", "load_model(NAME, options=InputOptions(size=...)) has it; prepared tensors are taken as they are"),
+    ],
+)
+def test_a_function_is_given_only_hints_of_arguments_that_it_has(word, hint):
+    with pytest.raises(ArgumentError) as error:
+        fmapviz.cam(torch.nn.Conv2d(3, 4, 3), torch.rand(1, 3, 8, 8), **{word: 1})
+    assert error.value.hint == hint

@@ -312,6 +312,34 @@ def test_what_failed_is_noted(finished):
     }
 
 
+class Alternating(nn.Module):
+    """Runs one of two layers, by the brightness of the image."""
+
+    def __init__(self):
+        super().__init__()
+        self.dark, self.bright, self.head, self.never = (nn.Conv2d(channels, 3, 1) for channels in (3, 3, 3, 3))
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, x):
+        x = self.head((self.dark if x.mean() < 0 else self.bright)(x))
+        return self.attention(*[x.flatten(2).transpose(1, 2)] * 3)[0]
+
+
+@pytest.mark.parametrize("order", [[0, 255, 0], [255, 0, 0]], ids=str)
+def test_layers_that_run_with_some_of_the_images_are_not_called_unexecuted(order, tmp_path):
+    given = [Image.new("RGB", (8, 8), (level,) * 3) for level in order]
+    options = InputOptions(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    summary = visualize(
+        Alternating(), given, out=tmp_path, to="png", types=["Conv2d", "Linear"], options=options, progress=False, workers=1
+    )
+    assert (summary.done, summary.layers, summary.not_executed) == (3, 3, ("never",))
+    assert summary.undrawn == {
+        "attention.out_proj": "nn.MultiheadAttention uses its weights without calling it",
+        "bright": "not executed with some of the images",
+        "dark": "not executed with some of the images",
+    }
+
+
 def test_a_summary_accounts_for_everything(finished):
     pictures, summary, events = finished
     assert (summary.found, counts(summary)) == (4, (3, 0, 1))

@@ -214,6 +214,19 @@ def test_an_exact_name_is_chosen_whatever_its_type():
     assert chosen(nn.Sequential(nn.ReLU()), include=["0"]) == ["0"]
 
 
+def test_hints_lead_to_lists_that_hold_what_was_searched():
+    layers = find_layers(nn.Sequential(*(nn.ReLU() for _ in range(30))))
+    with pytest.raises(RequestError) as caught:
+        select_layers(layers, types=["ReLU"], include=["head"])
+    assert caught.value.hint.endswith("; fmapviz.list_layers(model, types='Module') lists all")
+    with pytest.raises(RequestError) as caught:
+        select_layers(layers, include=["ReLU"], types=["Module"])
+    assert caught.value.hint == "this is a type, no name: types='ReLU'"
+    with pytest.raises(RequestError) as caught:
+        select_layers(layers, types=["3"])
+    assert caught.value.hint == "this is the name of a layer, no type: layers='3'"
+
+
 def test_a_glob_that_fits_layers_of_another_type_says_so():
     with pytest.raises(RequestError, match=r"no Conv2d among the layers that match '\[1\]'") as caught:
         chosen(overwritten(), include=["[1]"])

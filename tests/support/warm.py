@@ -25,6 +25,7 @@ import warnings
 import weakref
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
 
@@ -268,4 +269,8 @@ def ask(path, arguments, *, timeout=PATIENCE, **circumstances):
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         sys.exit(ask(sys.argv[1], sys.argv[3:]))
-    serve(sys.argv[1])
+    try:
+        serve(sys.argv[1])
+    except BaseException:
+        Path(f"{sys.argv[1]}.failed").write_text(traceback.format_exc())
+        raise

@@ -181,7 +181,10 @@ def test_every_entry_says_that_the_preprocessing_is_an_assumption_once_and_in_th
     sentence = describe_given(network).assumption
     assert "resized to 256 and cropped to 224 and normalised with ImageNet's mean and deviation, which is" in sentence
     said = said_by(lambda: ENTRIES[entry](network, path, tmp_path))
-    assert len([line for line in said if line.removeprefix("fmapviz: ") == sentence]) == 1, said
+    remedy = "InputOptions(size=), InputOptions(mean=) and InputOptions(std=)"
+    expected = sentence.replace(remedy, "prepared tensors") if entry == "cam" else sentence  # which takes no options
+    assert remedy in sentence
+    assert len([line for line in said if line.removeprefix("fmapviz: ") == expected]) == 1, said
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,48 @@ def test_nothing_is_assumed_about_prepared_tensors(tmp_path):
         fmapviz.cam(plain(), torch.randn(1, 3, 16, 16))
         summary = fmapviz.visualize(plain(), torch.randn(2, 3, 16, 16), out=tmp_path, to="png", progress=False)
     assert not [notice for notice in summary.notices if "assum" in notice]
+
+
+SAID = {
+    "names of one logit": ('classes = ["no", "yes"]', 1, (0, 1, "no", "yes", "top1")),
+    "several labels": ('classes = ["a", "b", "c"]\nscores = "sigmoid"', 3, (0, 2, "b", "top1")),
+    "thresholds": ('classes = ["low", "middle", "high"]\nscores = "ordinal"', 2, (0, 2, "high")),
+    "names alone": ('classes = ["a", "b", "c"]', 3, (1, "c", "top2")),
+    "a value": ('scores = "value"', 1, (0, "top1")),
+}
+
+
+@pytest.mark.parametrize("home", ["class", "module"])
+@pytest.mark.parametrize("kind", SAID)
+def test_what_is_said_of_the_outputs_counts_for_tensors_as_for_paths(kind, home, module, tmp_path):
+    said, outputs, targets = SAID[kind]
+    inside = "".join(f"    {line}\n" for line in said.splitlines())
+    code = CODE.replace('classes = ["zero", "one", "two"]', said if home == "module" else "").replace(
+        "4, 3)\n\n    def", "4, 3)\n    def"
+    )
+    code = code.replace("self.head = nn.Linear(4, 3)", f"self.head = nn.Linear(4, {outputs})")
+    code = code.replace("class Net(nn.Module):\n", f"class Net(nn.Module):\n{inside if home == 'class' else ''}")
+    found = module(code, f"said_{kind.replace(' ', '_')}_{home}")
+    torch.manual_seed(0)
+    network = found.Net().eval()
+    if kind == "thresholds":  # in order
+        with torch.no_grad():
+            network.head.weight[1] = network.head.weight[0]
+            network.head.bias.copy_(torch.tensor([0.5, -0.5]))
+    path = paint(tmp_path / "photo.png", size=(40, 30))
+    with Image.open(path) as picture:
+        prepared = found.preprocess(picture)[None]
+    for target in targets:
+        of_path, of_tensor = (fmapviz.cam(network, given, target=target) for given in (path, prepared))
+        assert (of_path.target, of_path.kind) == (of_tensor.target, of_tensor.kind)
+        assert torch.equal(of_path.raw, of_tensor.raw)
+        assert torch.equal(of_path.score, of_tensor.score)
+
+
+def test_what_a_module_says_that_is_taken_by_guess_is_said_for_tensors_too(module):
+    network = module(CODE, "said_by_guess").build()
+    with pytest.warns(UserWarning, match="what said_by_guess says of the outputs is taken"):
+        assert fmapviz.cam(network, torch.rand(1, 3, 12, 20), target="two").target == (2,)
 
 
 @pytest.mark.parametrize(
@@ -509,6 +554,10 @@ def test_floats_that_look_like_unprepared_pixels_are_used_as_they_are_and_said(t
     assert [notice for notice in summary.notices if "floats are used as they are" in notice]
     with pytest.warns(UserWarning, match="floats are used as they are"):
         fmapviz.cam(model, torch.rand(1, 3, 96, 96))
+    told = []
+    with fmapviz.Watch(model, torch.rand(2, 3, 96, 96), to=tmp_path / "watch", on_event=told.append) as watch:
+        watch(0)
+    assert len([event for event in told if "floats are used as they are" in event.message]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fmapviz.cam(model, torch.randn(1, 3, 96, 96))

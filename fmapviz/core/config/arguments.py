@@ -11,7 +11,7 @@ from fmapviz.core import registry
 from fmapviz.core.config.options import options_of
 from fmapviz.core.errors import ArgumentError, first_few, nearest
 from fmapviz.core.registry import VIEWS, WRITERS
-from fmapviz.core.synonyms import meant_option
+from fmapviz.core.synonyms import meant_name, meant_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,6 +66,8 @@ def _hint(function: Callable[..., Any], problem: str, given: Iterable[str]) -> s
     written = options | {name: f"{name}=" for name in parameters if name != "self"}
     if hint := meant_option(unknown, written, {"views": registry.names(VIEWS), "to": registry.names(WRITERS)}):
         return hint
+    if (meant := meant_name(unknown)) in options_of(_decorated["InputOptions"]):  # of a function without them
+        return f"load_model(NAME, options=InputOptions({meant}=...)) has it; prepared tensors are taken as they are"
     near = nearest(unknown, written, cutoff=0.6)
     return f"did you mean {written[near[0]]}?" if near else None
 

@@ -6,17 +6,18 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from fmapviz.core.errors import RequestError, quote
+from fmapviz.core.errors import RequestError, WeightsError, quote
 from fmapviz.core.types import Model
 from fmapviz.engine.batch import describe_given
 from fmapviz.inspection.layers import default_types, find_layers, select_layers, unwrap
 from fmapviz.models.initialization import read_seed
-from fmapviz.models.load import check_name, load_model
+from fmapviz.models.load import check_name, is_model, load_model
 from fmapviz.models.weights.fit import load_weights
 
 if TYPE_CHECKING:
@@ -99,9 +100,14 @@ def load_second(first: Model, against: Other, *, weights: Weights, options: Inpu
             weights if isinstance(weights, str) and (weights == "default" or read_seed(weights) is not None) else "default"
         )
         return load_model(against.removeprefix(_MODEL), weights=shared, options=options)
-    if not first.name or (first.own and ":" not in first.name):
-        return _with_other_weights(first, against)
-    return load_model(first.name, weights=against, options=options)
+    try:
+        if not first.name or (first.own and ":" not in first.name):
+            return _with_other_weights(first, against)
+        return load_model(first.name, weights=against, options=options)
+    except WeightsError as error:
+        if isinstance(against, str) and not Path(against).exists() and is_model(against):
+            error.advise(f"another network is against='{_MODEL}{against}'")
+        raise
 
 
 def compare_networks(first: Model, second: Model) -> Compared:

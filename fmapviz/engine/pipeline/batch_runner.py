@@ -7,6 +7,7 @@ while the others read and write.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fmapviz.engine.session import Session
     from fmapviz.engine.survey.kept_passes import KeptPass
 
+_FRAME = re.compile(r"\.t\d+$")  # of a clip
 _AT_OUTPUT = {"output", "gradient"}
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
 
@@ -294,7 +296,7 @@ class BatchRunner:
             message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
             hint = None if of_views else _remedy(listed[-1])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
-        progress.layers = len({layer.index for layer in drawn.layers if layer.layer})  # the frames of a clip share theirs
+        progress.layers.update(_FRAME.sub("", layer.layer) for layer in drawn.layers if layer.layer)
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)

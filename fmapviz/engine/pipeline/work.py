@@ -21,6 +21,7 @@ from fmapviz.engine.pipeline.unit_writer import UnitWriter
 from fmapviz.images.decode_pool import DecodePool
 from fmapviz.images.notices import NONFINITE
 from fmapviz.inspection.hooks import undisturbed
+from fmapviz.inspection.layers import layer_of
 from fmapviz.runs.shard_grouping import Failed, Grouping
 from fmapviz.runs.unit import Member
 
@@ -40,21 +41,33 @@ class Progress:
 
     Attributes:
         found: Inputs listed.
-        layers: Feature maps drawn of the last image.
+        layers: Names of the feature maps that were drawn of any image; the frames of a clip share one.
         accepted: Whether something was drawn of some image, so that the request as such is valid.
         reported: Notices about the network that were reported.
-        not_executed: Selected layers that did not run.
+        not_executed: Selected layers that did not run with some image.
         undrawn: Layers that ran but were not drawn, with the reason.
         nonfinite: Images with values that are NaN or infinite, by where these come first.
     """
 
     found: int = 0
-    layers: int = 0
+    layers: set[str] = field(default_factory=set)
     accepted: bool = False
     reported: set[str] = field(default_factory=lambda: {""})
     not_executed: set[str] = field(default_factory=set)
     undrawn: dict[str, str] = field(default_factory=dict)
     nonfinite: Counter[str] = field(default_factory=Counter)
+
+    def never_executed(self) -> tuple[str, ...]:
+        """Return the selected layers that ran with no image."""
+        return tuple(sorted(self.not_executed - self._executed()))
+
+    def not_drawn(self) -> dict[str, str]:
+        """Return what was not drawn of some image, with the reason."""
+        sometimes = sorted(self.not_executed & self._executed())
+        return self.undrawn | dict.fromkeys(sometimes, "not executed with some of the images")
+
+    def _executed(self) -> set[str]:
+        return {layer_of(name) for name in (*self.layers, *self.undrawn)}
 
 
 def work(

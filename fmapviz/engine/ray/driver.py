@@ -253,7 +253,7 @@ class _Driver:
             FmapvizError: The error that ended the task.
         """
         progress, found = self._progress, receipt.progress
-        progress.layers = found.layers or progress.layers
+        progress.layers |= found.layers
         progress.accepted |= found.accepted
         progress.not_executed |= found.not_executed
         progress.undrawn |= found.undrawn

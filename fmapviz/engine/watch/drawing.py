@@ -20,6 +20,7 @@ from fmapviz.engine.session import load_session
 from fmapviz.engine.watch.probes import read_probes
 from fmapviz.engine.watch.undisturbed import training_undisturbed
 from fmapviz.images.memory.inputs import is_all_prepared
+from fmapviz.images.memory.pixels import remark_on_values
 from fmapviz.images.preprocess import as_seen, describe_range
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.network import input_type
@@ -86,7 +87,9 @@ class StepDrawer:
         )
         self.remarks: list[str] = []
         self.probes = read_probes(images, model.preparation)
-        self.assumption = "" if is_all_prepared([probe.file.content for probe in self.probes]) else model.assumption
+        given = [probe for probe in self.probes if is_all_prepared([probe.file.content])]
+        remarks = filter(None, (remark_on_values(probe.values, model.preparation) for probe in given))
+        self.assumption = next(remarks, "") if len(given) == len(self.probes) else model.assumption
         self.notices = [each for each in notices if each != model.assumption]
 
     def _module(self) -> nn.Module:
