@@ -197,9 +197,14 @@ class Places:
 
 def _describe_unknown(reasons: Mapping[str, str]) -> str:
     """Return in words that maps are taken to span the input, by their names and the operators that hide where they lie."""
-    known = ", ".join(dict.fromkeys(filter(None, reasons.values())))
-    through = f" (through {known})" if known else ""
-    why = f"because where their positions lie is not known{through}"
+    known = [why for why in dict.fromkeys(reasons.values()) if why]
+    operators = [why for why in known if re.fullmatch(r"[\w.]+", why)]
+    sentences = [
+        *([f"through {', '.join(operators)}"] if operators else []),
+        *(why for why in known if why not in operators),
+    ]
+    listed = f" ({'; '.join(sentences)})" if sentences else ""
+    why = f"because where their positions lie is not known{listed}"
     return f"drawn as if they spanned the input, {why}: {first_few([*reasons])}"
 
 

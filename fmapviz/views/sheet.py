@@ -37,7 +37,8 @@ def compose(sheet: Sheet) -> Composed:
         rows=[f"{row}\n{shape}" for row, shape in rows.items()],
         columns=[f"{target.title}\n{target.short}" for target in targets.values()],
         title=sheet.title,
-        note="Grad-CAM of each layer (rows) for each class (columns). Each cell is scaled from its minimum to its maximum.",
+        note="Grad-CAM of each layer (rows) for each class (columns), without negative values. "
+        "Each cell is scaled from its minimum to its maximum.",
         corner=sheet.seen,
     )
     chosen = " (chosen automatically)" if any(layer.automatic for layer, _ in cells) else ""
