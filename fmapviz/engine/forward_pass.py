@@ -295,7 +295,7 @@ class Drawer:
                 if self._observer:
                     current.attention = AttentionMaps.of(plan, self._style, record, results, has_class=self._has_class)
                 watching = self._observer.watching() if self._observer else nullcontext()
-                record.endings = self._choices.endings(graph=plan.of_classes) if self._top or plan.of_classes else None
+                record.endings = self._choices.endings() if self._top or plan.of_classes else None
                 seeing = record.endings or nullcontext()
                 try:
                     recorded = recording() if plan.of_classes else torch.no_grad()

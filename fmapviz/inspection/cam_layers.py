@@ -63,13 +63,12 @@ class Choices:
     layers: dict[torch.Size, Chosen] = field(default_factory=dict)
     ending: str | None = None
 
-    def endings(self, *, graph: bool) -> Endings | None:
+    def endings(self) -> Endings | None:
         """Return what records by which operation a forward pass ends; None if nothing new would come of it.
 
-        Args:
-            graph: Whether the pass records a graph: the logits before a softmax are part of it.
+        Of a softmax or a sigmoid, each pass's logits are needed.
         """
-        return Endings() if graph or self.ending is None or self.ending in SOFT else None
+        return Endings() if self.ending is None or self.ending in SOFT else None
 
     def read_scores(self, record: ForwardRecord, *, key: str | None, head: Head) -> ClassScores:
         """Find the class scores in the output of a forward pass; see `class_scores`."""

@@ -349,6 +349,7 @@ class Answer:
 
 Named = namedtuple("Named", "logits aux")  # noqa: PYI024  # networks return such
 WANTED, OTHER = random(2, 5, seed=1), random(2, 5, seed=2)
+SINGLE = "omit output=: the output is a single tensor; out= is the directory of the results"
 
 
 @pytest.mark.parametrize(
@@ -404,8 +405,8 @@ def test_detections_may_lie_in_a_container():
         ((WANTED, OTHER), "-1", "the network returns nothing under '-1'", "did you mean '1'?"),
         ({"heads": [WANTED, OTHER]}, "heads.5", "the network returns nothing under '5'", "there are: '0', '1'"),
         ({"heads": WANTED}, "heads.", "the network returns nothing under 'heads.'", "did you mean 'heads'?"),
-        (WANTED, "out", "the network returns nothing under 'out'", "omit output=: the output is a single tensor"),
-        (WANTED, "grad", "the network returns nothing under 'grad'", "omit output=: the output is a single tensor"),
+        (WANTED, "out", "the network returns nothing under 'out'", SINGLE),
+        (WANTED, "grad", "the network returns nothing under 'grad'", SINGLE),
     ],
 )
 def test_a_part_that_cannot_be_told_is_an_error_that_names_what_there_is(output, key, message, hint):

@@ -276,7 +276,7 @@ def _attempt(
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
-            record.endings = choices.endings(graph=True)
+            record.endings = choices.endings()
             kept = lasting.one_pass(given)
             with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
                 record.output = model.forward(network, given)
