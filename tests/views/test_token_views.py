@@ -449,7 +449,7 @@ def test_the_image_of_a_seed_is_the_only_one_that_is_read_first(folder, look, mo
 
     class Counted(Net):
         def forward(self, x):
-            if not x.is_meta:  # what each layer sees is traced without values
+            if len(x.unique()) > 1:  # where maps lie is found out with a grey picture
                 passes.append(len(x))
             return super().forward(x)
 

@@ -503,7 +503,7 @@ class Counts(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx, x):
-        CALLS["forward"] += not x.is_meta  # where maps lie is followed on the meta device, once for a size
+        CALLS["forward"] += not x.is_meta
         return x.clone()
 
     @staticmethod
