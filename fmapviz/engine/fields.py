@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import first_few
@@ -24,7 +25,7 @@ from fmapviz.models.replicas import replicate
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fmapviz.core.centres import Centres
     from fmapviz.core.types import FeatureMap, LayerInfo, Model
@@ -246,12 +247,10 @@ class _Traces:
         self._lock = Lock()
         network = unwrap(model.module)
         self._networks: list[nn.Module] = []  # to be tried one after the other
-        if copied := replicate(network):
-            own: dict[int, Tensor] = {}
-            for module in copied.modules():
-                for name, buffer in module.named_buffers(recurse=False):  # of a network that counts its passes, for example
-                    setattr(module, name, own.setdefault(id(buffer), buffer.clone()))
-            self._networks.append(copied)
+        with suppress(Exception):  # of a parameter that cannot be replaced
+            if copied := replicate(network):
+                _separate(copied)
+                self._networks.append(copied)
         with suppress(Exception):  # of a network that cannot be copied, nothing is known
             self._networks.append(copy_to_meta(network, hooks=not placing))
 
@@ -261,6 +260,16 @@ class _Traces:
             if shape not in self._known:
                 self._known[shape] = _trace_first(self._model, self._networks, self._names, shape, placing=self._placing)
             return self._known[shape]
+
+
+def _separate(copied: nn.Module) -> None:
+    """Give a copy buffers of its own, for a network that counts its passes, and parameters that share only their values."""
+    own: dict[int, Tensor] = {}
+    for module in copied.modules():
+        for name, buffer in [*module.named_buffers(recurse=False)]:
+            setattr(module, name, own.setdefault(id(buffer), buffer.clone()))
+        for name, weights in [*module.named_parameters(recurse=False)]:
+            setattr(module, name, own.setdefault(id(weights), nn.Parameter(weights.detach(), weights.requires_grad)))
 
 
 def _trace_first(

@@ -135,7 +135,7 @@ def trace_fields(
         ((4, 4), (2, 2), (2, 0, 6, 4))
     """
     found: dict[str, ReceptiveField] = {}
-    tracking = FieldTracking(pixels, placing=placing, hollow=True)
+    tracking = FieldTracking(pixels, placing=placing, weights=model.parameters())
 
     def receive(feature_map: FeatureMap) -> None:
         field = tracking.field(feature_map.values) or tracking.whole(NOTHING)

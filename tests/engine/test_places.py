@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,8 @@ from torchvision.models import resnet18
 
 import fmapviz
 from fmapviz.core.config import InputOptions, Style
+from fmapviz.engine.batch import describe_given
+from fmapviz.engine.fields import PlaceCache
 from fmapviz.inspection.layers import find_layers
 from fmapviz.inspection.receptive_field import trace_fields
 
@@ -409,3 +413,41 @@ def test_what_no_position_sees_has_no_colour(tmp_path):
         assert (drawn != pixels).any(2)[seen].mean() > 0.9, view
     found = fmapviz.cam(network, torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255, target=0, layer="features")
     assert found.map[0][torch.from_numpy(~seen)].eq(0).all()
+
+
+class Writer(nn.Module):
+    """Changes its weights, and counts, when it runs."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.passes = how, 0
+        self.conv, self.head = nn.Conv2d(3, 4, 3, stride=2), nn.Linear(4, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.passes += 1
+        self.count += 1
+        with torch.no_grad():
+            if self.how == "in place":
+                self.conv.weight.add_(1)
+            elif self.how == "data":
+                self.conv.weight.data = self.conv.weight.data + 1
+            elif self.how == "a part of data":
+                self.conv.weight.data[0].mul_(2)
+            elif self.how == "a new parameter":
+                self.conv.weight = nn.Parameter(self.conv.weight + 1)
+        return self.head(self.conv(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("how", ["not", "in place", "data", "a part of data", "a new parameter"])
+def test_to_find_out_where_maps_lie_leaves_a_network_as_it_is(how):
+    network = Writer(how).eval()
+    before = {name: values.clone() for name, values in network.state_dict().items()}
+    parameters = [*network.parameters()]
+    places = PlaceCache(describe_given(network)).at((3, 17, 17))
+    assert (
+        places.of(SimpleNamespace(name="conv", layout=None), (8, 8)) is not None
+    )  # known: the last pixel is not seen by all
+    assert network.passes == 0
+    assert all(torch.equal(values, before[name]) for name, values in network.state_dict().items())
+    assert all(now is then for now, then in zip(network.parameters(), parameters, strict=True))

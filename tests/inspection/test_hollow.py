@@ -63,7 +63,7 @@ def test_a_product_has_the_shape_that_pytorch_gives_it(shape):
 
 @pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(3, 4, 3), nn.Conv2d(5, 4, 9)])
 def test_what_does_not_fit_fails_as_it_does_in_the_network(layer):
-    with FieldTracking(pixels := torch.rand(1, 5, 6, 6), hollow=True), torch.no_grad(), pytest.raises(RuntimeError):
+    with FieldTracking(pixels := torch.rand(1, 5, 6, 6), weights=()), torch.no_grad(), pytest.raises(RuntimeError):
         layer(pixels)
 
 

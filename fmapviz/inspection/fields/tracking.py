@@ -19,7 +19,7 @@ from fmapviz.inspection.fields.parts import parts_of_result, taken_field
 from fmapviz.inspection.fields.rules import PRODUCTS, is_pointwise, placing_rule, rule_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -43,7 +43,8 @@ class FieldTracking(TorchDispatchMode):
         pixels: The picture, `(..., H, W)`.
         placing: Whether to follow where positions lie, not all that they depend on: of several operands only those count
             that have positions of the picture, and of an attention those of the queries.
-        hollow: Whether convolutions and products of matrices return zeros, at once: a pass costs what following costs.
+        weights: Of a network: convolutions and products of matrices return zeros at once, so that a pass costs what it costs
+            to follow it, and to write into the weights is an error. None: operators run as they are.
 
     Example:
         >>> pixels = torch.zeros(1, 3, 8, 8, device="meta")
@@ -53,9 +54,9 @@ class FieldTracking(TorchDispatchMode):
         [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
 
-    def __init__(self, pixels: Tensor, *, placing: bool = False, hollow: bool = False) -> None:
+    def __init__(self, pixels: Tensor, *, placing: bool = False, weights: Iterable[Tensor] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's
-        self._hollow = hollow
+        self._weights = None if weights is None else {_memory(each) for each in weights if not each.is_meta}
         self._height, self._width = pixels.shape[-2:]
         self._placing = placing
         self._memory = FieldMemory()
@@ -86,7 +87,11 @@ class FieldTracking(TorchDispatchMode):
         """Run an operator, and record the fields of what it returns."""
         given = _bind(func, args, kwargs or {})
         known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
-        result = without_numbers(func, given) if self._hollow else None
+        result = None if self._weights is None else without_numbers(func, given)
+        if self._weights and any(
+            _memory(each) in self._weights for each in tensors_of(given[name] for name in _outputs(func))
+        ):
+            raise RuntimeError("the network writes into its weights")  # which the network itself has too
         result = func(*args, **(kwargs or {})) if result is None else result
         if known or self._reader:
             self._record(func, given, known, result)
@@ -223,6 +228,13 @@ def _bind(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
     """Return the arguments of an operator by name, with the defaults."""
     names, defaults = _parameters(operator)
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return what tensors in the same memory have in common; 0 of one without memory of its own."""
+    with suppress(RuntimeError, NotImplementedError):
+        return int(tensor.untyped_storage()._cdata)
+    return 0
 
 
 @cache
