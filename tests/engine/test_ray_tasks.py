@@ -118,7 +118,7 @@ def test_a_careful_task_draws_one_image_after_the_other(session, tmp_path):
     lost = {files[1].path: Failure(files[1].path, "E_WORKER", "died")}
     reports, receipt = done(session, Task(files, lost=lost, deaths={None: 1}))
     assert reports == [Begun(files[0].path), Begun(files[2].path)]
-    assert (receipt.progress.layers, receipt.progress.accepted, receipt.error) == (2, True, None)
+    assert (len(receipt.progress.layers), receipt.progress.accepted, receipt.error) == (2, True, None)
     assert {event.path: event.status for event in receipt.events} == {
         files[0].path: "done", files[1].path: "failed", files[2].path: "done",
     }  # fmt: skip
