@@ -19,7 +19,14 @@ from fmapviz.images.memory.inputs import images_in, kind_of, values_in
 from fmapviz.images.memory.pixels import read_memory_image, remark_on_values
 from fmapviz.inspection.layers import unwrap
 from fmapviz.models.homes import find_homes
-from fmapviz.models.network import BY_OPTIONS, check_values, describe_network, takes_volumes
+from fmapviz.models.network import (
+    BY_OPTIONS,
+    check_values,
+    describe_network,
+    find_layout,
+    said_of_outputs,
+    takes_volumes,
+)
 from fmapviz.models.recognise import recognise
 from fmapviz.models.weights.fit import LoadedWeights
 
@@ -55,7 +62,8 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
     prepared = [isinstance(each, Tensor) and kind_of(each) == "prepared" for each in images]
     is_loaded = isinstance(model, Model)
     if not isinstance(model, Model):
-        model = describe_given(unwrap(model), code=None, prepared=all(prepared))
+        network = unwrap(model)
+        model = _describe_outputs(network) if all(prepared) else describe_given(network, code=None)
     parts = [
         _with_batch_axis(each, model.preparation) if is_prepared else _prepare(each, model.preparation, position)
         for position, (each, is_prepared) in enumerate(zip(images, prepared, strict=True))
@@ -77,21 +85,11 @@ def make_batch(x: Inputs, model: nn.Module | Model) -> tuple[Tensor, Model]:
 
 
 def describe_given(
-    network: nn.Module,
-    *,
-    options: InputOptions = InputOptions(),
-    code: tuple[Path, ...] | None = (),
-    prepared: bool = False,
+    network: nn.Module, *, options: InputOptions = InputOptions(), code: tuple[Path, ...] | None = ()
 ) -> Model:
     """Return a network that was given in Python as a `Model`; see `describe_network`.
 
     Its preprocessing is that of the module of its class, or, of a network of torchvision or timm, that of its library.
-
-    Args:
-        network: The network.
-        options: As of `describe_network`; likewise `code`.
-        code: Likewise.
-        prepared: Whether all its inputs are prepared, so that no preprocessing is looked for.
 
     Raises:
         RequestError: It takes no single batch of images, or has shapes but no values.
@@ -99,23 +97,29 @@ def describe_given(
     check_values(network)
     loaded = LoadedWeights(network, "weights as given")
     name = type(network).__name__.lower()
-    known = None if prepared else recognise(network, options)
+    known = recognise(network, options)
     homes, notice = ([], "") if known else find_homes(network)
     model = describe_network(
         loaded, name=name, options=options, code=code, homes=homes, forward=known.forward if known else None
     )
-    if prepared:
-        taken = notice and homes and (model.classes or model.scores)
-        guess = (
-            f"the network's classes are of a library: what {homes[0].__name__} says of the outputs is taken" if taken else ""
-        )
-        return replace(model, preparation=replace(_UNKNOWN, volume=takes_volumes(network)), assumption=guess)
     if known and not model.preparation.own:
         return replace(model, preparation=known.preparation, batches=known.batches, assumption=known.assumption, own=True)
     if notice and (model.assumption or homes):
         assumption = f"{notice}; {model.assumption}" if model.assumption else notice
         return replace(model, assumption=assumption)
     return model
+
+
+def _describe_outputs(network: nn.Module) -> Model:
+    """Return a network all of whose inputs are prepared, with what is said of its outputs and axes beside it or in it."""
+    homes, is_guess = find_homes(network)
+    classes, scores = said_of_outputs([network, *homes])
+    guess = ""
+    if is_guess and homes and (classes or scores):
+        guess = f"the network's classes are of a library: what {homes[0].__name__} says of the outputs is taken"
+    unknown = replace(_UNKNOWN, volume=takes_volumes(network))
+    layout = find_layout(network, *homes)
+    return Model("", network, "", None, unknown, classes=classes, scores=scores, layout=layout, own=True, assumption=guess)
 
 
 def _with_batch_axis(prepared: Tensor, preparation: Preparation) -> Tensor:

@@ -78,9 +78,7 @@ def describe_network(
     if preprocess is not None and replace(options, channels_in=None) != InputOptions():
         notices = (*notices, "the input options replace the network's own preprocessing")
         preprocess = None
-    found = (ordered_names(getattr(owner, key, None)) for owner in owners for key in _CLASSES)
-    said = next((said for owner in owners if isinstance(said := getattr(owner, _SCORES, None), str)), "")
-    check_scores(said or None)
+    named, said = said_of_outputs(owners)
     volume = len(shape) == 4 if shape else _takes_volumes(network, channels)
     return Model(
         name=name,
@@ -91,16 +89,29 @@ def describe_network(
         if preprocess is not None
         else _prepare(options, channels, shape, volume=volume),
         forward=forward or call,
-        classes=loaded.classes or next(filter(None, found), ()),
+        classes=loaded.classes or named,
         scores=said,
-        layout=_find_layout(*owners),
+        layout=find_layout(*owners),
         own=True,
         notices=notices,
         assumption="" if preprocess is not None else _assumption(options, channels, shape, volume=volume),
     )
 
 
-def _find_layout(*owners: object) -> UserLayouts | None:
+def said_of_outputs(owners: Iterable[object]) -> tuple[tuple[str, ...], str]:
+    """Return the names of classes and what the outputs are, `scores`, as the first of several owners says.
+
+    Raises:
+        RequestError: There is no such kind of scores.
+    """
+    owners = list(owners)
+    named = (ordered_names(getattr(owner, key, None)) for owner in owners for key in _CLASSES)
+    said = next((said for owner in owners if isinstance(said := getattr(owner, _SCORES, None), str)), "")
+    check_scores(said or None)
+    return next(filter(None, named), ()), said
+
+
+def find_layout(*owners: object) -> UserLayouts | None:
     """Return the axes of layers as the user names them: `layout` of a network, or of the module that builds it.
 
     Raises:

@@ -323,12 +323,12 @@ def test_pages_are_numbered_as_in_the_run(pictures, tmp_path):
         assert {path.name.partition("_")[0] for path in pages.glob("*.png")} == {"07"}
 
 
-PASSES = []  # of the network below, with numbers
+PASSES = []  # of the network below, with pictures: fields are followed with a grey one
 
 
 class Counted(TwoMaps):
     def forward(self, x):
-        if x.device.type != "meta":
+        if len(x.unique()) > 1:
             PASSES.append(len(x))
         return super().forward(x)
 
