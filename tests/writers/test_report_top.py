@@ -368,7 +368,7 @@ def test_everything_in_one_file(open_report, tmp_path, samples):
     )
     assert colours > 10
     report.look_at("top")
-    assert report.page.locator(".stage > img").evaluate("one => one.naturalWidth") > 900
+    assert report.page.locator(".stage > img").evaluate("one => one.naturalWidth") > 500
     assert report.loaded() == []
 
 

@@ -75,7 +75,7 @@ class Pages:
             facts = self._facts(info, layer, channels)
             pixels, tiles = draw_strips(
                 strips,
-                columns=self._options.k,
+                columns=max([1, *(len(strip.cells) for strip in strips)]),  # a run may have fewer images than wanted
                 side=self._tiles.side,
                 title=f"{info.layer}  {info.type}  {shape_of(layer)}",
                 note=f"{facts['Shows'].capitalize()}. {facts['Field']}. {self._info.label}",
