@@ -264,3 +264,26 @@ def test_gradcam_of_random_weights_does_not(fresh):
         torch.manual_seed(seed)
         shares.append(share_in_the_shape(ShapesNet().eval(), fresh[:60]))
     assert np.mean(shares) < 0.5
+
+
+class Folded(nn.Module):
+    """Folds the frames of clips into the images."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, stride=2)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        maps = self.second(self.first(x.flatten(0, 1)).relu()).relu()
+        return self.head(maps.mean((2, 3)).view(*x.shape[:2], -1).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_calls_with_one_network_do_not_depend_on_those_before():
+    network = Folded().eval()
+    for images, frames in ((2, 5), (2, 5), (1, 5), (2, 5), (3, 4), (2, 5)):
+        clips = torch.rand(images, frames, 3, 32, 32, generator=torch.Generator().manual_seed(frames))
+        known, fresh = (fmapviz.cam(each, clips, target=2) for each in (network, deepcopy(network)))
+        assert known.layer == fresh.layer == "second"
+        assert torch.equal(known.raw, fresh.raw)

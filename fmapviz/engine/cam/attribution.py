@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from fmapviz.inspection.hooks import describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
+from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
 from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import gray_of, overlay
@@ -186,10 +187,13 @@ def cam(
     places = _places(model).at(tuple(batch.shape[1:])) if not plan.methods[method].of_pixels else None
     layouts.given = model.layout
     learnt = plan.automatic and batch.shape[1:] in choices.layers
-    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
-    if learnt and not found.layers:  # another class may depend on other layers
+    differentiate = partial(_differentiate, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    found = None
+    with suppress(*((NotAMapError, RequestError) if learnt else ())):
+        found = differentiate()
+    if found is None or (learnt and not found.layers):  # another class, or number of images, may depend on other layers
         choices.layers.pop(batch.shape[1:], None)
-        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+        found = differentiate()
     if not found.layers:
         if all(found.missing):
             raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
