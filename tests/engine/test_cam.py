@@ -286,4 +286,37 @@ def test_calls_with_one_network_do_not_depend_on_those_before():
         clips = torch.rand(images, frames, 3, 32, 32, generator=torch.Generator().manual_seed(frames))
         known, fresh = (fmapviz.cam(each, clips, target=2) for each in (network, deepcopy(network)))
         assert known.layer == fresh.layer == "second"
+        named = fmapviz.cam(network, clips, target=2, layer="second")
         assert torch.equal(known.raw, fresh.raw)
+        assert torch.equal(named.raw, fresh.raw)
+
+
+class Switched(nn.Module):
+    """Returns logits or probabilities, as it is told between calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.soft = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), False
+
+    def forward(self, x):
+        scores = self.head(self.body(x).mean((2, 3)))
+        return scores.softmax(1) if self.soft else scores
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_outputs_are_is_found_out_at_every_call():
+    network, pixels = Switched().eval(), torch.rand(1, 3, 9, 9)
+    logits = fmapviz.cam(network, pixels, target=1, layer="body")
+    network.soft = True
+    soft = fmapviz.cam(network, pixels, target=1, layer="body")
+    assert torch.allclose(logits.raw, soft.raw, rtol=1e-5)
+    assert torch.allclose(logits.logit, soft.logit)
+
+
+def test_a_hint_does_not_name_what_was_done():
+    with pytest.raises(fmapviz.core.errors.RequestError, match="no class activation map of 'auto'") as caught:
+        fmapviz.cam(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 16, 16), target=1)
+    assert caught.value.hint is None
+    with pytest.raises(fmapviz.core.errors.RequestError) as caught:
+        fmapviz.cam(ShapesNet(), torch.randn(1, 3, 96, 96), method="scorecam")
+    assert "there is no such method here" in caught.value.hint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from fmapviz.core import registry
 from fmapviz.core.config import Style, check_scores, check_type, explain_arguments
 from fmapviz.core.errors import FmapvizError, RequestError, first_few, quote, suggest
 from fmapviz.core.registry import VIEWS
+from fmapviz.core.synonyms import meant_member
 from fmapviz.core.types import Layer, Model
 from fmapviz.core.words import counted
 from fmapviz.engine.batch import make_batch
@@ -25,12 +26,12 @@ from fmapviz.engine.fields import PlaceCache
 from fmapviz.engine.plan import Plan, make_method
 from fmapviz.images.preprocess import as_seen
 from fmapviz.inspection.cam_layers import Choices
+from fmapviz.inspection.endings import Endings
 from fmapviz.inspection.gradients import frozen, is_out_of_memory, recording
 from fmapviz.inspection.hooks import describe_training, observe, undisturbed
 from fmapviz.inspection.lasting_state import LastingState
 from fmapviz.inspection.layers import unwrap
 from fmapviz.inspection.layouts.find import LayoutCache, LayoutFinder, MissingLayoutError
-from fmapviz.inspection.reshape import NotAMapError
 from fmapviz.inspection.targets import INDEX, Wanted, parse
 from fmapviz.render.colormaps import HEAT_COLORMAP
 from fmapviz.render.heatmap import gray_of, overlay
@@ -187,19 +188,16 @@ def cam(
     places = _places(model).at(tuple(batch.shape[1:])) if not plan.methods[method].of_pixels else None
     layouts.given = model.layout
     learnt = plan.automatic and batch.shape[1:] in choices.layers
-    differentiate = partial(_differentiate, model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
-    found = None
-    with suppress(*((NotAMapError, RequestError) if learnt else ())):
-        found = differentiate()
-    if found is None or (learnt and not found.layers):  # another class, or number of images, may depend on other layers
+    found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
+    if learnt and not found.layers:  # another class may depend on other layers
         choices.layers.pop(batch.shape[1:], None)
-        found = differentiate()
+        found = _differentiate(model, batch, plan, layer, choices=choices, layouts=layouts, places=places)
     if not found.layers:
         if all(found.missing):
             raise RequestError(found.notices[0][-1], hint=_OTHER_TARGET)
         reasons = [*found.undrawn.values(), *found.notices[0], "it did not run, or returned no tensor"]
         message = f"no class activation map of {quote(layer)}: {reasons[0]}"
-        raise RequestError(message, hint="layer='auto' finds one that has one")
+        raise RequestError(message, hint=None if plan.automatic else "layer='auto' finds one that has one")
     (result,) = found.layers
     targets = [each for each in result.targets or () if each]
     if result.targets and None in result.targets:
@@ -280,9 +278,9 @@ def _attempt(
             finder = LayoutFinder(network, layers, layouts)
             hooks.enter_context(observe(network, layers, receive, refuse=refuse, attached=True, layouts=finder))
             left = describe_training(network)
-            record.endings = choices.endings()
+            record.endings = Endings()  # at every call: what the forward does may be switched in between
             kept = lasting.one_pass(given)
-            with kept, undisturbed(batch.device), record.endings or nullcontext(), finder.following(given):
+            with kept, undisturbed(batch.device), record.endings, finder.following(given):
                 record.output = model.forward(network, given)
             record.over = True
     results.remarks += [left] if left else []
@@ -331,7 +329,7 @@ def _layers(modules: Mapping[str, nn.Module], names: Collection[str] | None, *, 
 def _fetch_method(method: str) -> ModuleType:
     known = [view for view in registry.names(VIEWS) if is_heat_map(view)]
     if method not in known:
-        hint = suggest(method, known) or f"there are: {', '.join(known)}"
+        hint = meant_member("view", method, known) or suggest(method, known) or f"there are: {', '.join(known)}"
         raise RequestError(f"no such method: {quote(method)}", hint=hint)
     return registry.fetch(VIEWS, method)
 

@@ -174,6 +174,7 @@ class LayoutFinder:
         self.cache = cache or LayoutCache()
         names = [(layer, known_by_type(layer.module)) for layer in layers]
         self._needed = attention or any(not text for _, text in names)
+        self._folding = any(text == _USUAL[4] for _, text in names)  # which get clips only as images
         self._scope = frozenset(layer.name for layer, _ in names)
         self._found: Found | None = None
         self._tracking: AxisTracking | None = None
@@ -193,7 +194,8 @@ class LayoutFinder:
         self._picture = (pixels.shape[-2], pixels.shape[-1]) if pixels.ndim > 2 else (1, 1)
         self._key = (pixels.shape[1:], len(pixels) > 1, self._scope)
         self._found, self.followed = self.cache.known.get(self._key), False
-        if self._found is not None or not self._needed or self.cache.broken:
+        needed = self._needed or (self._folding and pixels.ndim > 4)
+        if self._found is not None or not needed or self.cache.broken:
             yield
             return
         self._found, self._tracking, self.followed = Found(), AxisTracking(pixels, self._network), True
