@@ -16,7 +16,7 @@ from fmapviz.core.config import InputOptions, check_type, explain_arguments
 from fmapviz.core.errors import first_few
 from fmapviz.core.lazy_torchvision import uncompiled
 from fmapviz.engine.layer_list import grey_input, load_and_list
-from fmapviz.inspection.layers import find_layers, unwrap
+from fmapviz.inspection.layers import call_of, find_layers, unwrap
 from fmapviz.inspection.meta_copy import copy_to_meta
 from fmapviz.inspection.randomness import all_undisturbed
 from fmapviz.inspection.receptive_field import ReceptiveField, trace_fields, unknown_field
@@ -130,7 +130,7 @@ class FieldCache:
             shape: Of the input, `(C, H, W)`, or `(C, T, H, W)` for a clip.
         """
         fields = self._traces.fields(shape)
-        field = fields.get(name) or fields.get(re.sub(r"\.t\d+$", "", name))
+        field = fields.get(name) or fields.get(call_of(name))
         shown = field and (field.ungated or field)
         return None if shown is None or shown.reason else shown
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 # In messages of PyTorch, torchvision and timm about inputs that are too small, or not of the only size a network takes.
 _ABOUT_SHAPES = re.compile(r"shape|size|dimension|height|width|resolution|divisible|too small", re.IGNORECASE)
+_USED = "nn.MultiheadAttention uses its weights without calling it"
 _ABOUT_CHANNELS = re.compile(r"\d+ channels")
 # What a network raises that expects a dictionary, a list or further arguments; of the last, one without a forward pass.
 _CALLED_OTHERWISE = (TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
@@ -211,6 +212,7 @@ class Drawer:
         self._pass = self._no_pass = _Pass(ForwardRecord(model.module, torch.empty(0, 0, 0)), BatchResults(0))
         self._observer = AttentionObserver(self.attend) if plan.of_attention else None
         self._has_class = bool(plan.of_attention) and has_class_token(model.module)
+        # Of which nothing but the weights is used.
         self._inside = {each.out_proj for each in model.module.modules() if isinstance(each, nn.MultiheadAttention)}
         self._hooks = ExitStack()
         self._remarks: list[str] = []
@@ -356,11 +358,9 @@ class Drawer:
         if keep and current.kept and not self.numbers.drawn:
             keep.keep(current.record.pixels, replace(current.kept, ran=current.ran), predictions)
         silent = {layer.name: "returned no tensor" for layer in self._layers if layer.name in current.ran - current.seen}
-        missed = tuple(
-            layer.name for layer in self._layers if layer.name not in current.ran and layer.module not in self._inside
-        )
-        uncalled = {layer.name for layer in self._layers if layer.module in self._inside} - current.ran
-        silent |= dict.fromkeys(sorted(uncalled), "nn.MultiheadAttention uses its weights without calling it")
+        idle = [layer for layer in self._layers if layer.name not in current.ran]
+        missed = tuple(layer.name for layer in idle if layer.module not in self._inside)
+        silent |= {layer.name: _USED for layer in idle if layer.module in self._inside}
         if current.record.pixels.is_cuda:  # once for everything that a GPU still has to copy
             torch.cuda.synchronize(current.record.pixels.device)
         finished = list(map(LayerBatch.finish, results.layers))

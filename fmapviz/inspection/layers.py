@@ -335,6 +335,16 @@ def layer_of(name: str) -> str:
     return re.sub(r"(#\d+)?(\[[^]]*\]|\.t\d+)*$", "", name)
 
 
+def call_of(name: str) -> str:
+    """Return the name of a feature map without that of a clip's frame.
+
+    Example:
+        >>> call_of("relu#2.t03"), call_of("relu#2")
+        ('relu#2', 'relu#2')
+    """
+    return re.sub(r"\.t\d+$", "", name)
+
+
 def _has_weights(layer: Layer) -> bool:
     """Return True if a layer has weights of its own, and is no linear one: a head is expected not to be drawn."""
     return not isinstance(layer.module, _VECTORS) and any(own.ndim > 1 for own in layer.module.parameters(recurse=False))

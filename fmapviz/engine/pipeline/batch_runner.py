@@ -7,7 +7,6 @@ while the others read and write.
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -31,6 +30,7 @@ from fmapviz.images.notices import NONFINITE, is_told_once
 from fmapviz.images.preprocess import shown_range
 from fmapviz.inspection.gradients import is_out_of_memory
 from fmapviz.inspection.hooks import evaluating
+from fmapviz.inspection.layers import call_of
 from fmapviz.inspection.outside_state import OutsideState
 from fmapviz.inspection.randomness import gate, python_states, seeded_by
 from fmapviz.models.network import input_type
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fmapviz.engine.session import Session
     from fmapviz.engine.survey.kept_passes import KeptPass
 
-_FRAME = re.compile(r"\.t\d+$")  # of a clip
 _AT_OUTPUT = {"output", "gradient"}
 _MOST_NOTICES = 8  # about automatically chosen layers, one for each size of the input, and about the network
 
@@ -296,7 +295,7 @@ class BatchRunner:
             message = f"{what} could be drawn: {listed[-1]}: {quote(path)}"
             hint = None if of_views else _remedy(listed[-1])  # other layers would not help
             return Failed(image.member, Failure(path, "E_NOTHING", message, hint=hint))
-        progress.layers.update(_FRAME.sub("", layer.layer) for layer in drawn.layers if layer.layer)
+        progress.layers.update(call_of(layer.layer) for layer in drawn.layers if layer.layer)
         progress.accepted = True
         progress.not_executed.update(drawn.not_executed)
         progress.undrawn.update(drawn.undrawn)

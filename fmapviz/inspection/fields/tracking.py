@@ -17,6 +17,7 @@ from fmapviz.inspection.fields.intervals import Field, InseparableError, field_o
 from fmapviz.inspection.fields.memory import FieldMemory
 from fmapviz.inspection.fields.parts import parts_of_result, taken_field
 from fmapviz.inspection.fields.rules import PRODUCTS, is_pointwise, placing_rule, rule_for
+from fmapviz.inspection.memory_table import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +57,7 @@ class FieldTracking(TorchDispatchMode):
 
     def __init__(self, pixels: Tensor, *, placing: bool = False, weights: Iterable[Tensor] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's
-        self._weights = None if weights is None else {_memory(each) for each in weights if not each.is_meta}
+        self._weights = None if weights is None else {address_of(each) for each in weights if not each.is_meta}
         self._height, self._width = pixels.shape[-2:]
         self._placing = placing
         self._memory = FieldMemory()
@@ -88,8 +89,8 @@ class FieldTracking(TorchDispatchMode):
         given = _bind(func, args, kwargs or {})
         known = {id(tensor): field for tensor in tensors_of(given.values()) if (field := self.field(tensor))}
         result = None if self._weights is None else without_numbers(func, given)
-        if self._weights and any(
-            _memory(each) in self._weights for each in tensors_of(given[name] for name in _outputs(func))
+        if self._weights and not self._weights.isdisjoint(
+            map(address_of, tensors_of(given[each] for each in _outputs(func)))
         ):
             raise RuntimeError("the network writes into its weights")  # which the network itself has too
         result = func(*args, **(kwargs or {})) if result is None else result
@@ -228,13 +229,6 @@ def _bind(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
     """Return the arguments of an operator by name, with the defaults."""
     names, defaults = _parameters(operator)
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _memory(tensor: Tensor) -> int:
-    """Return what tensors in the same memory have in common; 0 of one without memory of its own."""
-    with suppress(RuntimeError, NotImplementedError):
-        return int(tensor.untyped_storage()._cdata)
-    return 0
 
 
 @cache

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmapviz.inspection.layouts.axes import Axes, axis, unnamed, whole
 from fmapviz.inspection.layouts.rules import BY_VALUE, RULES, Call, pointwise, tensors_of
+from fmapviz.inspection.memory_table import MemoryTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,10 +66,8 @@ class AxisTracking(TorchDispatchMode):
         self.paused = False
         self.images = len(pixels)
         self._picture = (self.images, *pixels.shape[-2:]) if pixels.ndim > 2 else (self.images, 1, 1)
-        # By address, then by geometry. A view of a tensor may be another Python object each time that it is asked for. The
-        # weak references keep the addresses from being used again.
-        self._known: dict[int, tuple[StorageWeakRef, dict[object, Axes]]] = {}
-        self._most = 1  # addresses, so that most of them live
+        # By geometry. A view of a tensor may be another Python object each time that it is asked for.
+        self._known = MemoryTable[dict[object, Axes]]()
         self._calls: defaultdict[object, _Calls] = defaultdict(_Calls)
         self._classes: set[int] | None = None
         self._network = network
@@ -77,26 +75,14 @@ class AxisTracking(TorchDispatchMode):
 
     def axes(self, tensor: Tensor) -> Axes | None:
         """Return the axes of a tensor, None if it does not depend on the picture."""
-        try:
-            own = self._known.get(tensor.untyped_storage()._cdata)
-            return own[1].get(_geometry(tensor)) if own else None
-        except (RuntimeError, NotImplementedError):  # it has no memory of its own
-            return None
+        with suppress(RuntimeError, NotImplementedError):  # it has no memory of its own
+            own = self._known.get(tensor)
+            return own.get(_geometry(tensor)) if own else None
+        return None
 
     def _set(self, tensor: Tensor, axes: Axes) -> None:
         with suppress(RuntimeError, NotImplementedError):
-            storage, geometry = tensor.untyped_storage(), _geometry(tensor)
-            if storage._cdata not in self._known:
-                self._forget_freed()
-                self._known[storage._cdata] = StorageWeakRef(storage), {}  # type: ignore[no-untyped-call]  # PyTorch's
-            self._known[storage._cdata][1][geometry] = axes
-
-    def _forget_freed(self) -> None:
-        """Give up addresses whose memory is freed, or the allocator would hardly find room between them."""
-        if len(self._known) >= self._most:
-            for address in [address for address, (storage, _) in self._known.items() if storage.expired()]:  # type: ignore[no-untyped-call]
-                del self._known[address]
-            self._most = len(self._known) * 5 // 4 + 1
+            self._known.setdefault(tensor, dict)[_geometry(tensor)] = axes
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
